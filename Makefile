@@ -1,0 +1,85 @@
+# The commands of the README. Nothing but make and Python 3.11 or newer need be there: the first target that needs
+# Python makes .venv, and installs into it what it needs and is not there yet.
+#
+#   make demo PYTHON=/path/to/python     another Python for .venv
+#   make demo MLX=cuda12                 MLX for NVIDIA GPUs (a new .venv: run `make clean` first)
+#   make test ARGS="-k ring -x"          options for pytest
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help demo lab test bench docs lint format clean
+
+# A candidate is run, not only looked up: pyenv has names on the PATH for versions that it does not run.
+PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; done)
+MLX ?= cpu
+
+BIN := .venv/bin
+RUN := $(BIN)/python -m
+demo_EXTRAS := $(MLX),mpi,demo
+lab_EXTRAS := $(MLX),mpi,demo,lab
+test_EXTRAS := $(MLX),mpi,demo,lab,test
+docs_EXTRAS := docs
+
+help:
+	@echo "make demo     start four local ranks and run notebooks/quickstart.ipynb on them"
+	@echo "make lab      open that notebook in JupyterLab"
+	@echo "make test     ruff, mypy and the tests"
+	@echo "make bench    measure, and print the tables"
+	@echo "make docs     build the documentation into site/"
+	@echo "make lint     ruff and mypy alone"
+	@echo "make format   lay the code out as ruff does"
+	@echo "make clean    remove .venv and everything built"
+
+demo: .venv/demo.stamp
+	@$(RUN) allranks demo
+
+lab: .venv/lab.stamp
+	@echo "allranks: opening notebooks/quickstart.ipynb in JupyterLab (end it with Ctrl-C)"
+	@$(BIN)/jupyter lab $$([ "$$(id -u)" = 0 ] && echo --allow-root) notebooks/quickstart.ipynb
+
+test: lint
+	@echo "allranks: tests"
+	@$(RUN) pytest $(ARGS)
+
+bench: .venv/demo.stamp
+	@echo "allranks: benchmarks (several minutes; leave the machine alone meanwhile)"
+	@$(RUN) benchmarks
+
+docs: .venv/docs.stamp
+	@echo "allranks: building the documentation"
+	@NO_MKDOCS_2_WARNING=1 $(RUN) mkdocs build --strict --quiet
+	@echo "allranks: site/index.html"
+
+lint: .venv/test.stamp
+	@echo "allranks: ruff"
+	@$(RUN) ruff check --quiet .
+	@$(RUN) ruff format --check --quiet . || { echo "allranks: run \`make format\`"; exit 1; }
+	@echo "allranks: mypy (strict)"
+	@$(RUN) mypy
+
+format: .venv/test.stamp
+	@$(RUN) ruff check --fix --quiet .
+	@$(RUN) ruff format .
+
+clean:
+	@rm -rf .venv site build dist artifacts .cache .mypy_cache .pytest_cache .ruff_cache widgets/allranks_widgets/static
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# One stamp for each set of extras, renewed when pyproject.toml changes.
+.venv/%.stamp: pyproject.toml | .venv/bin/python
+	@echo "allranks: installing what \`make $*\` needs into .venv (once, a minute or two)"
+	@$(RUN) pip install -qq --disable-pip-version-check -e ".[$($*_EXTRAS)]"
+	@touch $@
+
+.venv/bin/python:
+	@test -n "$(PYTHON)" || { echo "allranks: needs Python 3.11 or newer and found none;" \
+		"install one, or name it: make demo PYTHON=/path/to/python"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "allranks: needs Python 3.11 or newer, and PYTHON=$(PYTHON) is none"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "allranks: $(PYTHON) cannot make environments:" \
+		"Debian and Ubuntu keep that part in a package of its own." \
+		"Run: sudo apt-get install $$($(PYTHON) -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')"; exit 1; }
+	@echo "allranks: making .venv with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv .venv || { rm -rf .venv; exit 1; }

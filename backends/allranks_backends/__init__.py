@@ -1,0 +1,1 @@
+"""Collective runtimes and machines: pure planning, no processes, no IPython, no widgets."""

@@ -1,0 +1,207 @@
+"""The vocabulary: what a host, a world, a rank and a collective are.
+
+Everything else speaks in these frozen dataclasses. They hold no processes, sockets or MLX objects, so that they can be
+made, compared, recorded and drawn anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Literal
+
+RankState = Literal["starting", "idle", "running", "waiting", "failed", "stopped", "dead"]
+WorldState = Literal["starting", "whole", "broken", "down"]
+
+DTYPE_SHORT = {
+    "bool": "bool",
+    "uint8": "u8",
+    "uint16": "u16",
+    "uint32": "u32",
+    "uint64": "u64",
+    "int8": "i8",
+    "int16": "i16",
+    "int32": "i32",
+    "int64": "i64",
+    "float16": "f16",
+    "bfloat16": "bf16",
+    "float32": "f32",
+    "float64": "f64",
+    "complex64": "c64",
+}
+
+
+@dataclass(frozen=True)
+class Host:
+    """One machine, as far as it is known before any rank runs on it."""
+
+    name: str
+    """What the user calls it; ``localhost`` for the notebook's own machine."""
+    local: bool = True
+    addresses: tuple[str, ...] = ("127.0.0.1",)
+    """IPv4 addresses at which the other hosts reach it."""
+    rdma: tuple[tuple[str | None, ...], ...] = ()
+    """Device name(s) of the RDMA link to each rank, in rank order; empty where the hostfile gave none."""
+    cuda: tuple[str, ...] = ()
+    """The CUDA devices ranks may use there, as CUDA_VISIBLE_DEVICES names them; empty for all of them, from 0."""
+
+
+@dataclass(frozen=True)
+class Platform:
+    """What a host (or the notebook) can run, as mlx itself says."""
+
+    system: str
+    """``platform.system()``: ``Linux`` or ``Darwin``."""
+    release: str = ""
+    """macOS product version or kernel release."""
+    available: Mapping[str, bool] = field(default_factory=dict)
+    """``mx.distributed.is_available`` by backend name."""
+    cuda_devices: int = 0
+    mlx: str = ""
+    """mlx version."""
+    mpirun: str | None = None
+    """Path of the ``mpirun`` an MPI world would be started with."""
+
+
+@dataclass(frozen=True)
+class Placement:
+    """One rank's place: which host, which address, which device."""
+
+    rank: int
+    host: Host
+    local_rank: int = 0
+    """Index among the ranks of the same host; the CUDA device."""
+    ports: tuple[int, ...] = ()
+    """Free TCP ports on that host for this epoch, one for each connection."""
+
+
+@dataclass(frozen=True)
+class WorldPlan:
+    """A world about to be formed: the ranks in order, and everything the backend needs to join them."""
+
+    backend: str
+    placements: tuple[Placement, ...]
+    epoch: int = 1
+    connections: int = 1
+    """TCP connections for each address of a ring link."""
+
+    @property
+    def size(self) -> int:
+        return len(self.placements)
+
+    @property
+    def hosts(self) -> tuple[Host, ...]:
+        """The distinct hosts, in order of their first rank."""
+        return tuple(dict.fromkeys(placement.host for placement in self.placements))
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """What one rank needs so that ``mx.distributed.init`` joins the world."""
+
+    env: Mapping[str, str]
+    """Environment; ``{dir}`` in a value stands for the rank's private folder, where ``files`` are written."""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """File name to content."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """A way bytes can travel from one rank to another, in that direction."""
+
+    source: int
+    target: int
+    kind: str
+    """``loopback``, ``shared memory``, ``ethernet``, ``thunderbolt``, ``rdma`` or ``gpu`` (NVLink or PCIe)."""
+    interface: str | None = None
+
+
+@dataclass(frozen=True)
+class Collective:
+    """One record of a rank's ledger."""
+
+    seq: int
+    op: str
+    shape: tuple[int, ...]
+    dtype: str
+    nbytes: int
+    line: int | None = None
+    """Line of the user's cell, 1 for its first, where the call stands."""
+
+    def __str__(self) -> str:
+        """For example ``all_sum #17 f32[1000], line 5``."""
+        where = f", line {self.line}" if self.line else ""
+        size = ",".join(map(str, self.shape))
+        return f"{self.op} #{self.seq} {DTYPE_SHORT.get(self.dtype, self.dtype)}[{size}]{where}"
+
+
+@dataclass(frozen=True)
+class RankView:
+    """One rank as it was last heard of."""
+
+    rank: int
+    host: str
+    pid: int | None = None
+    state: RankState = "starting"
+    line: int | None = None
+    """Line of the running cell."""
+    source: str | None = None
+    """Text of that line."""
+    collective: Collective | None = None
+    """The last collective the rank asked for."""
+    since: float | None = None
+    """Seconds in this state."""
+    cpu: float | None = None
+    """Share of one core used lately, 1.0 for a whole core."""
+    rss: int | None = None
+    """Resident memory of the process in bytes."""
+    mlx_active: int | None = None
+    """Bytes ``mx.get_active_memory`` reports."""
+    mlx_peak: int | None = None
+    """Bytes ``mx.get_peak_memory`` reports."""
+    cause: str | None = None
+    """Why the rank is dead or failed, in words."""
+
+    @property
+    def doing(self) -> str:
+        """The state in words: ``waiting in all_sum #17 f32[1000], line 5``."""
+        if self.state == "waiting" and self.collective:
+            return f"waiting in {self.collective}"
+        if self.state == "running" and self.line:
+            return f"running line {self.line}" + (f": {self.source}" if self.source else "")
+        if self.state in ("dead", "failed") and self.cause:
+            return f"{self.state}: {self.cause}"
+        return self.state
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Everything there is to show about a cluster at one moment."""
+
+    name: str
+    backend: str
+    state: WorldState
+    epoch: int
+    ranks: tuple[RankView, ...]
+    at: float = 0.0
+    """Unix time in seconds."""
+    notes: tuple[str, ...] = ()
+    """What the user should know and do, one sentence each."""
+    versions: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+
+def rank_list(ranks: list[int] | tuple[int, ...] | set[int]) -> str:
+    """Ranks as a person writes them: ``0``, ``0-3``, ``0, 2-3``."""
+    spans: list[list[int]] = []
+    for rank in sorted(ranks):
+        if spans and rank == spans[-1][1] + 1:
+            spans[-1][1] = rank
+        else:
+            spans.append([rank, rank])
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
+
+
+def rank_label(ranks: list[int] | tuple[int, ...] | set[int]) -> str:
+    """``rank 2`` or ``ranks 0-3``."""
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {rank_list(ranks)}"

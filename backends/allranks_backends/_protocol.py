@@ -1,0 +1,90 @@
+"""What a backend is: the contract every collective runtime fulfils."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, Protocol
+
+from ._plan import Link, Placement, Platform, Wiring, WorldPlan
+
+REDUCTIONS = frozenset({"all_sum", "all_max", "all_min"})
+POINT_TO_POINT = frozenset({"send", "recv", "recv_like"})
+
+WORLD_VARIABLES = frozenset(
+    {
+        "MLX_RANK",
+        "MLX_WORLD_SIZE",
+        "MLX_HOSTFILE",
+        "MLX_IBV_DEVICES",
+        "MLX_JACCL_COORDINATOR",
+        "MLX_JACCL_RING",
+        "NCCL_HOST_IP",
+        "NCCL_PORT",
+        # JACCL reads these before the MLX_ ones, so one left in a shell would win over the plan.
+        "JACCL_RANK",
+        "JACCL_IBV_DEVICES",
+        "JACCL_COORDINATOR",
+        "JACCL_RING",
+    }
+)
+"""Variables from which ``mx.distributed.init`` learns a world.
+
+Whoever sets a ``Wiring`` in a rank first removes all of these: a leftover ``MLX_JACCL_RING`` turns a mesh into a ring,
+and a leftover ``MLX_HOSTFILE`` gives a world of one rank the neighbours of the world before.
+"""
+
+
+class BackendError(ValueError):
+    """A world cannot be planned as asked. The message says what, why, and what to type next."""
+
+
+class Backend(Protocol):
+    """One collective runtime. Pure planning: no method starts a process or touches a rank."""
+
+    @property
+    def name(self) -> str:
+        """As the user types it after ``--backend``."""
+
+    @property
+    def operations(self) -> frozenset[str]:
+        """The collectives it can do, and ``split`` where ``Group.split`` works."""
+
+    @property
+    def neighbours_only(self) -> bool:
+        """Whether send and recv work between direct neighbours only."""
+
+    @property
+    def reform(self) -> Literal["in place", "restart"]:
+        """Whether a broken world is joined again in the same processes or in new ones."""
+
+    @property
+    def launcher(self) -> Literal["engines", "mpirun"]:
+        """Whether any engine can be wired into the world, or only a process that mpirun started."""
+
+    def why_not(self, platform: Platform, size: int, ranks_here: int | None = None) -> str | None:
+        """Why a world of ``size`` ranks cannot run on ``platform``, in one sentence; None when it can.
+
+        Called by ``Cluster.up`` and by ``auto`` before anything starts. With several hosts it is asked for each of
+        them, ``ranks_here`` being the ranks meant for that host (all of them by default).
+        """
+
+    def ports(self, connections: int, addresses: int) -> int:
+        """How many free TCP ports each rank must offer for one epoch.
+
+        Called when engines are asked for ports, before ``plan``; ``addresses`` is how many the hosts have.
+        """
+
+    def plan(self, placements: Sequence[Placement], *, epoch: int = 1, connections: int = 1) -> WorldPlan:
+        """The checked plan of one epoch. Called whenever a world is formed, re-formed, healed, resized or rewired.
+
+        Raises ``BackendError`` for anything that would make ``init`` fail or wait for ever.
+        """
+
+    def wiring(self, plan: WorldPlan, rank: int) -> Wiring:
+        """Environment and files of one rank, as ``mlx.launch`` sets them.
+
+        Called for each rank once the plan stands, before the rank calls ``mx.distributed.init``.
+        """
+
+    def links(self, plan: WorldPlan) -> tuple[Link, ...]:
+        """Which rank can send straight to which. Called for the topology picture and the wire meters."""

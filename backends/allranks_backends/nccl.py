@@ -1,0 +1,106 @@
+"""NCCL: one rank a CUDA device, on Linux."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ._checks import needs_address, needs_ports, new_plan, one_connection, same_host
+from ._plan import Link, Placement, Platform, Wiring, WorldPlan
+from ._protocol import REDUCTIONS, BackendError
+
+
+@dataclass(frozen=True)
+class NCCL:
+    """mlx's ``nccl``, joined through a TCP port of rank 0."""
+
+    name: str = "nccl"
+    operations: frozenset[str] = REDUCTIONS | {"all_gather", "sum_scatter", "split"}
+    neighbours_only: bool = False
+    # mlx ends the process with exit(1) at the first NCCL or CUDA error, so there is nothing left to join again.
+    reform: Literal["in place", "restart"] = "restart"
+    launcher: Literal["engines", "mpirun"] = "engines"
+
+    def why_not(self, platform: Platform, size: int, ranks_here: int | None = None) -> str | None:
+        """See ``Backend.why_not``."""
+        needs = "nccl needs Linux with CUDA"
+        ranks = size if ranks_here is None else ranks_here
+        if platform.system != "Linux":
+            return f"{needs}, and this is {'macOS' if platform.system == 'Darwin' else platform.system}"
+        if platform.available.get("nccl") is False:
+            return (
+                f'{needs}, and this mlx {platform.mlx} is built without it (pip install "mlx[cuda12]" or "mlx[cuda13]")'
+            )
+        if not platform.cuda_devices:
+            return f"{needs}, and mlx sees no CUDA device here"
+        if ranks > platform.cuda_devices:
+            return f"nccl takes one rank a CUDA device, and here are {platform.cuda_devices} for {ranks} ranks"
+        return None
+
+    def ports(self, connections: int, addresses: int) -> int:
+        """One, used by rank 0; see ``Backend.ports``."""
+        return 1
+
+    def plan(self, placements: Sequence[Placement], *, epoch: int = 1, connections: int = 1) -> WorldPlan:
+        """See ``Backend.plan``."""
+        plan = new_plan(self.name, placements, epoch, connections)
+        one_connection(plan, "NCCL chooses its own channels (NCCL_MIN_NCHANNELS)")
+        self._one_rank_a_device(plan)
+        needs_address(plan, plan.placements[0])
+        needs_ports(plan.placements[0], 1)
+        return plan
+
+    def wiring(self, plan: WorldPlan, rank: int) -> Wiring:
+        """See ``Backend.wiring``. Must stand in the environment before the rank imports mlx."""
+        first = plan.placements[0]
+        return Wiring(
+            {
+                "MLX_RANK": str(rank),
+                "MLX_WORLD_SIZE": str(plan.size),
+                "NCCL_HOST_IP": first.host.addresses[0],
+                "NCCL_PORT": str(first.ports[0]),
+                "CUDA_VISIBLE_DEVICES": device(plan.placements[rank]),
+            }
+        )
+
+    def links(self, plan: WorldPlan) -> tuple[Link, ...]:
+        """Every pair: NCCL chooses among them. Within a host that is NVLink or PCIe, which the plan cannot know."""
+        return tuple(
+            Link(one.rank, other.rank, "gpu" if same_host(one.host, other.host) else "ethernet")
+            for one in plan.placements
+            for other in plan.placements
+            if one is not other
+        )
+
+    def _one_rank_a_device(self, plan: WorldPlan) -> None:
+        for placement in plan.placements:
+            if placement.host.cuda and placement.local_rank >= len(placement.host.cuda):
+                raise BackendError(
+                    f"{placement.host.name} shows {len(placement.host.cuda)} CUDA devices (CUDA_VISIBLE_DEVICES="
+                    f"{','.join(placement.host.cuda)}), and rank {placement.rank} would be its number"
+                    f" {placement.local_rank + 1}: nccl takes one rank a device."
+                    " Start fewer ranks there, or use --backend ring"
+                )
+        used = Counter((placement.host.name, device(placement)) for placement in plan.placements)
+        for (name, number), ranks in used.items():
+            if ranks > 1:
+                raise BackendError(
+                    f"{ranks} ranks would share CUDA device {number} of {name}, and nccl takes one rank a device:"
+                    " --ranks-per-host must not exceed its devices, or use --backend ring"
+                )
+
+
+def device(placement: Placement) -> str:
+    """The rank's entry for ``CUDA_VISIBLE_DEVICES``: by index, or by name among those the host may use."""
+    return placement.host.cuda[placement.local_rank] if placement.host.cuda else str(placement.local_rank)
+
+
+def visible_devices(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """What ``Host.cuda`` is for a host whose environment is ``environ``; empty where no choice was made.
+
+    On a shared machine ``CUDA_VISIBLE_DEVICES=2,3`` says which devices are ours; counting from 0 would take others'.
+    """
+    chosen = environ.get("CUDA_VISIBLE_DEVICES", "")
+    return tuple(name.strip() for name in chosen.split(",") if name.strip())

@@ -1,0 +1,49 @@
+"""allranks: run a notebook cell on every rank of an MLX world, and never lose it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ._cell import CellResult, RankResult
+    from .cluster import Cluster
+
+__version__ = "0.1.0"
+__all__ = ["CellResult", "Cluster", "RankResult", "__version__", "current", "load_ipython_extension"]
+
+
+def load_ipython_extension(ipython: Any) -> None:
+    """``%load_ext allranks``: add ``%distributed``, ``%%distributed`` and ``%%rank``."""
+    from ._magics import load
+
+    load(ipython)
+
+
+def unload_ipython_extension(ipython: Any) -> None:
+    """``%unload_ext allranks``: end the cluster and take the magics away."""
+    from ._magics import unload
+
+    unload(ipython)
+
+
+def current() -> Cluster | None:
+    """The cluster that ``%distributed up`` started in this notebook, or None."""
+    from IPython.core.getipython import get_ipython
+
+    from ._magics import current as notebook_cluster
+
+    shell = get_ipython()  # type: ignore[no-untyped-call]
+    return notebook_cluster(shell) if shell is not None else None
+
+
+def __getattr__(name: str) -> Any:
+    # Importing allranks is instant; ipyparallel and ZeroMQ are imported with the first Cluster.
+    if name == "Cluster":
+        from .cluster import Cluster
+
+        return Cluster
+    if name in ("CellResult", "RankResult"):
+        from . import _cell
+
+        return getattr(_cell, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,26 @@
+"""``%distributed auto on``: every cell runs on the ranks, unless it says otherwise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+STAYS_HERE = ("%distributed", "%%distributed", "%%rank", "%%local", "%load_ext", "%reload_ext", "%unload_ext")
+
+
+def switch(shell: Any, on: bool) -> None:
+    """Send cells to the ranks from the next one on, or stop doing so."""
+    transformers = shell.input_transformers_cleanup
+    transformers[:] = [each for each in transformers if each is not to_ranks]
+    if on:
+        transformers.append(to_ranks)
+
+
+def to_ranks(lines: list[str]) -> list[str]:
+    """An IPython input transformer: the cell's lines in, the code that runs them on the ranks out."""
+    first = next((line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")), "")
+    if not first or first.startswith(STAYS_HERE) or _CALL in first:
+        return lines
+    return [f"{_CALL}({''.join(lines)!r})\n"]
+
+
+_CALL = "get_ipython().allranks_magics.run_auto"

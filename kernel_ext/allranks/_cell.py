@@ -1,0 +1,296 @@
+"""One cell on some ranks: send it, show what comes while it comes, and say how it ended."""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from allranks_backends._plan import Snapshot, rank_label
+
+from ._fold import Block, Fold
+from ._monitor import Event, Monitor
+from .errors import CannotTravel, CellFailed, CellInterrupted, CellTimeout, RemoteError
+from .rank import values
+
+if TYPE_CHECKING:
+    from ._lifeline import Lifeline
+
+INTERRUPT_WITHIN = 1.6
+"""Seconds ranks get to obey an interrupt before the prompt is given back without them."""
+WAIT_GRACE = 2.0
+"""Seconds after a failure before the ranks that wait for the failed one are named."""
+
+
+class Screen(Protocol):
+    """Where a cell is shown (`_show.Show`)."""
+
+    def blocks(self, blocks: list[Block]) -> None: ...
+    def live_lines(self, lines: dict[int, str]) -> None: ...
+    def close(self) -> None: ...
+
+
+@dataclass
+class RankResult:
+    """What a cell did on one rank."""
+
+    rank: int
+    ok: bool = False
+    """It ran to its end."""
+    error: RemoteError | None = None
+    dead: str | None = None
+    """Why the rank's process ended, if it did."""
+    lines: int = 0
+    """Lines printed, including those cut."""
+    nbytes: int = 0
+    """Characters printed, including those cut."""
+    cut: Mapping[str, int] = field(default_factory=lambda: {"lines": 0, "bytes": 0})
+    """What was printed but not kept."""
+    _text: dict[str, list[str]] = field(default_factory=lambda: {"stdout": [], "stderr": []})
+    _packed: Sequence[Any] = ()
+    _no_value: str | None = None
+
+    @property
+    def stdout(self) -> str:
+        return "".join(self._text["stdout"])
+
+    @property
+    def stderr(self) -> str:
+        return "".join(self._text["stderr"])
+
+    @property
+    def value(self) -> Any:
+        """The value of the cell's last expression. Raises CannotTravel where it could not be sent."""
+        if self._no_value:
+            raise CannotTravel(f"rank {self.rank}: {self._no_value}")
+        return values.unpack(self._packed) if self._packed else None
+
+
+
+class CellResult(Mapping[int, RankResult]):
+    """What a cell did on each of its ranks; ``result[2].error``, ``result.values_by_rank()``."""
+
+    def __init__(self, cell: int, ranks: Mapping[int, RankResult], seconds: float) -> None:
+        self.cell, self.seconds = cell, seconds
+        self._ranks = dict(ranks)
+
+    @property
+    def ok(self) -> bool:
+        """Whether every rank ran the cell to its end."""
+        return all(rank.ok for rank in self._ranks.values())
+
+    @property
+    def errors(self) -> dict[int, RemoteError]:
+        return {number: rank.error for number, rank in self._ranks.items() if rank.error is not None}
+
+    def check(self) -> CellResult:
+        """Return the result if all is well, else raise CellFailed."""
+        if not self.ok:
+            raise CellFailed(self.failure(), self.errors)
+        return self
+
+    def failure(self) -> str:
+        """One sentence a failure: which ranks, what, where."""
+        said: dict[str, list[int]] = {}
+        for number, rank in self._ranks.items():
+            if rank.dead:
+                said.setdefault(f"died: {rank.dead}", []).append(number)
+            elif rank.error:
+                said.setdefault(f"raised {rank.error}", []).append(number)
+            elif not rank.ok:
+                said.setdefault("did not finish", []).append(number)
+        return "; ".join(f"{rank_label(ranks)} {what}" for what, ranks in said.items())
+
+    def __getitem__(self, rank: int) -> RankResult:
+        try:
+            return self._ranks[rank]
+        except KeyError:
+            raise KeyError(f"the cell did not run on rank {rank}, only on {rank_label(list(self._ranks))}") from None
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._ranks)
+
+    def __len__(self) -> int:
+        return len(self._ranks)
+
+    def __repr__(self) -> str:
+        how = "ok" if self.ok else self.failure()
+        return f"<CellResult of {rank_label(list(self._ranks))}: {how}, {self.seconds:.2f} s>"
+
+
+class Cell:
+    """A cell under way. `start` sends it, `finish` follows it to its end."""
+
+    def __init__(
+        self,
+        number: int,
+        code: str,
+        ranks: Sequence[int],
+        monitor: Monitor,
+        lifeline: Lifeline,
+        *,
+        count: int,
+        screen: Screen | None = None,
+        want_values: bool = False,
+        max_output: int | None = None,
+    ) -> None:
+        self.number, self.code, self.ranks = number, code, tuple(ranks)
+        self._monitor, self._lifeline, self._screen = monitor, lifeline, screen
+        self._options = {"cell": number, "count": count, "value": want_values, "limit": max_output}
+        self._fold = Fold(ranks)
+        self._live: dict[int, str] = {}
+        self._results = {rank: RankResult(rank) for rank in ranks}
+        self._open = set(ranks)
+        self._failed_at: float | None = None
+        self._named_waiters = False
+        self._started = time.monotonic()
+        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self.result: CellResult | None = None
+
+    def start(self) -> None:
+        self._events = self._monitor.listen(self.number, self.ranks)
+        for rank in self.ranks:
+            self._lifeline.execute(self._monitor.ranks[rank].uuid, self.code, self._options)
+
+    def finish(self, timeout: float | None = None) -> CellResult:
+        """Follow the cell to its end.
+
+        Ctrl-C interrupts the ranks and raises CellInterrupted; after `timeout` seconds the same raises CellTimeout.
+        Both come back within two seconds, also when ranks do not obey; those stay busy and are named.
+        """
+        deadline = None if timeout is None else self._started + timeout
+        try:
+            if not self._follow(deadline):
+                self._stop(CellTimeout, f"the cell was stopped after {timeout:g} s.")
+        except KeyboardInterrupt:
+            self._stop(CellInterrupted, "")
+        finally:
+            self._close()
+        assert self.result is not None
+        return self.result
+
+    def interrupt(self) -> None:
+        """SIGINT to every rank that still runs the cell."""
+        for rank in self._open:
+            self._lifeline.tell(self._monitor.ranks[rank].uuid, {"do": "interrupt", "cell": self.number})
+
+    def _stop(self, kind: type[BaseException], message: str) -> None:
+        self.interrupt()
+        try:
+            self._follow(time.monotonic() + INTERRUPT_WITHIN)
+        except KeyboardInterrupt:
+            pass
+        left = sorted(self._open)
+        if left:
+            where = _where(self._monitor.snapshot(), left)
+            message += (
+                f" {where}: still there, since only Python code can be interrupted. "
+                "%distributed status shows them; %distributed down and up start over."
+            )
+        raise kind(message.strip()) from None
+
+    def _follow(self, deadline: float | None) -> bool:
+        """Handle events until all ranks are done (True) or the deadline has passed (False)."""
+        while self._open:
+            now = time.monotonic()
+            if deadline is not None and now >= deadline:
+                return False
+            until = [moment for moment in (deadline, self._fold.next_deadline()) if moment is not None]
+            try:
+                event = self._events.get(timeout=max(0.0, min(until) - now) if until else 1.0)
+            except queue.Empty:
+                event = None
+            while event is not None:
+                self._handle(event)
+                try:
+                    event = self._events.get_nowait()
+                except queue.Empty:
+                    event = None
+            self._draw()
+            self._name_waiters()
+        return True
+
+    def _handle(self, event: Event) -> None:
+        what, rank, header, buffers = event
+        result = self._results[rank]
+        if what == "output":
+            self._take(rank, header["items"])
+            live = header["live"]
+            if live is not None:
+                self._live[rank] = live.get("stderr") or live.get("stdout") or ""
+        elif what == "began":
+            late = self._monitor.ranks[rank].late
+            if late:
+                self._fold.feed(rank, [("text", "stderr", "printed after the previous cell:\n"), *map(tuple, late)], time.monotonic())
+                late.clear()
+        elif what == "done":
+            result.ok = header["ok"]
+            result.lines, result.nbytes, result.cut = header["lines"], header["bytes"], header["cut"]
+            result._packed, result._no_value = buffers, header.get("no_value")
+            if header["error"]:
+                result.error = _remote_error(header["error"])
+            self._ended(rank)
+        elif what == "dead":
+            result.dead = header["cause"]
+            text = f"died: {header['cause']}\n"
+            self._fold.feed(rank, [("text", "stderr", text)], time.monotonic())
+            self._ended(rank)
+
+    def _take(self, rank: int, items: Sequence[Any]) -> None:
+        result = self._results[rank]
+        for item in items:
+            if item[0] == "text":
+                result._text[item[1]].append(item[2])
+        self._fold.feed(rank, [tuple(item) for item in items], time.monotonic())
+
+    def _ended(self, rank: int) -> None:
+        self._open.discard(rank)
+        self._live.pop(rank, None)
+        self._fold.finish(rank)
+        if not self._results[rank].ok and self._failed_at is None:
+            self._failed_at = time.monotonic()
+
+    def _draw(self, *, flush: bool = False) -> None:
+        blocks = self._fold.drain(time.monotonic(), flush)
+        if self._screen is not None:
+            if blocks:
+                self._screen.blocks(blocks)
+            self._screen.live_lines({rank: line for rank, line in self._live.items() if line})
+
+    def _name_waiters(self) -> None:
+        """After a failure: say once who waits for the failed rank, and in what."""
+        if self._named_waiters or self._failed_at is None or time.monotonic() - self._failed_at < WAIT_GRACE:
+            return
+        snapshot = self._monitor.snapshot()
+        waiting = [rank for rank in self._open if snapshot.ranks[rank].state == "waiting"]
+        if not waiting:
+            return
+        self._named_waiters = True
+        failed = [rank for rank, result in self._results.items() if rank not in self._open and not result.ok]
+        text = (
+            f"{_where(snapshot, waiting)}, which {rank_label(failed)} did not enter. "
+            "They cannot go on: press stop (Ctrl-C) to have the prompt back.\n"
+        )
+        if self._screen is not None:
+            self._screen.blocks([Block("text", tuple(sorted(waiting)), text, "stderr")])
+
+    def _close(self) -> None:
+        self._draw(flush=True)
+        self._monitor.unlisten(self.number)
+        if self._screen is not None:
+            self._screen.close()
+        self.result = CellResult(self.number, self._results, time.monotonic() - self._started)
+
+
+def _where(snapshot: Snapshot, ranks: Sequence[int]) -> str:
+    """``ranks 0-1, 3 waiting in all_sum #1 f32[10], line 3; rank 2 running line 4: while True: pass``."""
+    doing: dict[str, list[int]] = {}
+    for rank in ranks:
+        doing.setdefault(snapshot.ranks[rank].doing, []).append(rank)
+    return "; ".join(f"{rank_label(members)} {what}" for what, members in doing.items())
+
+
+def _remote_error(error: Mapping[str, Any]) -> RemoteError:
+    return RemoteError(error["ename"], error["evalue"], "\n".join(error["traceback"]), error["line"])

@@ -1,0 +1,76 @@
+"""ipyparallel's controller as one process: schedulers and heartbeat on threads instead of nine processes.
+
+Reads its settings as one JSON line from standard input and ends when that is closed, so it never outlives the host
+process that started it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from typing import Any
+
+from ipyparallel.controller import app as controller_app
+from ipyparallel.controller.app import IPController
+from traitlets.config import Config
+
+
+class Controller(IPController):  # type: ignore[misc]
+    """An IPController whose ports were chosen by the notebook, so that nobody waits for a connection file."""
+
+    def init_hub(self) -> None:
+        super().init_hub()
+        process = self.heartmonitor_process
+        self.heartmonitor_process = threading.Thread(target=process._target, kwargs=process._kwargs, daemon=True)
+
+    def terminate_children(self) -> None:
+        """There are none: everything runs on threads of this process."""
+
+
+def main() -> None:
+    settings: dict[str, Any] = json.loads(sys.stdin.buffer.readline())
+    threading.Thread(target=_end_with_host, daemon=True).start()
+    # init_hub sleeps 0.25 s "to connect the db" (ipyparallel 9.2); ours keeps no db.
+    controller_app.time = _NoSleep  # type: ignore[attr-defined]
+    controller = Controller(config=_config(settings), log_level=40)
+    controller.engine_info, controller.client_info = settings["engine_info"], settings["client_info"]
+    controller.write_connection_files = False
+    controller.initialize([])
+    controller.start()
+
+
+class _NoSleep:
+    @staticmethod
+    def sleep(_seconds: float) -> None:
+        pass
+
+
+def _config(settings: dict[str, Any]) -> Config:
+    config = Config()
+    config.Session.key = settings["key"].encode()
+    config.ProfileDir.location = settings["profile"]
+    config.IPController.use_threads = True
+    config.IPController.db_class = "ipyparallel.controller.dictdb.NoDB"
+    config.IPController.broadcast_scheduler_depth = 0
+    config.IPController.ip = settings["ip"]
+    config.IPController.enable_curve = settings["curve"] is not None
+    if settings["curve"] is not None:
+        config.IPController.curve_publickey, config.IPController.curve_secretkey = (
+            key.encode() for key in settings["curve"]
+        )
+    config.HeartMonitor.period = settings["heartbeat_ms"]
+    # A rank blocked in a collective still answers (its heart is a C thread); a stopped one is the lifeline's business.
+    config.HeartMonitor.max_heartmonitor_misses = 1000
+    return config
+
+
+def _end_with_host() -> None:
+    while sys.stdin.buffer.read(4096):
+        pass
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,186 @@
+"""The notebook's end of the lifeline, and of the way cells take to the engines.
+
+One thread owns three sockets: the ROUTER all ranks connect to, the DEALER through which ipyparallel's controller passes
+``execute_request`` to an engine, and the monitor that tells when a rank's connection closed. A killed process closes its
+connection at once, so its death is known within milliseconds.
+"""
+
+from __future__ import annotations
+
+import hmac
+import itertools
+import json
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import zmq
+from jupyter_client.session import Session
+from zmq.utils.monitor import parse_monitor_message
+
+Header = dict[str, Any]
+Handler = Callable[[str, Header, Sequence[Any]], None]
+"""Called with a rank's uuid, the message's header and its buffers, in the lifeline's thread."""
+
+
+class Lifeline:
+    """Listens from the moment it is made."""
+
+    def __init__(self, address: str, token: str, *, on_message: Handler, on_gone: Callable[[str], None]) -> None:
+        self._token, self._on_message, self._on_gone = token, on_message, on_gone
+        self._context = zmq.Context()
+        self._router = self._context.socket(zmq.ROUTER)
+        public, secret = zmq.curve_keypair()
+        self.key = public.decode()
+        self._router.curve_server = True
+        self._router.curve_secretkey = secret
+        for option, value in ((zmq.ROUTER_HANDOVER, 1), (zmq.SNDHWM, 0), (zmq.RCVHWM, 0), (zmq.LINGER, 200)):
+            self._router.setsockopt(option, value)
+        self._router.setsockopt(zmq.HEARTBEAT_IVL, 2000)
+        self._router.setsockopt(zmq.HEARTBEAT_TIMEOUT, 6000)
+        self._events = self._router.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self.url = f"tcp://{address}:{self._router.bind_to_random_port(f'tcp://{address}')}"
+        self._mux: zmq.Socket[bytes] | None = None
+        self._session: Session | None = None
+        self._peers: dict[bytes, int] = {}
+        self._outbox: deque[tuple[zmq.Socket[bytes], list[Any]]] = deque()
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_write, False)
+        self._questions: dict[int, tuple[str, Future[tuple[Header, list[Any]]]]] = {}
+        self._numbers = itertools.count(1)
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="allranks-lifeline", daemon=True)
+        self._thread.start()
+
+    def connect_engines(self, info: Mapping[str, Any]) -> None:
+        """Learn the way to the engines from the controller's client connection info."""
+        from ipyparallel.util import _disable_session_extract_dates
+
+        _disable_session_extract_dates()
+        session = Session(key=info["key"].encode(), signature_scheme=info["signature_scheme"])
+        mux = self._context.socket(zmq.DEALER)
+        mux.setsockopt(zmq.LINGER, 200)
+        if info.get("curve_serverkey"):
+            mux.curve_serverkey = info["curve_serverkey"].encode()
+            mux.curve_publickey, mux.curve_secretkey = zmq.curve_keypair()
+        mux.connect(f"{info['interface']}:{info['mux']}")
+        self._session, self._mux = session, mux
+        self._wake()
+
+    def execute(self, uuid: str, code: str, options: Header) -> None:
+        """Send a cell to one engine: an ordinary ``execute_request``, marked as ours in its metadata."""
+        assert self._session is not None and self._mux is not None
+        content = {
+            "code": code,
+            "silent": False,
+            "store_history": True,
+            "user_expressions": {},
+            "allow_stdin": False,
+            "stop_on_error": False,
+        }
+        message = self._session.msg("execute_request", content=content, metadata={"allranks": options})
+        self._outbox.append((self._mux, self._session.serialize(message, ident=uuid.encode())))
+        self._wake()
+
+    def tell(self, uuid: str, order: Header, buffers: Sequence[Any] = ()) -> None:
+        """Send an order that needs no answer."""
+        self._outbox.append((self._router, [uuid.encode(), json.dumps(order).encode(), *buffers]))
+        self._wake()
+
+    def ask(self, uuid: str, order: Header, buffers: Sequence[Any] = ()) -> Future[tuple[Header, list[Any]]]:
+        """Send an order; the future has the answer's header and buffers, or ConnectionError if the rank goes away."""
+        number = next(self._numbers)
+        future: Future[tuple[Header, list[Any]]] = Future()
+        self._questions[number] = (uuid, future)
+        self.tell(uuid, {**order, "ask": number}, buffers)
+        return future
+
+    def close(self) -> None:
+        """Stop listening; open questions end with ConnectionError."""
+        self._closing = True
+        self._wake()
+        self._thread.join(5)
+
+    def _wake(self) -> None:
+        try:
+            os.write(self._wake_write, b"!")
+        except (BlockingIOError, OSError):
+            pass
+
+    def _run(self) -> None:
+        poller = zmq.Poller()
+        for socket in (self._router, self._events, self._wake_read):
+            poller.register(socket, zmq.POLLIN)
+        mux = None
+        while not self._closing:
+            ready = dict(poller.poll())
+            if mux is not self._mux and self._mux is not None:
+                mux = self._mux
+                poller.register(mux, zmq.POLLIN)
+            if self._wake_read in ready:
+                os.read(self._wake_read, 4096)
+            while self._outbox:
+                socket, frames = self._outbox.popleft()
+                socket.send_multipart(frames, copy=len(frames) < 3 or socket is mux)
+            if self._events in ready:
+                self._handle_disconnect()
+            if self._router in ready:
+                self._receive_all()
+            if mux is not None and mux in ready:
+                mux.recv_multipart()  # the engine's reply repeats what the rank's agent tells
+        self._shut()
+
+    def _shut(self) -> None:
+        for uuid in list({uuid for uuid, _ in self._questions.values()}):
+            self._fail_questions(uuid)
+        self._router.disable_monitor()
+        self._context.destroy(linger=200)
+        os.close(self._wake_read)
+        os.close(self._wake_write)
+
+    def _receive_all(self) -> None:
+        while True:
+            try:
+                identity, first, *rest = self._router.recv_multipart(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                return
+            except ValueError:
+                continue  # an empty message of a stranger
+            try:
+                header = json.loads(first.bytes)
+            except ValueError:
+                continue
+            if header.get("say") == "hello":
+                if not hmac.compare_digest(str(header.pop("token", "")), self._token):
+                    continue
+                self._peers[identity.bytes] = first.get(zmq.SRCFD)
+            elif identity.bytes not in self._peers:
+                continue
+            self._dispatch(identity.bytes.decode(), header, [frame.buffer for frame in rest])
+
+    def _dispatch(self, uuid: str, header: Header, buffers: list[Any]) -> None:
+        if header.get("say") == "answer":
+            _, future = self._questions.pop(header["ask"], (None, None))
+            if future is not None and not future.done():
+                future.set_result((header, buffers))
+        else:
+            self._on_message(uuid, header, buffers)
+
+    def _handle_disconnect(self) -> None:
+        descriptor = parse_monitor_message(self._events.recv_multipart())["value"]
+        self._receive_all()  # what the rank said before it went
+        for identity, known in list(self._peers.items()):
+            if known == descriptor:
+                del self._peers[identity]
+                self._fail_questions(identity.decode())
+                self._on_gone(identity.decode())
+
+    def _fail_questions(self, uuid: str) -> None:
+        for number, (asked, future) in list(self._questions.items()):
+            if asked == uuid:
+                del self._questions[number]
+                if not future.done():
+                    future.set_exception(ConnectionError("the rank is gone"))

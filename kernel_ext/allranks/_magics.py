@@ -1,0 +1,305 @@
+"""``%distributed VERB``, ``%%distributed`` and ``%%rank``: parse and delegate, nothing else."""
+
+from __future__ import annotations
+
+import argparse
+import contextvars
+import difflib
+import re
+import shlex
+import threading
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
+from IPython.display import display
+
+from . import _auto, _completion
+from ._cell import Cell
+from ._show import Show
+from .cluster import Cluster
+from .errors import AllranksError, NoCluster, UsageError
+
+BACKENDS = "auto, ring, jaccl, jaccl-ring, mpi or nccl"
+
+
+class _Parser(argparse.ArgumentParser):
+    """Argparse that raises instead of ending the kernel."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{_with_suggestion(message)}.\n{self.format_usage().strip()}")
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        raise _HelpShown(message or "")
+
+
+def _with_suggestion(message: str) -> str:
+    """Argparse's complaint about a choice, with the one that was probably meant."""
+    found = re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message)
+    if found is None:
+        return message
+    choices = [choice.strip("' ") for choice in found[2].split(",")]
+    close = difflib.get_close_matches(found[1], choices, 1)
+    return f"there is no {found[1]!r}" + (f"; did you mean {close[0]!r}?" if close else "") + f" ({', '.join(choices)})"
+
+
+class _HelpShown(Exception):
+    pass
+
+
+def parse_ranks(text: str) -> list[int]:
+    """``0,2-3`` as [0, 2, 3]."""
+    ranks: list[int] = []
+    for part in text.replace(" ", "").split(","):
+        first, dash, last = part.partition("-")
+        if not first.isdigit() or (dash and not last.isdigit()) or (dash and int(last) < int(first)):
+            raise argparse.ArgumentTypeError(f"{text!r} are no ranks: write 0, 0-3 or 0,2-3")
+        ranks.extend(range(int(first), int(last or first) + 1))
+    return ranks
+
+
+def _setting(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise argparse.ArgumentTypeError(f"{text!r} is no NAME=VALUE")
+    return name, value
+
+
+def _line_parser() -> _Parser:
+    parser = _Parser(prog="%distributed", description="Interactive MLX clusters.")
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", parser_class=_Parser)
+
+    up = verbs.add_parser("up", help="start the ranks and form the world")
+    where = up.add_mutually_exclusive_group()
+    where.add_argument("-n", type=int, help="ranks on this machine (default 2)")
+    where.add_argument("--hosts", type=lambda text: text.split(","), help="one rank on each of these, comma-separated")
+    where.add_argument("--hostfile", help="mlx's JSON hostfile, or MPI's 'host slots=n'")
+    up.add_argument("--ranks-per-host", type=int, default=1, help="ranks on each of --hosts or --hostfile")
+    up.add_argument("--backend", default="auto", help=BACKENDS)
+    up.add_argument("--env", type=_setting, action="append", default=[], metavar="K=V", help="set in every rank")
+    up.add_argument("--python", help="interpreter of the ranks (default: the notebook's)")
+    up.add_argument("--cwd", help="folder the ranks work in (default: the notebook's)")
+    up.add_argument("--connections", type=int, default=1, help="TCP connections of a ring link")
+    up.add_argument("--mpi-arg", action="append", default=[], metavar="A", help="passed to mpirun; may be repeated")
+    up.add_argument("--name", default="main", help="what the cluster is called")
+
+    verbs.add_parser("status", help="hosts, ranks, state, epoch, memory, last collective")
+    verbs.add_parser("down", help="end everything this cluster started, leave nothing behind")
+    verbs.add_parser("interrupt", help="stop the Python code of a cell that runs with --no-wait")
+    for verb, text in (("push", "copy notebook variables to the ranks"), ("pull", "copy variables from the ranks")):
+        move = verbs.add_parser(verb, help=text)
+        move.add_argument("names", nargs="+", metavar="NAME")
+        move.add_argument("-r", "--ranks", type=parse_ranks, help="only these, e.g. 0,2-3")
+    auto = verbs.add_parser("auto", help="every cell runs on the ranks")
+    auto.add_argument("switch", choices=["on", "off"])
+    return parser
+
+
+def _cell_parser(name: str) -> _Parser:
+    parser = _Parser(prog=f"%%{name}", description="Run the cell on the ranks.")
+    if name == "rank":
+        parser.add_argument("ranks", type=parse_ranks, metavar="RANKS", help="these ranks, e.g. 0 or 0,2-3")
+    else:
+        parser.add_argument("-r", "--ranks", type=parse_ranks, help="only these ranks, e.g. 0,2-3")
+    parser.add_argument("-o", "--out", metavar="NAME", help="keep the CellResult in this notebook variable")
+    parser.add_argument("--no-wait", action="store_true", help="give the prompt back at once; output goes on appearing")
+    parser.add_argument("--timeout", type=float, metavar="S", help="stop the cell after S seconds")
+    parser.add_argument("--max-output", type=float, default=4.0, metavar="MB", help="text kept of each rank (default 4)")
+    return parser
+
+
+@magics_class
+class DistributedMagics(Magics):  # type: ignore[misc]
+    """The notebook's cluster and the magics that work on it."""
+
+    def __init__(self, shell: Any) -> None:
+        super().__init__(shell)
+        self.cluster: Cluster | None = None
+        self._lines = _line_parser()
+        self._cells = {name: _cell_parser(name) for name in ("distributed", "rank")}
+
+    @line_magic  # type: ignore[untyped-decorator]
+    def distributed(self, line: str) -> None:
+        """%distributed VERB: up, status, down, push, pull, interrupt, auto. `%distributed VERB -h` says more."""
+        options = self._parse(self._lines, line)
+        if options is None:
+            return
+        if options.verb is None:
+            self._lines.print_help()
+            return
+        getattr(self, f"_{options.verb}")(options)
+
+    @cell_magic("distributed")  # type: ignore[untyped-decorator]
+    def distributed_cell(self, line: str, cell: str) -> None:
+        """%%distributed: run the cell on all ranks, or on those of -r. `%%distributed -h` says more."""
+        self._cell("distributed", line, cell)
+
+    @cell_magic("rank")  # type: ignore[untyped-decorator]
+    def rank_cell(self, line: str, cell: str) -> None:
+        """%%rank 0: run the cell on one rank (or on 0,2-3)."""
+        self._cell("rank", line, cell)
+
+    @cell_magic  # type: ignore[untyped-decorator]
+    def local(self, line: str, cell: str) -> None:
+        """%%local: run the cell here in the notebook while `%distributed auto on` sends the others to the ranks."""
+        self.shell.run_cell(cell).raise_error()
+
+    def run_auto(self, cell: str) -> None:
+        """A cell without a magic, with `auto on`."""
+        self._run(cell, self._cells["distributed"].parse_args([]))
+
+    def _cell(self, name: str, line: str, cell: str) -> None:
+        options = self._parse(self._cells[name], line)
+        if options is None:
+            return
+        if not cell.strip():
+            raise UsageError(f"%%{name}: the cell is empty.")
+        # The magic's own line stays as a comment, so that tracebacks count lines as the notebook does. A cell magic
+        # for the rank must remain the first line.
+        head = "" if cell.lstrip().startswith("%%") else f"# %%{name} {line}".rstrip() + "\n"
+        self._run(head + cell, options)
+
+    def _run(self, code: str, options: argparse.Namespace) -> None:
+        cluster = self._need()
+        ranks = cluster.choose_ranks(options.ranks)
+        if options.out is not None and not options.out.isidentifier():
+            raise UsageError(f"--out {options.out}: that is no variable name.")
+        screen = Show(ranks, live=hasattr(self.shell, "kernel"))
+        cell = cluster.begin(
+            code,
+            ranks=ranks,
+            want_values=options.out is not None,
+            screen=screen,
+            # The number in the notebook's margin; IPython 9.18 counts execution_count up before it runs the cell.
+            count=len(self.shell.user_ns["In"]) - 1,
+            max_output=int(options.max_output * 1e6),
+        )
+        if options.no_wait:
+            self._follow_in_background(cell, options)
+            return
+        result = cell.finish(options.timeout)
+        if options.out is not None:
+            self.shell.user_ns[options.out] = result
+        result.check()
+
+    def _follow_in_background(self, cell: Cell, options: argparse.Namespace) -> None:
+        if options.out is not None:
+            self.shell.user_ns[options.out] = cell
+
+        def follow() -> None:
+            try:
+                cell.finish(options.timeout).check()
+            except AllranksError as error:
+                self.shell.showtraceback((type(error), error, None))
+
+        # In this cell's context, so that ipykernel shows the output below it and not below the next one.
+        context = contextvars.copy_context()
+        threading.Thread(target=context.run, args=(follow,), name=f"allranks-cell-{cell.number}", daemon=True).start()
+
+    def _need(self) -> Cluster:
+        if self.cluster is None or self.cluster.state == "down":
+            raise NoCluster("no ranks are up. Start some with %distributed up -n 4.")
+        return self.cluster
+
+    @staticmethod
+    def _parse(parser: _Parser, line: str) -> argparse.Namespace | None:
+        try:
+            return parser.parse_args(shlex.split(line))
+        except _HelpShown:
+            return None
+        except ValueError as error:
+            if isinstance(error, UsageError):
+                raise
+            raise UsageError(f"{line}: {error}.") from None
+
+    # The verbs.
+
+    def _up(self, options: argparse.Namespace) -> None:
+        if self.cluster is not None and self.cluster.state != "down":
+            raise UsageError(
+                f"{self.cluster.size} {self.cluster.backend} ranks are up already. "
+                "End them with %distributed down before you start others."
+            )
+        cluster = Cluster(
+            options.n,
+            backend=options.backend,
+            hosts=options.hosts,
+            hostfile=options.hostfile,
+            ranks_per_host=options.ranks_per_host,
+            env=dict(options.env),
+            python=options.python,
+            cwd=options.cwd,
+            connections=options.connections,
+            mpi_args=options.mpi_arg,
+            name=options.name,
+        )
+        self.cluster = cluster.up()
+        if cluster.chosen_because:
+            print(cluster.chosen_because)
+        display(cluster)
+
+    def _status(self, _: argparse.Namespace) -> None:
+        display(self._need())
+
+    def _down(self, _: argparse.Namespace) -> None:
+        cluster, self.cluster = self._need(), None
+        cluster.down()
+        print(f"{cluster.size} ranks ended.")
+
+    def _interrupt(self, _: argparse.Namespace) -> None:
+        self._need().interrupt()
+
+    def _push(self, options: argparse.Namespace) -> None:
+        cluster = self._need()
+        if absent := [name for name in options.names if name not in self.shell.user_ns]:
+            raise UsageError(f"the notebook has no variable {', '.join(absent)}.")
+        cluster.push({name: self.shell.user_ns[name] for name in options.names}, ranks=options.ranks)
+
+    def _pull(self, options: argparse.Namespace) -> None:
+        cluster = self._need()
+        ranks = cluster.choose_ranks(options.ranks)
+        for name in options.names:
+            values = cluster.pull(name, ranks=ranks)
+            self.shell.user_ns[name.rpartition(".")[2]] = values[0] if len(values) == 1 else values
+
+    def _auto(self, options: argparse.Namespace) -> None:
+        self._need()
+        _auto.switch(self.shell, options.switch == "on")
+
+
+def load(shell: Any) -> None:
+    """Add the magics, and completion and inspection that know the ranks' names."""
+    if _loaded(shell) is not None:
+        return
+    magics = DistributedMagics(shell)
+    shell.register_magics(magics)
+    shell.allranks_magics = magics
+    _completion.install(shell, lambda: magics.cluster)
+
+
+def unload(shell: Any) -> None:
+    """End the cluster and take the magics away."""
+    magics = _loaded(shell)
+    if magics is None:
+        return
+    if magics.cluster is not None:
+        magics.cluster.down()
+    _auto.switch(shell, False)
+    _completion.remove(shell)
+    for kind, names in (("line", ["distributed"]), ("cell", ["distributed", "rank", "local"])):
+        for name in names:
+            shell.magics_manager.magics[kind].pop(name, None)
+    del shell.allranks_magics
+
+
+def _loaded(shell: Any) -> DistributedMagics | None:
+    return getattr(shell, "allranks_magics", None)
+
+
+def current(shell: Any) -> Cluster | None:
+    """The notebook's cluster."""
+    magics = _loaded(shell)
+    return magics.cluster if magics is not None else None
+
+
+__all__: Sequence[str] = ["current", "load", "unload"]

@@ -1,0 +1,221 @@
+"""What the ranks tell, turned into one Snapshot.
+
+Everything that shows the world reads the Snapshot; everything that waits for the ranks waits on this monitor. Nothing
+else polls them.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from allranks_backends._plan import Collective, RankState, RankView, Snapshot, WorldState
+
+Header = dict[str, Any]
+Event = tuple[str, int, Header, Sequence[Any]]
+"""(what, rank, header, buffers): ``output``, ``done``, ``began`` of a cell, or ``dead``."""
+
+SILENT_AFTER = 4.0
+"""Seconds without a word after which a connected rank is called stopped: it reports at least every 2 s."""
+
+
+@dataclass
+class Rank:
+    """What is known of one rank's process."""
+
+    rank: int
+    host: str
+    uuid: str
+    pid: int | None = None
+    connected: bool = False
+    ready: bool = False
+    report: Header = field(default_factory=dict)
+    heard: float = 0.0
+    since: float = 0.0
+    cell: int | None = None
+    """The cell it runs, or was sent."""
+    seen: int = 0
+    """`seq` of the last message of that cell."""
+    failed: str | None = None
+    """What it raised in the last cell."""
+    dead: str | None = None
+    """Why it is dead."""
+    leaving: Header | None = None
+    late: list[Any] = field(default_factory=list)
+    """What it printed between cells, not shown yet."""
+
+
+class Monitor:
+    """Fed by the lifeline and the host processes, from their threads."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.backend = ""
+        self.state: WorldState = "starting"
+        self.epoch = 0
+        self.ranks: list[Rank] = []
+        self.changed = threading.Condition()
+        self.acknowledge: Callable[[str, int], None] = lambda _uuid, _cell: None
+        self._by_uuid: dict[str, Rank] = {}
+        self._listeners: dict[int, queue.SimpleQueue[Event]] = {}
+
+    def add(self, rank: Rank) -> None:
+        with self.changed:
+            self.ranks.append(rank)
+            self._by_uuid[rank.uuid] = rank
+
+    def listen(self, cell: int, ranks: Sequence[int]) -> queue.SimpleQueue[Event]:
+        """Events of one cell. The ranks are busy from now on, until they are done with it or dead."""
+        events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        with self.changed:
+            self._listeners[cell] = events
+            for number in ranks:
+                rank = self.ranks[number]
+                rank.cell, rank.seen, rank.failed, rank.since = cell, 0, None, time.monotonic()
+                rank.report = {key: value for key, value in rank.report.items() if key not in ("line", "source", "waiting")}
+        return events
+
+    def unlisten(self, cell: int) -> None:
+        with self.changed:
+            self._listeners.pop(cell, None)
+
+    def wait(self, condition: Callable[[], bool], timeout: float) -> bool:
+        """Wait until `condition` holds; it is looked at whenever something was heard."""
+        with self.changed:
+            return self.changed.wait_for(condition, timeout)
+
+    def heard(self, uuid: str, header: Header, buffers: Sequence[Any]) -> None:
+        """A message of a rank's agent, in the lifeline's thread."""
+        with self.changed:
+            rank = self._by_uuid.get(uuid)
+            if rank is None:
+                return
+            rank.heard = time.monotonic()
+            getattr(self, f"_on_{header['say']}")(rank, header, buffers)
+            self.changed.notify_all()
+
+    def _on_hello(self, rank: Rank, header: Header, _: Sequence[Any]) -> None:
+        rank.connected, rank.pid = True, header["pid"]
+        rank.ready = rank.ready or header["ready"]
+
+    def _on_ready(self, rank: Rank, _header: Header, _: Sequence[Any]) -> None:
+        rank.ready = True
+
+    def _on_state(self, rank: Rank, header: Header, _: Sequence[Any]) -> None:
+        if header.get("waiting") != rank.report.get("waiting"):
+            rank.since = time.monotonic()
+        rank.report = header
+        self._tell(rank, "state", header, ())
+
+    def _on_leaving(self, rank: Rank, header: Header, _: Sequence[Any]) -> None:
+        rank.leaving = header
+
+    def _on_began(self, rank: Rank, header: Header, _: Sequence[Any]) -> None:
+        rank.late.extend(header.pop("late", ()))
+        self._tell(rank, "began", header, ())
+
+    def _on_output(self, rank: Rank, header: Header, _: Sequence[Any]) -> None:
+        if self._is_new(rank, header):
+            self._tell(rank, "output", header, ())
+
+    def _on_done(self, rank: Rank, header: Header, buffers: Sequence[Any]) -> None:
+        if not self._is_new(rank, header):
+            return
+        rank.cell, rank.since = None, time.monotonic()
+        rank.failed = header["error"]["ename"] if header.get("error") else None
+        rank.report = {**rank.report, "running": False, "waiting": False}
+        self._tell(rank, "done", header, buffers)
+        self.acknowledge(rank.uuid, header["cell"])
+
+    def _is_new(self, rank: Rank, header: Header) -> bool:
+        """Whether this is the next message of the rank's cell, not one sent again after a reconnect."""
+        if header["cell"] != rank.cell or header["seq"] <= rank.seen:
+            return False
+        rank.seen = header["seq"]
+        return True
+
+    def _tell(self, rank: Rank, what: str, header: Header, buffers: Sequence[Any]) -> None:
+        cell = header.get("cell")
+        if isinstance(cell, int) and cell in self._listeners:
+            self._listeners[cell].put((what, rank.rank, header, buffers))
+
+    def disconnected(self, uuid: str) -> None:
+        """The rank's connection closed; whether it is dead is for its parent or its host to say."""
+        with self.changed:
+            rank = self._by_uuid.get(uuid)
+            if rank is not None:
+                rank.connected = False
+                self.changed.notify_all()
+
+    def died(self, number: int, cause: str) -> None:
+        """The rank's process has ended."""
+        with self.changed:
+            rank = self.ranks[number]
+            if rank.dead is not None or self.state == "down":
+                return
+            if rank.leaving:
+                line = rank.leaving.get("line") or rank.report.get("line")
+                cause = f"{rank.leaving['call']} called" + (f" at line {line}" if line else "")
+            elif rank.cell is not None and rank.report.get("line"):
+                cause += f"; it was last seen at line {rank.report['line']}: {rank.report.get('source', '')}".rstrip(": ")
+            rank.dead, rank.connected, rank.since = cause, False, time.monotonic()
+            cell, rank.cell = rank.cell, None
+            if self.state == "whole":
+                self.state = "broken"
+            if cell is not None and cell in self._listeners:
+                self._listeners[cell].put(("dead", number, {"cause": cause}, ()))
+            self.changed.notify_all()
+
+    def busy(self, ranks: Sequence[int]) -> list[Rank]:
+        """Those of `ranks` that still run a cell."""
+        return [self.ranks[number] for number in ranks if self.ranks[number].cell is not None]
+
+    def alive(self) -> list[Rank]:
+        return [rank for rank in self.ranks if rank.dead is None]
+
+    def snapshot(self) -> Snapshot:
+        """Everything there is to show, now."""
+        with self.changed:
+            views = tuple(_view(rank) for rank in self.ranks)
+            return Snapshot(self.name, self.backend, self.state, self.epoch, views, time.time(), self._notes())
+
+    def _notes(self) -> tuple[str, ...]:
+        if self.state == "broken":
+            return ("A rank is dead. Start over with %distributed down and %distributed up.",)
+        return ()
+
+
+def _view(rank: Rank) -> RankView:
+    report = rank.report
+    collective = report.get("collective")
+    return RankView(
+        rank=rank.rank,
+        host=rank.host,
+        pid=rank.pid,
+        state=_state(rank),
+        line=report.get("line") if rank.cell is not None else None,
+        source=report.get("source") if rank.cell is not None else None,
+        collective=Collective(*collective[:2], tuple(collective[2]), *collective[3:]) if collective else None,
+        since=time.monotonic() - rank.since if rank.since else None,
+        cpu=report.get("cpu"),
+        rss=report.get("rss"),
+        mlx_active=report.get("mlx_active"),
+        mlx_peak=report.get("mlx_peak"),
+        cause=rank.dead or rank.failed,
+    )
+
+
+def _state(rank: Rank) -> RankState:
+    if rank.dead is not None:
+        return "dead"
+    if not rank.ready:
+        return "starting"
+    if rank.heard and time.monotonic() - rank.heard > SILENT_AFTER:
+        return "stopped"
+    if rank.cell is not None:
+        return "waiting" if rank.report.get("waiting") and rank.report.get("cell") == rank.cell else "running"
+    return "failed" if rank.failed else "idle"

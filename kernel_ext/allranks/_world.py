@@ -1,0 +1,78 @@
+"""Form the MLX world over ranks that are up: plan it, wire every rank, let all enter together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from typing import Any
+
+from allranks_backends._protocol import WORLD_VARIABLES, Backend
+from allranks_backends._plan import Host, Placement, WorldPlan, rank_label
+
+from ._lifeline import Lifeline
+from ._monitor import Monitor, Rank
+from .errors import CannotStart
+from .rank.world import free_ports
+
+FORM_WITHIN = 30.0
+"""Seconds a rank waits for its neighbours."""
+STAGGER = 0.03
+"""Seconds by which the last rank enters later: it connects first, and a refused connect costs the ring a second."""
+INIT_NAME = {"jaccl-ring": "jaccl"}
+"""What ``mx.distributed.init`` calls a backend, where that differs."""
+
+
+def place(hosts: Sequence[Host], backend: Backend, connections: int) -> tuple[Placement, ...]:
+    """One rank on each of `hosts` (named once for every rank), with free ports for one epoch."""
+    placements = []
+    seen: dict[Host, int] = {}
+    for rank, host in enumerate(hosts):
+        local_rank = seen.get(host, 0)
+        seen[host] = local_rank + 1
+        ports = free_ports(backend.ports(connections, len(host.addresses)))
+        placements.append(Placement(rank, host, local_rank, tuple(ports)))
+    return tuple(placements)
+
+
+def form(plan: WorldPlan, backend: Backend, monitor: Monitor, lifeline: Lifeline) -> None:
+    """Have every rank join `plan`; returns when all have. Raises CannotStart, naming who failed and how."""
+    answers = [
+        lifeline.ask(monitor.ranks[placement.rank].uuid, _order(plan, backend, placement.rank))
+        for placement in plan.placements
+    ]
+    failures = {rank: failure for rank, answer in enumerate(answers) if (failure := _failure(answer, monitor.ranks[rank], monitor))}
+    if failures:
+        said: dict[str, list[int]] = {}
+        for rank, failure in failures.items():
+            said.setdefault(failure, []).append(rank)
+        listing = "; ".join(f"{rank_label(ranks)}: {failure}" for failure, ranks in said.items())
+        raise CannotStart(f"the {plan.backend} world of {plan.size} could not be formed. {listing}.")
+    monitor.epoch, monitor.backend, monitor.state = plan.epoch, plan.backend, "whole"
+
+
+def _order(plan: WorldPlan, backend: Backend, rank: int) -> dict[str, Any]:
+    wiring = backend.wiring(plan, rank)
+    return {
+        "do": "form",
+        "backend": INIT_NAME.get(plan.backend, plan.backend),
+        "forget": sorted(WORLD_VARIABLES),
+        "env": dict(wiring.env),
+        "files": dict(wiring.files),
+        "epoch": plan.epoch,
+        "rank": rank,
+        "size": plan.size,
+        "delay": STAGGER if rank == plan.size - 1 and plan.size > 1 else 0.0,
+        "timeout": FORM_WITHIN,
+    }
+
+
+def _failure(answer: Future[tuple[dict[str, Any], list[Any]]], rank: Rank, monitor: Monitor) -> str | None:
+    try:
+        header, _ = answer.result(FORM_WITHIN + 10)
+    except ConnectionError:
+        monitor.wait(lambda: rank.dead is not None, 1.0)
+        return rank.dead or "its connection closed"
+    except FutureTimeout:
+        return f"it did not answer in {FORM_WITHIN + 10:g} s"
+    return str(header["error"]).rstrip(".") if "error" in header else None

@@ -1,0 +1,38 @@
+"""``python -m allranks.rank --join FILE``: be a rank started by mpirun, a scheduler or (on macOS) the host process.
+
+FILE (0600) holds the RankConfig as JSON. With ``ranks`` in it, the settings of all ranks are given and the launcher's
+environment says which one this process is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+
+from .config import RankConfig
+from .engine import run
+from .host import redirect_to_log
+
+RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID", "PMI_RANK")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m allranks.rank", description=__doc__)
+    parser.add_argument("--join", required=True, type=Path, metavar="FILE", help="settings written by the notebook")
+    settings = json.loads(parser.parse_args().join.read_text())
+    if "ranks" in settings:
+        number = next((os.environ[name] for name in RANK_VARIABLES if name in os.environ), None)
+        if number is None:
+            sys.exit(f"allranks: none of {', '.join(RANK_VARIABLES)} is set; was this started by mpirun?")
+        settings = settings["ranks"][int(number)]
+    config = RankConfig(**settings)
+    Path(config.directory).mkdir(mode=0o700, exist_ok=True)
+    redirect_to_log(config.directory)
+    run(config)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,244 @@
+"""The agent: the small thread inside each rank that owns the ledger, the meters and the lifeline.
+
+It goes on while the main thread is blocked in a collective (MLX releases the GIL there), so it can always say where the
+rank is, hand over what was printed, and interrupt Python code. It never evaluates an array.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import Any
+
+from . import look, values
+from .cell import CellRecorder
+from .config import RankConfig
+from .ledger import Ledger
+from .lifeline import Header, Lifeline
+from .meters import Meters
+from .world import World
+
+EXIT = os._exit  # the engine wraps os._exit for the user's calls; this one is ours
+TICK_RUNNING = 0.2
+"""Seconds between reports while a cell runs."""
+TICK_IDLE = 1.0
+SEND_EVERY = 0.03
+"""Seconds between two batches of output: enough for an eye, and few enough messages for Jupyter."""
+ORPHAN_AFTER = 8.0
+"""Seconds without a notebook after which a rank that may not outlive it ends itself."""
+
+
+class Agent:
+    """One per rank process. `call_main` runs a function in the main thread once that is idle."""
+
+    def __init__(self, config: RankConfig, call_main: Callable[[Callable[[], None]], None]) -> None:
+        self.config = config
+        self.user_ns: dict[str, Any] = {}
+        self.ledger = Ledger()
+        self.meters = Meters()
+        self.world = World(self)
+        self._call_main = call_main
+        self._main = threading.main_thread()
+        self._ready = False
+        self._reported: Header = {}
+        self._reported_at = 0.0
+        self._sent_output_at = 0.0
+        self._disconnected_at: float | None = time.monotonic()
+        self._memory: dict[str, int | None] = {}
+        self._memory_at = 0.0
+        self.lifeline = Lifeline(
+            config.lifeline_url,
+            config.lifeline_key.encode(),
+            config.uuid.encode(),
+            on_connect=self._greet,
+            on_message=self._obey,
+            on_tick=self._tick,
+            on_disconnect=self._lost_notebook,
+        )
+        self.cell = CellRecorder(self)
+
+    def start(self) -> None:
+        self.lifeline.start()
+
+    def engine_ready(self, shell: Any) -> None:
+        """The ipyparallel engine can take cells: called by the engine when it has registered."""
+        shell.user_ns.update(self.user_ns)
+        self.user_ns = shell.user_ns
+        self.shell = shell
+        self.world.set_names()
+        self.cell.forget_output()
+        self._ready = True
+        self.lifeline.send({"say": "ready"})
+
+    shell: Any = None
+
+    def _greet(self) -> None:
+        """Tell a notebook that has just connected who this is and what it missed."""
+        self._disconnected_at = None
+        self._reported = {}
+        self.lifeline.send(
+            {
+                "say": "hello",
+                "token": self.config.token,
+                "rank": self.config.rank,
+                "pid": os.getpid(),
+                "host": self.config.host,
+                "ready": self._ready,
+                "epoch": self.world.epoch,
+                "cell": self.cell.number,
+            }
+        )
+        self.cell.resend()
+
+    def _lost_notebook(self) -> None:
+        self._disconnected_at = time.monotonic()
+
+    # What the notebook may ask for. Each answer carries the number of the question.
+
+    def _obey(self, header: Header, buffers: Sequence[Any]) -> None:
+        order = getattr(self, f"_do_{header['do']}")
+        in_main = header["do"] in ("form", "push", "pull")
+        question = header.get("ask")
+
+        def carry_out() -> None:
+            try:
+                answer, out = order(header, buffers)
+            except BaseException as error:
+                answer = {"error": str(error) or type(error).__name__, "kind": type(error).__name__}
+                if not isinstance(error, (values.CannotTravel, KeyboardInterrupt, TimeoutError, RuntimeError, NameError)):
+                    answer["traceback"] = traceback.format_exc()
+                out = []
+            if question is not None:
+                self.lifeline.send({"say": "answer", "ask": question, **answer}, out)
+
+        if in_main:
+            # The message's memory belongs to ZeroMQ's frame, which the closure keeps alive.
+            self._call_main(carry_out)
+        else:
+            carry_out()
+
+    def _do_form(self, header: Header, _: Sequence[Any]) -> tuple[Header, list[Any]]:
+        return self.world.form(header), []
+
+    def _do_push(self, header: Header, buffers: Sequence[Any]) -> tuple[Header, list[Any]]:
+        pushed = values.unpack(buffers)
+        self.user_ns.update(pushed)
+        return {"names": list(pushed)}, []
+
+    def _do_pull(self, header: Header, _: Sequence[Any]) -> tuple[Header, list[Any]]:
+        name = header["name"]
+        root, _, path = name.partition(".")
+        if root not in self.user_ns:
+            raise NameError(f"no variable {root!r} on rank {self.config.rank}")
+        value = self.user_ns[root]
+        for part in path.split(".") if path else ():
+            value = getattr(value, part)
+        return {}, values.pack(value)
+
+    def _do_interrupt(self, header: Header, _: Sequence[Any]) -> tuple[Header, list[Any]]:
+        """SIGINT to the main thread, but only while it runs a cell: an idle rank has nothing to stop."""
+        if self.cell.running and (header.get("cell") in (None, self.cell.number)):
+            signal.pthread_kill(self._main.ident or 0, signal.SIGINT)
+        return {}, []
+
+    def _do_complete(self, header: Header, _: Sequence[Any]) -> tuple[Header, list[Any]]:
+        return {"matches": look.complete(self.shell, header["code"], header["cursor"])}, []
+
+    def _do_inspect(self, header: Header, _: Sequence[Any]) -> tuple[Header, list[Any]]:
+        return {"found": look.inspect(self.user_ns, header["name"], header.get("detail", 0))}, []
+
+    def _do_acknowledge(self, header: Header, _: Sequence[Any]) -> tuple[Header, list[Any]]:
+        self.cell.acknowledge(header["cell"])
+        return {}, []
+
+    def _do_exit(self, header: Header, _: Sequence[Any]) -> tuple[Header, list[Any]]:
+        """End cleanly if the main thread is free; the host process ends the rank otherwise."""
+        self._call_main(self.config.stop)
+        return {}, []
+
+    # Reports.
+
+    def _tick(self) -> float:
+        now = time.monotonic()
+        self._end_if_orphaned(now)
+        wait = self._send_output(now)
+        every = TICK_RUNNING if self.cell.running else TICK_IDLE
+        if now - self._reported_at >= every:
+            self._report(now)
+        return min(wait, max(0.0, self._reported_at + every - now) if self.lifeline.connected else TICK_IDLE)
+
+    def _send_output(self, now: float) -> float:
+        """Send what was printed, at most every SEND_EVERY seconds; return when to look again."""
+        due = self._sent_output_at + SEND_EVERY
+        if self.cell.ended or now >= due:
+            if self.cell.send_output():
+                self._sent_output_at = now
+            return TICK_RUNNING if self.cell.running else TICK_IDLE
+        return max(0.001, due - now)
+
+    def _report(self, now: float) -> None:
+        state = self._state()
+        if now - self._memory_at >= TICK_IDLE:
+            self._memory, self._memory_at = {**self.meters.memory(), "cpu": round(self.meters.cpu(), 2)}, now  # type: ignore[dict-item]
+        self._reported_at = now
+        report = {**state, **self._memory}
+        # A changed report is news; an unchanged one still says "alive" so that a stopped process is noticed.
+        if report != self._reported or self.cell.running or now - self._alive_at >= 2 * TICK_IDLE:
+            self._reported, self._alive_at = report, now
+            self.lifeline.send({"say": "state", **report})
+
+    _alive_at = 0.0
+
+    def _state(self) -> Header:
+        state: Header = {"running": self.cell.running, "cell": self.cell.number}
+        if self.cell.running:
+            frame = self.user_frame()
+            if frame is not None:
+                state["line"], state["source"] = self.cell.line_of(frame)
+        record = self.ledger.last()
+        if record is not None:
+            in_cell = self.cell.running and record.seq > self.cell.first_seq
+            line = record.line if record.file == self.cell.file else None
+            state["collective"] = [record.seq, record.op, list(record.shape), record.dtype, record.nbytes, line]
+            state["waiting"] = bool(in_cell and self._blocked(state.get("line")))
+        return state
+
+    _blocked_at: tuple[Any, float] = (None, 0.0)
+
+    def _blocked(self, line: int | None) -> bool:
+        """Whether the main thread has stood in one place, asleep on a lock, for two reports or more."""
+        if not self.meters.main_thread_asleep():
+            self._blocked_at = (None, 0.0)
+            return False
+        place = (line, self.ledger.seq)
+        if self._blocked_at[0] != place:
+            self._blocked_at = (place, time.monotonic())
+        return time.monotonic() - self._blocked_at[1] >= TICK_RUNNING * 0.9
+
+    def user_frame(self) -> FrameType | None:
+        """The main thread's innermost frame that runs the user's code."""
+        frame = sys._current_frames().get(self._main.ident or 0)
+        while frame is not None and frame.f_globals is not self.user_ns:
+            frame = frame.f_back
+        return frame
+
+    def _end_if_orphaned(self, now: float) -> None:
+        if self.config.keep or self._disconnected_at is None:
+            return
+        if now - self._disconnected_at > ORPHAN_AFTER + self.config.patience:
+            EXIT(0)
+
+    def last_words(self, call: str) -> None:
+        """Before the process ends itself: send the output so far and where it stands."""
+        frame = self.user_frame()
+        line = self.cell.line_of(frame)[0] if frame is not None and self.cell.running else None
+        self.cell.outlet.end()
+        self.cell.send_output()
+        self.lifeline.send({"say": "leaving", "call": call, "line": line})
+        self.lifeline.flushed(0.5)

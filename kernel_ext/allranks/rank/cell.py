@@ -1,0 +1,124 @@
+"""One cell on this rank: what it printed, how it ended, and what the notebook has yet to hear of it."""
+
+from __future__ import annotations
+
+import linecache
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from . import values
+from .outlet import LIMIT, Item, Outlet
+
+if TYPE_CHECKING:
+    from .agent import Agent
+
+
+class CellRecorder:
+    """Begins and ends with each cell the notebook sent; its outlet also takes what is printed between cells."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self.number = 0
+        self.running = False
+        self.ended = False
+        self.first_seq = 0
+        self.file: str | None = None
+        self.outlet = Outlet(agent.lifeline.wake)
+        self._sequence = 0
+        self._unacknowledged: list[tuple[dict[str, Any], list[Any]]] = []
+        self._error: dict[str, Any] | None = None
+        self._final: tuple[dict[str, Any], list[Any]] | None = None
+
+    def begin(self, number: int, limit: int | None, file: str | None) -> None:
+        """Called in the main thread when a cell of the notebook's starts."""
+        self.outlet.end()
+        late, _ = self.outlet.take()
+        self.outlet.reset(limit or LIMIT)
+        self._unacknowledged.clear()
+        self._sequence, self._error, self.ended = 0, None, False
+        self.number, self.file = number, file
+        self.first_seq = self._agent.ledger.seq
+        self.running = True
+        header: dict[str, Any] = {"say": "began", "cell": number}
+        if late:
+            header["late"] = late
+        self._agent.lifeline.send(header)
+
+    def forget_output(self) -> None:
+        """Drop what was printed so far: the engine's own start is no user's output."""
+        self.outlet.reset()
+
+    def error(self, content: dict[str, Any], line: int | None, message: str = "") -> None:
+        """The cell raised: the error as IPython formatted it, the line of the cell, and a better message if any."""
+        self._error = {
+            "ename": content.get("ename", ""),
+            "evalue": message or content.get("evalue", ""),
+            "traceback": [part for part in content.get("traceback", []) if "skipping hidden" not in part],
+            "line": line,
+        }
+        self.outlet.rich("error", self._error)
+
+    def end(self, value: Any, wants_value: bool) -> None:
+        """Called in the main thread when the cell is over."""
+        self.outlet.end()
+        final: dict[str, Any] = {"say": "done", "cell": self.number, "ok": self._error is None, "error": self._error}
+        buffers: list[Any] = []
+        if wants_value and self._error is None:
+            try:
+                buffers = values.pack(value)
+            except values.CannotTravel as error:
+                final["no_value"] = str(error)
+        final |= {"lines": self.outlet.lines, "bytes": self.outlet.nbytes, "cut": self.outlet.cut}
+        self._final = (final, buffers)
+        self.running = False
+        self.ended = True
+        self._agent.lifeline.wake()
+
+    def send_output(self) -> bool:
+        """Send what is new, and the end after the last output; False if there was nothing."""
+        if not self.running and not self.ended:
+            return False
+        ended = self.ended
+        items, live = self.outlet.take()
+        if items or live is not None:
+            self._send({"say": "output", "cell": self.number, "items": items, "live": live})
+        if ended and self._final:
+            self.ended = False
+            final, buffers = self._final
+            self._final = None
+            self._send(final, buffers)
+        return bool(items or live is not None or ended)
+
+    def _send(self, header: dict[str, Any], buffers: list[Any] | None = None) -> None:
+        self._sequence += 1
+        header["seq"] = self._sequence
+        self._unacknowledged.append((header, buffers or []))
+        self._agent.lifeline.send(header, buffers or ())
+
+    def resend(self) -> None:
+        """After a reconnect: everything of this cell again; the notebook drops by `seq` what it already has."""
+        for header, buffers in self._unacknowledged:
+            self._agent.lifeline.send(header, buffers)
+
+    def acknowledge(self, number: int) -> None:
+        """The notebook has the whole cell: nothing need be kept."""
+        if number == self.number and not self.running:
+            self._unacknowledged.clear()
+
+    def line_of(self, frame: FrameType) -> tuple[int, str]:
+        """Line of the cell where the main thread stands, and its text.
+
+        A function the user defined in an earlier cell is running for a line of this one: that line is named.
+        """
+        found = frame
+        at: FrameType | None = frame
+        while at is not None:
+            if at.f_globals is frame.f_globals:
+                found = at
+                if at.f_code.co_filename == self.file:
+                    break
+            at = at.f_back
+        return found.f_lineno, linecache.getline(found.f_code.co_filename, found.f_lineno).strip()[:80]
+
+
+__all__ = ["CellRecorder", "Item"]

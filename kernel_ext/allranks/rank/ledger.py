@@ -1,0 +1,77 @@
+"""The ledger: a numbered record of every collective this rank's code asked for.
+
+`install` puts a thin wrapper around each function of ``mx.distributed``. `nn.average_gradients` and the sharded layers
+look the functions up when they are called, so theirs are recorded too. A call inside ``mx.compile`` is seen once, when
+the function is traced.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+OPERATIONS = ("all_sum", "all_max", "all_min", "all_gather", "sum_scatter", "send", "recv", "recv_like")
+
+
+class Record(NamedTuple):
+    seq: int
+    op: str
+    shape: tuple[int, ...]
+    dtype: str
+    nbytes: int
+    file: str | None
+    line: int | None
+
+
+class Ledger:
+    """The last `keep` collectives; `seq` counts them all, from 1, since the rank started."""
+
+    def __init__(self, keep: int = 1000) -> None:
+        self.seq = 0
+        self._records: deque[tuple[Any, ...]] = deque(maxlen=keep)
+        self._user_ns: dict[str, Any] | None = None
+
+    def install(self, distributed: Any, user_ns: dict[str, Any]) -> None:
+        """Record the calls of ``mx.distributed``; `user_ns` tells the user's frames from a library's."""
+        self._user_ns = user_ns
+        for op in OPERATIONS:
+            function = getattr(distributed, op, None)
+            if function is not None and not hasattr(function, "__wrapped__"):
+                setattr(distributed, op, self._recorded(op, function))
+
+    def last(self) -> Record | None:
+        """The newest record, with sizes worked out."""
+        return _record(*self._records[-1]) if self._records else None
+
+    def _recorded(self, op: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        records = self._records
+
+        @functools.wraps(function, updated=())
+        def call(*args: Any, **kwargs: Any) -> Any:
+            __tracebackhide__ = True
+            self.seq = seq = self.seq + 1
+            frame = sys._getframe(1)
+            user_ns = self._user_ns
+            while frame is not None and frame.f_globals is not user_ns:
+                frame = frame.f_back  # type: ignore[assignment]
+            subject = args[0] if args else kwargs.get("x")
+            where = (frame.f_code.co_filename, frame.f_lineno) if frame is not None else (None, None)
+            # Shape and dtype are plain facts of a pending array: reading them evaluates nothing.
+            shape = getattr(subject, "shape", subject)
+            dtype = getattr(subject, "dtype", args[1] if len(args) > 1 else kwargs.get("dtype"))
+            records.append((seq, op, shape, dtype, where))
+            return function(*args, **kwargs)
+
+        return call
+
+
+def _record(seq: int, op: str, shape: Any, dtype: Any, where: tuple[str | None, int | None]) -> Record:
+    sizes = tuple(shape) if isinstance(shape, (tuple, list)) else ()
+    count = 1
+    for size in sizes:
+        count *= size
+    name = str(dtype).removeprefix("mlx.core.")
+    return Record(seq, op, sizes, name, count * getattr(dtype, "size", 0), *where)

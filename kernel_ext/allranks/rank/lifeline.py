@@ -1,0 +1,139 @@
+"""The rank's end of the lifeline: an authenticated, encrypted channel that works while the main thread is blocked.
+
+One ZeroMQ DEALER connects out to the notebook, so no rank listens on a port. CurveZMQ encrypts it, and the first
+message carries the cluster's secret, without which the notebook ignores the peer. ZeroMQ reconnects by itself, also to
+a new notebook on the same address; `on_connect` is then called again.
+
+A message is a JSON header followed by raw buffers.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import zmq
+from zmq.utils.monitor import parse_monitor_message
+
+Header = dict[str, Any]
+
+
+class Lifeline:
+    """Owns the socket; `send` may be called from any thread, the callbacks run in the lifeline's own thread."""
+
+    def __init__(
+        self,
+        url: str,
+        server_key: bytes,
+        identity: bytes,
+        *,
+        on_connect: Callable[[], None],
+        on_message: Callable[[Header, Sequence[Any]], None],
+        on_tick: Callable[[], float],
+        on_disconnect: Callable[[], None],
+    ) -> None:
+        self._on_connect, self._on_message = on_connect, on_message
+        self._on_tick, self._on_disconnect = on_tick, on_disconnect
+        self._outbox: deque[list[Any]] = deque()
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_write, False)
+        os.set_blocking(self._wake_read, False)
+        self._woken = False
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.DEALER)
+        self._socket.setsockopt(zmq.IDENTITY, identity)
+        self._socket.setsockopt(zmq.LINGER, 500)
+        self._socket.setsockopt(zmq.SNDHWM, 0)
+        self._socket.setsockopt(zmq.RECONNECT_IVL, 50)
+        self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
+        # A vanished network says nothing by itself: ping, and give up on a silent peer after 6 s.
+        self._socket.setsockopt(zmq.HEARTBEAT_IVL, 2000)
+        self._socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 6000)
+        # While not connected, messages are dropped rather than piled up: on_connect tells all that still matters.
+        self._socket.setsockopt(zmq.IMMEDIATE, 1)
+        self._socket.curve_serverkey = server_key
+        self._socket.curve_publickey, self._socket.curve_secretkey = zmq.curve_keypair()
+        self._events = self._socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
+        self._url = url
+        self.connected = False
+        self._thread = threading.Thread(target=self._run, name="allranks-agent", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def send(self, header: Header, buffers: Sequence[Any] = ()) -> None:
+        """Queue a message; it leaves at once if there is a connection."""
+        self._outbox.append([json.dumps(header).encode(), *buffers])
+        self.wake()
+
+    def wake(self) -> None:
+        """Have `on_tick` called soon."""
+        if not self._woken:
+            self._woken = True
+            try:
+                os.write(self._wake_write, b"!")
+            except BlockingIOError:
+                pass
+
+    def flushed(self, timeout: float) -> bool:
+        """Wait until everything queued was given to the network (at most `timeout` seconds)."""
+        done = threading.Event()
+        self._flush_waiter = done
+        self.wake()
+        return done.wait(timeout)
+
+    _flush_waiter: threading.Event | None = None
+
+    def _run(self) -> None:
+        poller = zmq.Poller()
+        poller.register(self._socket, zmq.POLLIN)
+        poller.register(self._events, zmq.POLLIN)
+        poller.register(self._wake_read, zmq.POLLIN)
+        self._socket.connect(self._url)
+        wait = 0.0
+        while True:
+            ready = dict(poller.poll(max(1, int(wait * 1000))))
+            if self._wake_read in ready:
+                os.read(self._wake_read, 4096)
+                self._woken = False
+            if self._events in ready:
+                self._handle_event()
+            while self._receive():
+                pass
+            wait = self._on_tick()
+            self._send_queued()
+
+    def _handle_event(self) -> None:
+        event = parse_monitor_message(self._events.recv_multipart())["event"]
+        if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+            self.connected = True
+            self._outbox.clear()
+            self._on_connect()
+        elif self.connected:
+            self.connected = False
+            self._on_disconnect()
+
+    def _receive(self) -> bool:
+        try:
+            header, *buffers = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
+        except zmq.Again:
+            return False
+        self._on_message(json.loads(header.bytes), [buffer.buffer for buffer in buffers])
+        return True
+
+    def _send_queued(self) -> None:
+        waiter, self._flush_waiter = self._flush_waiter, None
+        if not self.connected:
+            self._outbox.clear()
+        while self._outbox:
+            try:
+                self._socket.send_multipart(self._outbox[0], zmq.NOBLOCK, copy=len(self._outbox[0]) == 1)
+            except zmq.Again:
+                break
+            self._outbox.popleft()
+        if waiter is not None:
+            waiter.set()

@@ -1,0 +1,92 @@
+"""Values between the notebook and the ranks: arrays as raw buffers, the rest with pickle.
+
+Both ends are ours and the channel between them is authenticated and encrypted (see `agent`), which is what makes pickle
+acceptable here. Arrays, also inside lists, dicts and objects, travel as pickle protocol 5 out-of-band buffers: their
+bytes are never turned into text.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import cloudpickle
+
+
+class CannotTravel(ValueError):
+    """A value that cannot leave the process it lives in; the message says which part and what can."""
+
+
+def pack(value: Any) -> list[Any]:
+    """Turn a value into buffers that `unpack` restores.
+
+    Returns the pickle stream followed by the out-of-band buffers. Evaluates MLX arrays, so a pending collective among
+    them must be packed by every rank. Raises CannotTravel.
+    """
+    buffers: list[Any] = []
+    stream = io.BytesIO()
+    try:
+        _Pickler(stream, protocol=5, buffer_callback=lambda buffer: buffers.append(buffer.raw())).dump(value)
+    except (pickle.PicklingError, TypeError, AttributeError, NotImplementedError, ValueError) as error:
+        raise CannotTravel(
+            f"a value of type {type(value).__name__} cannot travel between processes ({_reason(error)}). Arrays, numbers, "
+            "strings, and lists, dicts and dataclasses of them can."
+        ) from None
+    except RecursionError:
+        raise CannotTravel(f"a value of type {type(value).__name__} is nested too deeply to travel.") from None
+    return [stream.getvalue(), *buffers]
+
+
+def unpack(buffers: Sequence[Any]) -> Any:
+    """The value of `pack`. Numpy arrays are copied once out of the message, so that they can be written to."""
+    stream, *rest = buffers
+    return pickle.loads(stream, buffers=[bytearray(buffer) for buffer in rest])
+
+
+def _reason(error: Exception) -> str:
+    return str(error).strip().rstrip(".") or type(error).__name__
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    def reducer_override(self, obj: Any) -> Any:
+        mx = sys.modules.get("mlx.core")
+        if mx is not None:
+            if type(obj) is mx.array:
+                return _array_from_buffer, _array_parts(obj)
+            if type(obj) is mx.Dtype:
+                return _dtype, (_dtype_name(obj),)
+            if type(obj) is mx.distributed.Group:
+                raise pickle.PicklingError("a Group belongs to the process that joined the world")
+        return super().reducer_override(obj)
+
+
+def _dtype_name(dtype: Any) -> str:
+    return str(dtype).removeprefix("mlx.core.")
+
+
+def _dtype(name: str) -> Any:
+    import mlx.core as mx
+
+    return getattr(mx, name)
+
+
+def _array_parts(array: Any) -> tuple[str, tuple[int, ...], pickle.PickleBuffer]:
+    import mlx.core as mx
+    import numpy as np
+
+    name = _dtype_name(array.dtype)
+    # numpy has no bfloat16: its bits travel as 16-bit integers.
+    plain = array.view(mx.uint16) if name == "bfloat16" else array
+    return name, tuple(array.shape), pickle.PickleBuffer(np.ascontiguousarray(np.array(plain, copy=False)))
+
+
+def _array_from_buffer(name: str, shape: tuple[int, ...], buffer: Any) -> Any:
+    import mlx.core as mx
+    import numpy as np
+
+    plain = np.frombuffer(buffer, dtype="uint16" if name == "bfloat16" else name).reshape(shape)
+    array = mx.array(plain)
+    return array.view(mx.bfloat16) if name == "bfloat16" else array

@@ -1,0 +1,143 @@
+"""The registry keeps one contract for all backends, and auto chooses as the documentation says."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from allranks_backends._backend import (
+    BACKENDS,
+    WORLD_VARIABLES,
+    BackendError,
+    cannot_run,
+    choose,
+    get_backend,
+    this_platform,
+)
+from allranks_backends._plan import Host, Placement, Platform
+
+LAPTOP = Platform("Linux", "6.1", {"ring": True, "mpi": True, "jaccl": False, "nccl": False}, mlx="0.32.4", mpirun="m")
+GPUS = replace(LAPTOP, available={**LAPTOP.available, "nccl": True}, cuda_devices=4)
+MAC = Platform("Darwin", "26.2", {"ring": True, "mpi": False, "jaccl": True, "nccl": False}, mlx="0.32.4")
+
+# mlx's own table, by what raises and what works (mlx 0.32).
+WITHOUT = {
+    "ring": {"sum_scatter", "split"},
+    "jaccl": {"split"},
+    "jaccl-ring": {"split"},
+    "mpi": {"sum_scatter"},
+    "nccl": {"send", "recv", "recv_like"},
+}
+EVERY = {"all_sum", "all_max", "all_min", "all_gather", "sum_scatter", "send", "recv", "recv_like", "split"}
+
+
+def test_five_backends_go_by_their_names():
+    assert list(BACKENDS) == ["ring", "jaccl", "jaccl-ring", "mpi", "nccl"]
+    assert all(backend.name == name for name, backend in BACKENDS.items())
+    assert [name for name, backend in BACKENDS.items() if backend.neighbours_only] == ["ring", "jaccl-ring"]
+    assert [name for name, backend in BACKENDS.items() if backend.reform == "in place"] == ["ring"]
+    assert [name for name, backend in BACKENDS.items() if backend.launcher == "mpirun"] == ["mpi"]
+
+
+@pytest.mark.parametrize("name", WITHOUT)
+def test_operations_are_those_of_mlx(name):
+    assert BACKENDS[name].operations == EVERY - WITHOUT[name]
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_all_that_a_wiring_sets_is_known(name):
+    """A rank that is rewired removes WORLD_VARIABLES first: nothing that names a world may be missing there."""
+    backend = BACKENDS[name]
+    hosts = [Host("box", rdma=((), ("en2",))), Host("box", rdma=(("en2",), ()))]
+    ports = backend.ports(1, 1)
+    plan = backend.plan(
+        [Placement(i, host, i, tuple(range(4000 + i, 4000 + i + ports))) for i, host in enumerate(hosts)]
+    )
+    neither = {"CUDA_VISIBLE_DEVICES", "MLX_MPI_LIBNAME", "DYLD_LIBRARY_PATH"}
+    assert set(backend.wiring(plan, 1).env) - neither <= WORLD_VARIABLES
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("rign", "ring"), ("JACCL", "jaccl"), ("jaccl_ring", "jaccl-ring")])
+def test_a_mistyped_name_is_guessed(typed, meant):
+    with pytest.raises(BackendError, match=rf"Did you mean --backend {meant}\? The backends are ring, jaccl,"):
+        get_backend(typed)
+
+
+def test_a_strange_name_is_not_guessed():
+    with pytest.raises(BackendError, match=r"^There is no backend 'gloo'\. The backends are"):
+        get_backend("gloo")
+
+
+def test_a_refusal_says_why_and_what_runs_instead():
+    assert cannot_run("ring", LAPTOP, 4) is None
+    said = str(cannot_run("jaccl", LAPTOP, 4))
+    assert "and this is Linux. ring and mpi can run here: %distributed up -n 4 --backend ring" in said
+    assert "ring, mpi and nccl can run here" in str(cannot_run("jaccl", GPUS, 4))
+    nothing = replace(LAPTOP, available={"ring": False}, mpirun=None)
+    assert "No other backend can run here" in str(cannot_run("ring", nothing, 2))
+
+
+@pytest.mark.parametrize(
+    ("platform", "size", "rdma", "name", "why"),
+    [
+        (LAPTOP, 4, {}, "ring", "no CUDA devices or RDMA links"),
+        (GPUS, 4, {}, "nccl", "every rank has a CUDA device"),
+        (GPUS, 8, {}, "ring", "here are 4 for 8 ranks"),
+        (MAC, 4, {}, "ring", "no CUDA devices or RDMA links"),
+        (MAC, 4, {"rdma_mesh": True}, "jaccl", "joins every pair"),
+        (MAC, 4, {"rdma_ring": True}, "jaccl-ring", "in a ring"),
+        (MAC, 9, {"rdma_mesh": True}, "jaccl-ring", "in a ring"),
+        (replace(MAC, release="15.5"), 4, {"rdma_mesh": True}, "ring", "this is macOS 15.5"),
+    ],
+)
+def test_auto(platform, size, rdma, name, why):
+    chosen, because = choose(platform, size, **rdma)
+    assert chosen == name
+    assert why in because
+
+
+def test_this_platform_tells_the_truth_and_joins_nothing(mlx, tmp_path):
+    """In a process of its own, with a hostfile set up so that joining a world would fail."""
+    code = "from allranks_backends._backend import this_platform as ask; ask(); print(ask())"
+    env = dict(os.environ) | {
+        "MLX_RANK": "0",
+        "MLX_HOSTFILE": str(tmp_path / "none"),
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60, check=True)
+    assert f"system={platform.system()!r}" in done.stdout
+    here = this_platform()
+    assert here.available["ring"]
+    assert here.mlx
+    assert set(here.available) == set(BACKENDS)
+    assert BACKENDS["ring"].why_not(here, 2) is None
+
+
+def test_an_mpirun_without_a_library_is_no_mpi(mlx, tmp_path):
+    lonely = tmp_path / "bin" / "mpirun"
+    lonely.parent.mkdir()
+    lonely.write_text("#!/bin/sh\n")
+    lonely.chmod(0o755)
+    (tmp_path / "lib").mkdir()
+    name = "libmpi.40.dylib" if platform.system() == "Darwin" else "libmpi.so.40"
+    (tmp_path / "lib" / name).write_text("not a library")
+    here = this_platform(str(lonely))
+    assert here.mpirun == str(lonely)
+    assert not here.available["mpi"]
+    assert "without an Open MPI library" in str(cannot_run("mpi", here, 2))
+
+
+def test_naming_a_missing_mpirun_finds_no_other(mlx, tmp_path):
+    assert this_platform(str(tmp_path / "mpirun")).mpirun is None
+
+
+def test_planning_needs_no_mlx():
+    code = "import sys, allranks_backends._backend, allranks_backends.hostfile; print('mlx' in sys.modules)"
+    env = dict(os.environ) | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "False"

