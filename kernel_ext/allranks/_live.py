@@ -59,5 +59,9 @@ class LiveArea:
 def _bundle(text: str) -> dict[str, str]:
     if not text:
         return {}  # a bundle without any form leaves no gap in the output, as an empty text would
-    style = "margin:0;padding:0;background:transparent;white-space:pre"
+    # In JupyterLab, as text output looks there; elsewhere the variables are unknown, and skipped.
+    style = (
+        "margin:0;padding:0 var(--jp-code-padding, 0);background:transparent;white-space:pre;"
+        "font:var(--jp-code-font-size, inherit)/var(--jp-code-line-height, inherit) var(--jp-code-font-family, monospace)"
+    )
     return {"text/plain": text, "text/html": f'<pre style="{style}">{html.escape(text)}</pre>'}

@@ -85,6 +85,8 @@ def _line_parser() -> _Parser:
 
     verbs.add_parser("status", help="hosts, ranks, state, epoch, memory, last collective")
     verbs.add_parser("down", help="end everything this cluster started, leave nothing behind")
+    heal = verbs.add_parser("heal", help="replace dead ranks, form the world anew, say what was kept and lost")
+    heal.add_argument("--from", type=int, dest="source", metavar="R", help="give new ranks the variables of rank R")
     verbs.add_parser("interrupt", help="stop the Python code of a cell that runs with --no-wait")
     for verb, text in (("push", "copy notebook variables to the ranks"), ("pull", "copy variables from the ranks")):
         move = verbs.add_parser(verb, help=text)
@@ -104,13 +106,17 @@ def _cell_parser(name: str) -> _Parser:
     parser.add_argument("-o", "--out", metavar="NAME", help="keep the CellResult in this notebook variable")
     parser.add_argument("--no-wait", action="store_true", help="give the prompt back at once; output goes on appearing")
     parser.add_argument("--timeout", type=float, metavar="S", help="stop the cell after S seconds")
-    parser.add_argument("--max-output", type=float, default=4.0, metavar="MB", help="text kept of each rank (default 4)")
+    parser.add_argument(
+        "--max-output", type=float, default=4.0, metavar="MB", help="text kept of each rank (default 4)"
+    )
     return parser
 
 
 @magics_class
-class DistributedMagics(Magics):  # type: ignore[misc]
+class DistributedMagics(Magics):
     """The notebook's cluster and the magics that work on it."""
+
+    shell: Any
 
     def __init__(self, shell: Any) -> None:
         super().__init__(shell)
@@ -118,7 +124,7 @@ class DistributedMagics(Magics):  # type: ignore[misc]
         self._lines = _line_parser()
         self._cells = {name: _cell_parser(name) for name in ("distributed", "rank")}
 
-    @line_magic  # type: ignore[untyped-decorator]
+    @line_magic
     def distributed(self, line: str) -> None:
         """%distributed VERB: up, status, down, push, pull, interrupt, auto. `%distributed VERB -h` says more."""
         options = self._parse(self._lines, line)
@@ -129,17 +135,17 @@ class DistributedMagics(Magics):  # type: ignore[misc]
             return
         getattr(self, f"_{options.verb}")(options)
 
-    @cell_magic("distributed")  # type: ignore[untyped-decorator]
+    @cell_magic("distributed")  # type: ignore[arg-type]
     def distributed_cell(self, line: str, cell: str) -> None:
         """%%distributed: run the cell on all ranks, or on those of -r. `%%distributed -h` says more."""
         self._cell("distributed", line, cell)
 
-    @cell_magic("rank")  # type: ignore[untyped-decorator]
+    @cell_magic("rank")  # type: ignore[arg-type]
     def rank_cell(self, line: str, cell: str) -> None:
         """%%rank 0: run the cell on one rank (or on 0,2-3)."""
         self._cell("rank", line, cell)
 
-    @cell_magic  # type: ignore[untyped-decorator]
+    @cell_magic
     def local(self, line: str, cell: str) -> None:
         """%%local: run the cell here in the notebook while `%distributed auto on` sends the others to the ranks."""
         self.shell.run_cell(cell).raise_error()
@@ -236,15 +242,18 @@ class DistributedMagics(Magics):  # type: ignore[misc]
         self.cluster = cluster.up()
         if cluster.chosen_because:
             print(cluster.chosen_because)
-        display(cluster)
+        display(cluster)  # type: ignore[no-untyped-call]
 
     def _status(self, _: argparse.Namespace) -> None:
-        display(self._need())
+        display(self._need())  # type: ignore[no-untyped-call]
 
     def _down(self, _: argparse.Namespace) -> None:
         cluster, self.cluster = self._need(), None
         cluster.down()
         print(f"{cluster.size} ranks ended.")
+
+    def _heal(self, options: argparse.Namespace) -> None:
+        print(self._need().heal(source=options.source))
 
     def _interrupt(self, _: argparse.Namespace) -> None:
         self._need().interrupt()

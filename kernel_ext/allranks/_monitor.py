@@ -68,6 +68,13 @@ class Monitor:
             self.ranks.append(rank)
             self._by_uuid[rank.uuid] = rank
 
+    def replace(self, rank: Rank) -> None:
+        """A new process takes the place of a dead one."""
+        with self.changed:
+            del self._by_uuid[self.ranks[rank.rank].uuid]
+            self.ranks[rank.rank] = rank
+            self._by_uuid[rank.uuid] = rank
+
     def listen(self, cell: int, ranks: Sequence[int]) -> queue.SimpleQueue[Event]:
         """Events of one cell. The ranks are busy from now on, until they are done with it or dead."""
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()
@@ -76,7 +83,9 @@ class Monitor:
             for number in ranks:
                 rank = self.ranks[number]
                 rank.cell, rank.seen, rank.failed, rank.since = cell, 0, None, time.monotonic()
-                rank.report = {key: value for key, value in rank.report.items() if key not in ("line", "source", "waiting")}
+                rank.report = {
+                    key: value for key, value in rank.report.items() if key not in ("line", "source", "waiting")
+                }
         return events
 
     def unlisten(self, cell: int) -> None:
@@ -102,8 +111,9 @@ class Monitor:
         rank.connected, rank.pid = True, header["pid"]
         rank.ready = rank.ready or header["ready"]
 
-    def _on_ready(self, rank: Rank, _header: Header, _: Sequence[Any]) -> None:
+    def _on_ready(self, rank: Rank, header: Header, _: Sequence[Any]) -> None:
         rank.ready = True
+        rank.report = {**rank.report, **header}  # memory, so that the first status shows it
 
     def _on_state(self, rank: Rank, header: Header, _: Sequence[Any]) -> None:
         if header.get("waiting") != rank.report.get("waiting"):
@@ -117,6 +127,10 @@ class Monitor:
     def _on_began(self, rank: Rank, header: Header, _: Sequence[Any]) -> None:
         rank.late.extend(header.pop("late", ()))
         self._tell(rank, "began", header, ())
+
+    def _on_freed(self, rank: Rank, header: Header, _: Sequence[Any]) -> None:
+        self.state = "broken"
+        self._tell(rank, "freed", header, ())
 
     def _on_output(self, rank: Rank, header: Header, _: Sequence[Any]) -> None:
         if self._is_new(rank, header):
@@ -161,7 +175,9 @@ class Monitor:
                 line = rank.leaving.get("line") or rank.report.get("line")
                 cause = f"{rank.leaving['call']} called" + (f" at line {line}" if line else "")
             elif rank.cell is not None and rank.report.get("line"):
-                cause += f"; it was last seen at line {rank.report['line']}: {rank.report.get('source', '')}".rstrip(": ")
+                cause += f"; it was last seen at line {rank.report['line']}: {rank.report.get('source', '')}".rstrip(
+                    ": "
+                )
             rank.dead, rank.connected, rank.since = cause, False, time.monotonic()
             cell, rank.cell = rank.cell, None
             if self.state == "whole":
@@ -185,13 +201,13 @@ class Monitor:
 
     def _notes(self) -> tuple[str, ...]:
         if self.state == "broken":
-            return ("A rank is dead. Start over with %distributed down and %distributed up.",)
+            return ("The world is broken. %distributed heal replaces dead ranks and forms it anew.",)
         return ()
 
 
 def _view(rank: Rank) -> RankView:
     report = rank.report
-    collective = report.get("collective")
+    said = report.get("collective")
     return RankView(
         rank=rank.rank,
         host=rank.host,
@@ -199,7 +215,7 @@ def _view(rank: Rank) -> RankView:
         state=_state(rank),
         line=report.get("line") if rank.cell is not None else None,
         source=report.get("source") if rank.cell is not None else None,
-        collective=Collective(*collective[:2], tuple(collective[2]), *collective[3:]) if collective else None,
+        collective=collective(said) if said else None,
         since=time.monotonic() - rank.since if rank.since else None,
         cpu=report.get("cpu"),
         rss=report.get("rss"),
@@ -207,6 +223,11 @@ def _view(rank: Rank) -> RankView:
         mlx_peak=report.get("mlx_peak"),
         cause=rank.dead or rank.failed,
     )
+
+
+def collective(said: list[Any]) -> Collective:
+    seq, op, shape, dtype, nbytes, line = said
+    return Collective(seq, op, tuple(shape), dtype, nbytes, line)
 
 
 def _state(rank: Rank) -> RankState:

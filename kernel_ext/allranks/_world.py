@@ -7,8 +7,8 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any
 
-from allranks_backends._protocol import WORLD_VARIABLES, Backend
 from allranks_backends._plan import Host, Placement, WorldPlan, rank_label
+from allranks_backends._protocol import WORLD_VARIABLES, Backend
 
 from ._lifeline import Lifeline
 from ._monitor import Monitor, Rank
@@ -37,11 +37,16 @@ def place(hosts: Sequence[Host], backend: Backend, connections: int) -> tuple[Pl
 
 def form(plan: WorldPlan, backend: Backend, monitor: Monitor, lifeline: Lifeline) -> None:
     """Have every rank join `plan`; returns when all have. Raises CannotStart, naming who failed and how."""
+    seq = max((rank.report["collective"][0] for rank in monitor.ranks if "collective" in rank.report), default=0)
     answers = [
-        lifeline.ask(monitor.ranks[placement.rank].uuid, _order(plan, backend, placement.rank))
+        lifeline.ask(monitor.ranks[placement.rank].uuid, _order(plan, backend, placement.rank, seq))
         for placement in plan.placements
     ]
-    failures = {rank: failure for rank, answer in enumerate(answers) if (failure := _failure(answer, monitor.ranks[rank], monitor))}
+    failures = {
+        rank: failure
+        for rank, answer in enumerate(answers)
+        if (failure := _failure(answer, monitor.ranks[rank], monitor))
+    }
     if failures:
         said: dict[str, list[int]] = {}
         for rank, failure in failures.items():
@@ -51,7 +56,7 @@ def form(plan: WorldPlan, backend: Backend, monitor: Monitor, lifeline: Lifeline
     monitor.epoch, monitor.backend, monitor.state = plan.epoch, plan.backend, "whole"
 
 
-def _order(plan: WorldPlan, backend: Backend, rank: int) -> dict[str, Any]:
+def _order(plan: WorldPlan, backend: Backend, rank: int, seq: int) -> dict[str, Any]:
     wiring = backend.wiring(plan, rank)
     return {
         "do": "form",
@@ -59,6 +64,8 @@ def _order(plan: WorldPlan, backend: Backend, rank: int) -> dict[str, Any]:
         "forget": sorted(WORLD_VARIABLES),
         "env": dict(wiring.env),
         "files": dict(wiring.files),
+        "ports": [port for placement in plan.placements for port in placement.ports] if plan.backend == "ring" else [],
+        "seq": seq,
         "epoch": plan.epoch,
         "rank": rank,
         "size": plan.size,

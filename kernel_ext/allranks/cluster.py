@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import secrets
+import shutil
 import sys
 import threading
 import time
@@ -15,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
+
 from allranks_backends._backend import BackendError, cannot_run, choose, get_backend, this_platform
 from allranks_backends._plan import Host, Snapshot, WorldPlan, rank_label
 from allranks_backends.hostfile import read_hostfile
@@ -32,6 +35,8 @@ if TYPE_CHECKING:
 
 START_WITHIN = 60.0
 """Seconds a rank's process gets to come up."""
+HEAL_WAIT = 3.0
+"""Seconds running cells get to end before `heal` gives up."""
 DEFAULT_RANKS = 2
 """The smallest world in which something is communicated."""
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1", os.uname().nodename)
@@ -77,6 +82,10 @@ class Cluster:
             raise UsageError(f"--connections {connections}: a ring link needs at least 1.")
         if not Path(self._cwd).is_dir():
             raise UsageError(f"--cwd {self._cwd}: there is no such folder.")
+        if shutil.which(self._python) is None:
+            raise UsageError(f"--python {self._python}: there is no such program.")
+        if not re.fullmatch(r"[\w.-]+", name):
+            raise UsageError(f"--name {name}: letters, digits, points, dashes and underscores make a name.")
         self._monitor = Monitor(name)
         self._monitor.state = "down"
         self._lifeline: Lifeline | None = None
@@ -84,6 +93,7 @@ class Cluster:
         self._plan: WorldPlan | None = None
         self._cells = itertools.count(1)
         self._client: Any = None
+        self._settings: list[dict[str, Any]] = []
         self._down: Callable[[], None] = lambda: None
 
     @property
@@ -141,9 +151,7 @@ class Cluster:
 
     def _start_processes(self, plan: WorldPlan, mpirun: str | None) -> None:
         token = secrets.token_hex(32)
-        self._host = host = LocalHost(
-            self.name, keep=self._keep, python=self._python, on_event=self._on_host_event
-        )
+        self._host = host = LocalHost(self.name, keep=self._keep, python=self._python, on_event=self._on_host_event)
         self._lifeline = lifeline = Lifeline(
             "127.0.0.1", token, on_message=self._monitor.heard, on_gone=self._on_disconnect
         )
@@ -163,8 +171,11 @@ class Cluster:
             )
             for placement in plan.placements
         ]
+        self._settings = settings
         for each in settings:
             self._monitor.add(Rank(each["rank"], each["host"], each["uuid"]))
+        if host.ended is not None:  # before there was a rank to tell of
+            self._on_host_event(host.ended)
         backend: Any = get_backend(plan.backend)
         if backend.launcher == "mpirun":
             command = backend.command(
@@ -175,7 +186,7 @@ class Cluster:
                 as_root=os.geteuid() == 0,
                 cores=os.cpu_count() or 1,
             )
-            host.launch(command, backend.launcher_env(plan, mpirun=mpirun, as_root=os.geteuid() == 0), settings)
+            host.launch(command, backend.launcher_env(as_root=os.geteuid() == 0), settings)
         else:
             host.start(settings)
         lifeline.connect_engines(host.client_info)
@@ -201,8 +212,11 @@ class Cluster:
 
         monitor.wait(settled, START_WITHIN)
         if dead := [rank for rank in monitor.ranks if rank.dead]:
-            causes = "; ".join(f"rank {rank.rank} {rank.dead}" for rank in dead[:3])
-            raise CannotStart(f"the ranks did not start: {causes}.{self._host_log()}")
+            causes: dict[str, list[int]] = {}
+            for rank in dead:
+                causes.setdefault(rank.dead or "", []).append(rank.rank)
+            listing = "; ".join(f"{rank_label(ranks)} {cause}" for cause, ranks in causes.items())
+            raise CannotStart(f"the ranks did not start: {listing}{self._host_log()}")
         if missing := [rank.rank for rank in monitor.ranks if not condition(rank)]:
             raise CannotStart(f"{rank_label(missing)} did not get {what} in {START_WITHIN:g} s.{self._host_log()}")
 
@@ -240,19 +254,31 @@ class Cluster:
             self._on_ended(event)
         elif event["event"] == "host gone":
             for rank in self._monitor.alive():
-                self._monitor.died(rank.rank, "ended with the host process that started it")
+                self._monitor.died(
+                    rank.rank, f"ended with the host process ({self._python}), which {ended_because(event)}"
+                )
 
     def _on_ended(self, event: Mapping[str, Any]) -> None:
         kind, _, number = event["name"].partition(" ")
         if kind == "rank":
-            self._monitor.died(int(number), ended_because(event))
+            self._rank_died(int(number), ended_because(event))
         elif kind == "launcher":
-            said = event.get("log", "")
+            said = "\n".join(line for line in event.get("log", "").splitlines() if line.strip("-"))
             for rank in self._monitor.alive():
-                self._monitor.died(rank.rank, f"ended by mpirun, which {ended_because(event)}" + (f":\n{said}" if said else ""))
+                self._monitor.died(
+                    rank.rank,
+                    f"ended by mpirun, which {ended_because({**event, 'log': ''})}" + (f":\n{said}" if said else ""),
+                )
         elif kind == "controller":
             for rank in self._monitor.alive():
                 self._monitor.died(rank.rank, f"cannot be reached: ipyparallel's controller {ended_because(event)}")
+
+    def _rank_died(self, number: int, cause: str) -> None:
+        self._monitor.died(number, cause)
+        if self._lifeline is not None:
+            for rank in self._monitor.alive():
+                because = f"the world is broken: rank {number} is dead. %distributed heal replaces it"
+                self._lifeline.tell(rank.uuid, {"do": "refuse", "because": because})
 
     def _on_disconnect(self, uuid: str) -> None:
         """A rank's connection closed. Its parent tells how it ended; a rank of mpirun has a parent that does not."""
@@ -268,7 +294,7 @@ class Cluster:
             pass
         except psutil.TimeoutExpired:
             return
-        self._monitor.died(rank.rank, "its process ended (mpirun does not say how)")
+        self._rank_died(rank.rank, "its process ended (mpirun does not say how)")
 
     # Cells.
 
@@ -289,9 +315,7 @@ class Cluster:
         `screen` is given. Raises NoCluster, WorldBroken, Busy, UsageError, CellTimeout (after `timeout` seconds) and
         CellInterrupted (Ctrl-C); the ranks live on after each of them.
         """
-        cell = self.begin(
-            code, ranks=ranks, want_values=want_values, screen=screen, count=count, max_output=max_output
-        )
+        cell = self.begin(code, ranks=ranks, want_values=want_values, screen=screen, count=count, max_output=max_output)
         return cell.finish(timeout)
 
     def begin(
@@ -319,9 +343,88 @@ class Cluster:
             screen=screen,
             want_values=want_values,
             max_output=max_output,
+            on_end=self._after_cell,
         )
         cell.start()
         return cell
+
+    def _after_cell(self, cell: Cell) -> str | None:
+        """Form the world anew if the cell had to break it; returns what to tell the user."""
+        if not cell.broke or self._monitor.state != "broken":
+            return None
+        if any(rank.dead for rank in self._monitor.ranks) or self._monitor.busy(range(self.size)):
+            return None
+        started = time.monotonic()
+        try:
+            self._form_anew()
+        except CannotStart as error:
+            return f"The world could not be formed anew: {error} %distributed heal tries again."
+        return (
+            f"The world was formed anew (epoch {self._monitor.epoch}) in {time.monotonic() - started:.2f} s; "
+            "all variables are kept."
+        )
+
+    def _form_anew(self) -> None:
+        """Join a new epoch over the same ranks, in place."""
+        assert self._plan is not None and self._lifeline is not None
+        backend = get_backend(self._plan.backend)
+        placements = _world.place(self._hosts, backend, self._connections)
+        plan = backend.plan(placements, epoch=self._plan.epoch + 1, connections=self._connections)
+        self._plan = plan
+        _world.form(plan, backend, self._monitor, self._lifeline)
+
+    def heal(self, *, source: int | None = None) -> str:
+        """Replace dead ranks by new processes and form the world anew; the others keep every variable.
+
+        With ``source``, a new rank gets the variables of that rank, as far as they can travel. Returns a sentence on
+        what was kept and what was lost. Raises CannotStart where the backend cannot take in a new process.
+        """
+        monitor = self._monitor
+        if monitor.state in ("down", "starting"):
+            raise NoCluster(f"the cluster {self.name!r} is {monitor.state}. Start it with %distributed up.")
+        dead = [rank.rank for rank in monitor.ranks if rank.dead]
+        if not dead and monitor.state == "whole":
+            return "Nothing to heal: every rank is alive and the world is whole."
+        if source is not None and (self.choose_ranks(source)[0] in dead):
+            raise UsageError(f"rank {source} is dead itself: name a living rank to copy from.")
+        assert self._plan is not None
+        if get_backend(self._plan.backend).reform != "in place":
+            raise CannotStart(
+                f"a {self._plan.backend} world cannot take in a new process. Save what you need with "
+                "%distributed pull, then %distributed down and up."
+            )
+        self._end_running_cells()
+        self._start_again(dead)
+        self._wait_for("connected", lambda rank: rank.connected)
+        self._form_anew()
+        self._wait_for("ready", lambda rank: rank.ready)
+        kept = [rank.rank for rank in monitor.ranks if rank.rank not in dead]
+        told = [f"{rank_label(kept)} kept every variable"] if kept else []
+        if dead:
+            told.append(f"{rank_label(dead)} started empty" if source is None else self._copy_variables(source, dead))
+        return f"The world is whole again (epoch {monitor.epoch}): {'; '.join(told)}."
+
+    def _end_running_cells(self) -> None:
+        self.interrupt()
+        if not self._monitor.wait(lambda: not self._monitor.busy(range(self.size)), HEAL_WAIT):
+            busy = rank_label([rank.rank for rank in self._monitor.busy(range(self.size))])
+            raise Busy(
+                f"{busy} cannot be interrupted. %distributed status says where; %distributed down and up start over."
+            )
+
+    def _start_again(self, dead: Sequence[int]) -> None:
+        assert self._host is not None
+        settings = [{**self._settings[number], "uuid": secrets.token_hex(8)} for number in dead]
+        for each in settings:
+            self._monitor.replace(Rank(each["rank"], each["host"], each["uuid"]))
+        self._host.start(settings)
+
+    def _copy_variables(self, source: int, targets: Sequence[int]) -> str:
+        answer = self._ask_all({"do": "dump"}, source)[source]
+        header, buffers = answer.result()
+        self._push_packed(buffers, targets)
+        left = f" except {', '.join(header['left'])}, which cannot travel" if header["left"] else ""
+        return f"{rank_label(list(targets))} got the variables of rank {source}{left}"
 
     def interrupt(self) -> None:
         """SIGINT to every rank that runs a cell; Python code there raises KeyboardInterrupt."""
@@ -347,8 +450,8 @@ class Cluster:
         if self._monitor.state == "broken":
             dead = "; ".join(f"rank {rank.rank} {rank.dead}" for rank in self._monitor.ranks if rank.dead)
             raise WorldBroken(
-                f"the world is broken: {dead}. The other ranks still hold their variables (%distributed pull NAME); "
-                "%distributed down and up start over."
+                f"the world is broken: {dead or 'a collective was broken off'}. %distributed heal replaces dead ranks "
+                "and forms it anew; the other ranks keep their variables."
             )
         if busy := self._monitor.busy(ranks):
             snapshot = self._monitor.snapshot()
@@ -375,6 +478,9 @@ class Cluster:
                     values.pack(value)
                 except values.CannotTravel as error:
                     raise CannotTravel(f"{name}: {error}") from None
+        self._push_packed(buffers, ranks)
+
+    def _push_packed(self, buffers: Sequence[Any], ranks: Sequence[int] | int | None) -> None:
         for rank, answer in self._ask_all({"do": "push"}, ranks, buffers).items():
             self._answer(rank, answer, "push")
 
@@ -400,7 +506,9 @@ class Cluster:
         try:
             header, buffers = answer.result()
         except ConnectionError:
-            raise WorldBroken(f"rank {rank} ended meanwhile: {self._monitor.ranks[rank].dead or 'its connection closed'}.") from None
+            raise WorldBroken(
+                f"rank {rank} ended meanwhile: {self._monitor.ranks[rank].dead or 'its connection closed'}."
+            ) from None
         if "error" in header:
             kinds: dict[str, type[Exception]] = {"CannotTravel": CannotTravel, "NameError": UsageError}
             raise kinds.get(header["kind"], CannotTravel)(f"rank {rank}: {name}: {header['error']}")
@@ -500,5 +608,3 @@ def _known(backend: str) -> None:
         get_backend(backend)
     except BackendError as error:
         raise UsageError(str(error)) from None
-
-

@@ -44,7 +44,7 @@ def status_html(snapshot: Snapshot) -> str:
         style = "border-collapse:collapse;border:none;margin:0"
         parts.append(f'<table style="{style}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>')
     parts += [f'<div style="padding:2px 0">{escape(_printable(note))}</div>' for note in snapshot.notes]
-    return f"<div>{''.join(parts)}</div>"
+    return f'<div style="padding:2px 6px">{"".join(parts)}</div>'  # in line with text output in JupyterLab
 
 
 def _head(snapshot: Snapshot) -> str:

@@ -19,7 +19,7 @@ from typing import Any
 from . import look, values
 from .cell import CellRecorder
 from .config import RankConfig
-from .ledger import Ledger
+from .ledger import Ledger, Record
 from .lifeline import Header, Lifeline
 from .meters import Meters
 from .world import World
@@ -30,6 +30,8 @@ TICK_RUNNING = 0.2
 TICK_IDLE = 1.0
 SEND_EVERY = 0.03
 """Seconds between two batches of output: enough for an eye, and few enough messages for Jupyter."""
+SIGNAL_AFTER = 0.4
+"""Seconds a freed collective gets to raise before the main thread is sent SIGINT as well."""
 ORPHAN_AFTER = 8.0
 """Seconds without a notebook after which a rank that may not outlive it ends itself."""
 
@@ -74,7 +76,7 @@ class Agent:
         self.world.set_names()
         self.cell.forget_output()
         self._ready = True
-        self.lifeline.send({"say": "ready"})
+        self.lifeline.send({"say": "ready", **self.meters.memory()})
 
     shell: Any = None
 
@@ -103,7 +105,7 @@ class Agent:
 
     def _obey(self, header: Header, buffers: Sequence[Any]) -> None:
         order = getattr(self, f"_do_{header['do']}")
-        in_main = header["do"] in ("form", "push", "pull")
+        in_main = header["do"] in ("form", "push", "pull", "dump")
         question = header.get("ask")
 
         def carry_out() -> None:
@@ -111,7 +113,9 @@ class Agent:
                 answer, out = order(header, buffers)
             except BaseException as error:
                 answer = {"error": str(error) or type(error).__name__, "kind": type(error).__name__}
-                if not isinstance(error, (values.CannotTravel, KeyboardInterrupt, TimeoutError, RuntimeError, NameError)):
+                if not isinstance(
+                    error, (values.CannotTravel, KeyboardInterrupt, TimeoutError, RuntimeError, NameError)
+                ):
                     answer["traceback"] = traceback.format_exc()
                 out = []
             if question is not None:
@@ -141,11 +145,68 @@ class Agent:
             value = getattr(value, part)
         return {}, values.pack(value)
 
+    def _do_dump(self, _header: Header, _: Sequence[Any]) -> tuple[Header, list[Any]]:
+        """The user's variables that can travel, for a rank that lost its own; the names of the others beside them."""
+        hidden = self.shell.user_ns_hidden
+        whole, left = {}, []
+        for name, value in list(self.user_ns.items()):
+            if name.startswith("_") or name in hidden or name in ("mx", "world", "rank", "size", "In", "Out"):
+                continue
+            try:
+                values.pack(value, for_rank=True)
+                whole[name] = value
+            except values.CannotTravel:
+                left.append(name)
+        return {"left": left}, values.pack(whole, for_rank=True)
+
     def _do_interrupt(self, header: Header, _: Sequence[Any]) -> tuple[Header, list[Any]]:
-        """SIGINT to the main thread, but only while it runs a cell: an idle rank has nothing to stop."""
+        """Stop a cell: a blocked collective is broken where that is possible, Python code gets a SIGINT.
+
+        An idle rank has nothing to stop.
+        """
         if self.cell.running and (header.get("cell") in (None, self.cell.number)):
-            signal.pthread_kill(self._main.ident or 0, signal.SIGINT)
+            if self._free():
+                # A thread of the user's own may be what the main thread waits for: then it needs the signal too.
+                self._signal_at = (time.monotonic() + SIGNAL_AFTER, self.cell.number)
+            else:
+                signal.pthread_kill(self._main.ident or 0, signal.SIGINT)
         return {}, []
+
+    def _do_free(self, header: Header, _: Sequence[Any]) -> tuple[Header, list[Any]]:
+        """Make the collective this rank waits in raise; nothing happens if it waits in none."""
+        if self.cell.running and header["cell"] == self.cell.number:
+            self._free()
+        return {}, []
+
+    def _do_refuse(self, header: Header, _: Sequence[Any]) -> tuple[Header, list[Any]]:
+        """The world is broken elsewhere: enter no more collectives in it."""
+        self.ledger.refuse = header["because"]
+        return {}, []
+
+    def _free(self) -> bool:
+        record = self.ledger.last()
+        if record is None or record.seq <= self.cell.first_seq or not self.world.breakable:
+            return False
+        if not self.meters.main_thread_asleep():
+            return False
+        self.ledger.refuse = (
+            "the world is broken, since a blocked collective was freed; it is formed anew after the cell"
+        )
+        self.lifeline.send({"say": "freed", "cell": self.cell.number, "collective": self._collective(record)})
+        self.world.break_up()
+        return True
+
+    def current_collective(self) -> list[Any] | None:
+        """The newest collective of the running cell."""
+        record = self.ledger.last()
+        return self._collective(record) if record is not None and record.seq > self.cell.first_seq else None
+
+    def _collective(self, record: Record) -> list[Any]:
+        line = record.line if record.file == self.cell.file else None
+        return [record.seq, record.op, list(record.shape), record.dtype, record.nbytes, line]
+
+    _signal_at: tuple[float, int] | None = None
+    """When to send SIGINT, and for which cell."""
 
     def _do_complete(self, header: Header, _: Sequence[Any]) -> tuple[Header, list[Any]]:
         return {"matches": look.complete(self.shell, header["code"], header["cursor"])}, []
@@ -167,6 +228,10 @@ class Agent:
     def _tick(self) -> float:
         now = time.monotonic()
         self._end_if_orphaned(now)
+        if self._signal_at is not None and now >= self._signal_at[0]:
+            number, self._signal_at = self._signal_at[1], None
+            if self.cell.running and self.cell.number == number:
+                signal.pthread_kill(self._main.ident or 0, signal.SIGINT)
         wait = self._send_output(now)
         every = TICK_RUNNING if self.cell.running else TICK_IDLE
         if now - self._reported_at >= every:
@@ -204,8 +269,7 @@ class Agent:
         record = self.ledger.last()
         if record is not None:
             in_cell = self.cell.running and record.seq > self.cell.first_seq
-            line = record.line if record.file == self.cell.file else None
-            state["collective"] = [record.seq, record.op, list(record.shape), record.dtype, record.nbytes, line]
+            state["collective"] = self._collective(record)
             state["waiting"] = bool(in_cell and self._blocked(state.get("line")))
         return state
 

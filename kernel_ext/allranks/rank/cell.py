@@ -55,6 +55,7 @@ class CellRecorder:
             "evalue": message or content.get("evalue", ""),
             "traceback": [part for part in content.get("traceback", []) if "skipping hidden" not in part],
             "line": line,
+            "collective": self._agent.current_collective(),
         }
         self.outlet.rich("error", self._error)
 

@@ -32,7 +32,7 @@ INPUT_REFUSED = (
 )
 
 
-class RankEngine(IPEngine):  # type: ignore[misc]
+class RankEngine(IPEngine):
     """An engine that tells its agent when it can take cells."""
 
     agent: Agent
@@ -51,7 +51,7 @@ class RankEngine(IPEngine):  # type: ignore[misc]
         """Keep Python's own SIGINT handling; the agent sends SIGINT only while a cell runs."""
 
 
-class _KernelWithoutSubshells(IPythonParallelKernel):  # type: ignore[misc]
+class _KernelWithoutSubshells(IPythonParallelKernel):
     _supports_kernel_subshells = False
 
 
@@ -104,7 +104,7 @@ def _engine_config(config: RankConfig) -> Config:
     return settings
 
 
-class RankStream(OutStream):  # type: ignore[misc]
+class RankStream(OutStream):
     """``sys.stdout`` and ``sys.stderr`` of a rank; also fed by what the process writes to its descriptors 1 and 2."""
 
     agent: Agent
@@ -161,7 +161,7 @@ def _divert_cells(kernel: Any, agent: Agent) -> None:
         cell.begin(ours["cell"], ours.get("limit"), shell.compile.get_code_name(code, code, ours["count"]))
         try:
             await execute(stream, ident, parent)
-        except Exception as error:  # IPython's own machinery failed: the cell did not run to its end
+        except BaseException as error:  # IPython's own machinery failed: the cell did not run to its end
             lines = traceback.format_exc().splitlines()
             cell.error({"ename": type(error).__name__, "evalue": str(error), "traceback": lines}, None)
         finally:
@@ -183,9 +183,16 @@ def _divert_cells(kernel: Any, agent: Agent) -> None:
 
     handlers["execute_request"], handlers["apply_request"] = execute_request, apply_request
     shell.events.register("post_run_cell", keep_value)
+    shell.compile.get_code_name = _file_name
     kernel.raw_input = kernel.getpass = refuse_input
     _look_without_evaluating(shell, agent)
+    _end_tracebacks_at_the_user(shell)
     kernel.session.send = _diverted(kernel.session.send, kernel, agent)
+
+
+def _file_name(raw_code: str, _code: str, _number: int) -> str:
+    """What the cell is called in warnings. The same on every rank, so that these fold; ipykernel's has the pid in it."""
+    return f"<cell {hashlib.sha1(raw_code.encode(errors='backslashreplace')).hexdigest()[:8]}>"
 
 
 def _look_without_evaluating(shell: Any, agent: Agent) -> None:
@@ -201,6 +208,33 @@ def _look_without_evaluating(shell: Any, agent: Agent) -> None:
     shell.register_magic_function(pinfo, "line", "pinfo")
     shell.register_magic_function(lambda line: pinfo(line, 1), "line", "pinfo2")
     shell.set_hook("show_in_pager", page, 0)
+
+
+def _end_tracebacks_at_the_user(shell: Any) -> None:
+    """Leave our own frames out below the user's: IPython hides marked frames, but never the innermost."""
+    structured = shell.InteractiveTB.structured_traceback
+
+    def structured_traceback(etype: Any, error: Any, traceback: Any, *args: Any, **kwargs: Any) -> Any:
+        _trim(traceback)
+        chained, seen = error, set[int]()
+        while isinstance(chained, BaseException) and id(chained) not in seen:
+            seen.add(id(chained))
+            _trim(chained.__traceback__)
+            chained = chained.__cause__ or chained.__context__
+        return structured(etype, error, traceback, *args, **kwargs)
+
+    shell.InteractiveTB.structured_traceback = structured_traceback
+
+
+def _trim(traceback: Any) -> None:
+    """Cut a traceback behind its last frame that is not marked with ``__tracebackhide__``."""
+    last = at = traceback
+    while at is not None:
+        if not at.tb_frame.f_locals.get("__tracebackhide__"):
+            last = at
+        at = at.tb_next
+    if last is not None:
+        last.tb_next = None
 
 
 def _diverted(send: Callable[..., Any], kernel: Any, agent: Agent) -> Callable[..., Any]:

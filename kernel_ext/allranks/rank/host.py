@@ -227,6 +227,8 @@ class HostProcess:
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
         self._say(event="gone")
+        if os.getpgrp() == os.getpid():
+            os.killpg(0, signal.SIGKILL)  # what cells have started, as a kernel does that shuts down
         EXIT(0)
 
 

@@ -31,6 +31,8 @@ class Ledger:
 
     def __init__(self, keep: int = 1000) -> None:
         self.seq = 0
+        self.refuse: str | None = None
+        """Why no collective may be entered: the world is broken. A third one on a broken ring would hang for ever."""
         self._records: deque[tuple[Any, ...]] = deque(maxlen=keep)
         self._user_ns: dict[str, Any] | None = None
 
@@ -42,6 +44,10 @@ class Ledger:
             if function is not None and not hasattr(function, "__wrapped__"):
                 setattr(distributed, op, self._recorded(op, function))
 
+    def enter(self, seq: int) -> None:
+        """A new world begins: all its ranks count from `seq` on, so that equal numbers mean the same collective."""
+        self.seq, self.refuse = seq, None
+
     def last(self) -> Record | None:
         """The newest record, with sizes worked out."""
         return _record(*self._records[-1]) if self._records else None
@@ -52,6 +58,8 @@ class Ledger:
         @functools.wraps(function, updated=())
         def call(*args: Any, **kwargs: Any) -> Any:
             __tracebackhide__ = True
+            if self.refuse is not None:
+                raise RuntimeError(self.refuse)
             self.seq = seq = self.seq + 1
             frame = sys._getframe(1)
             user_ns = self._user_ns

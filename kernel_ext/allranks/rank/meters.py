@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 import time
 from typing import Any
 
@@ -18,7 +17,6 @@ class Meters:
         self._process = psutil.Process()
         self._cpu = self._cpu_seconds()
         self._at = time.monotonic()
-        self._main = threading.main_thread()
 
     def memory(self) -> dict[str, int | None]:
         """Bytes: the process's resident memory, MLX's active and peak memory (None before mlx is imported)."""
@@ -46,7 +44,8 @@ class Meters:
         Linux names the system call a thread is in: a futex for a lock, another for ``time.sleep`` or a read. The field
         may be hidden (hardened kernels), and macOS has no such file; then the thread's state alone must do.
         """
-        task = f"/proc/self/task/{self._main.native_id}"
+        # The main thread's id is the process's; threading's native_id is still the parent's after a fork (3.11).
+        task = f"/proc/self/task/{os.getpid()}"
         try:
             with open(f"{task}/syscall") as file:
                 call = file.read().split()[0]

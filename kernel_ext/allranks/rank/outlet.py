@@ -67,6 +67,8 @@ class Outlet:
             self._tail_bytes = 0
             self._cut_lines = 0
             self._cut_bytes = 0
+            self._told_lines = 0
+            self._told_bytes = 0
             self.lines = 0
             self.nbytes = 0
 
@@ -92,6 +94,8 @@ class Outlet:
         """Keep an unfinished line; only the last state of a progress bar, only the start of an endless line."""
         if "\r" in unfinished and "\n" not in unfinished:
             unfinished = overlaid(unfinished)
+            if unfinished.isspace():  # a progress bar that has wiped itself out
+                unfinished = ""
         room = max(self._left, 0) + self._tail_limit
         if len(unfinished) > room:
             self._cut_bytes += len(unfinished) - room
@@ -125,8 +129,10 @@ class Outlet:
         with self._lock:
             self._flush_partial("stdout")
             self._flush_partial("stderr")
-            if self._cut_lines or self._cut_bytes:
-                self._pending.append(("cut", {"lines": self._cut_lines, "bytes": self._cut_bytes}))
+            lines, size = self._cut_lines - self._told_lines, self._cut_bytes - self._told_bytes
+            if lines or size:
+                self._pending.append(("cut", {"lines": lines, "bytes": size}))
+                self._told_lines, self._told_bytes = self._cut_lines, self._cut_bytes
             self._pending.extend(self._tail)
             self._tail.clear()
 
@@ -166,8 +172,8 @@ class Outlet:
             head, text = text[: self._left], text[self._left :]
             keep, newline, rest = head.rpartition("\n")
             if newline:
-                self._pending.append(("text", stream, keep + newline))
-                text = rest + text
+                head, text = keep + newline, rest + text
+            self._pending.append(("text", stream, head))
             self._left = 0
         self._put_tail(("text", stream, text))
 

@@ -20,20 +20,23 @@ class CannotTravel(ValueError):
     """A value that cannot leave the process it lives in; the message says which part and what can."""
 
 
-def pack(value: Any) -> list[Any]:
+def pack(value: Any, *, for_rank: bool = False) -> list[Any]:
     """Turn a value into buffers that `unpack` restores.
 
+    With `for_rank`, a Group in it becomes the receiving rank's own; a notebook has none, so otherwise it cannot travel.
     Returns the pickle stream followed by the out-of-band buffers. Evaluates MLX arrays, so a pending collective among
     them must be packed by every rank. Raises CannotTravel.
     """
     buffers: list[Any] = []
     stream = io.BytesIO()
     try:
-        _Pickler(stream, protocol=5, buffer_callback=lambda buffer: buffers.append(buffer.raw())).dump(value)
+        pickler = _Pickler(stream, protocol=5, buffer_callback=lambda buffer: buffers.append(buffer.raw()))
+        pickler.for_rank = for_rank
+        pickler.dump(value)
     except (pickle.PicklingError, TypeError, AttributeError, NotImplementedError, ValueError) as error:
         raise CannotTravel(
-            f"a value of type {type(value).__name__} cannot travel between processes ({_reason(error)}). Arrays, numbers, "
-            "strings, and lists, dicts and dataclasses of them can."
+            f"a value of type {type(value).__name__} cannot travel between processes ({_reason(error)}). "
+            "Arrays, numbers, strings, and lists, dicts and dataclasses of them can."
         ) from None
     except RecursionError:
         raise CannotTravel(f"a value of type {type(value).__name__} is nested too deeply to travel.") from None
@@ -50,7 +53,9 @@ def _reason(error: Exception) -> str:
     return str(error).strip().rstrip(".") or type(error).__name__
 
 
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+class _Pickler(cloudpickle.Pickler):
+    for_rank = False
+
     def reducer_override(self, obj: Any) -> Any:
         mx = sys.modules.get("mlx.core")
         if mx is not None:
@@ -59,8 +64,16 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             if type(obj) is mx.Dtype:
                 return _dtype, (_dtype_name(obj),)
             if type(obj) is mx.distributed.Group:
+                if self.for_rank:
+                    return _own_group, ()
                 raise pickle.PicklingError("a Group belongs to the process that joined the world")
         return super().reducer_override(obj)
+
+
+def _own_group() -> Any:
+    import mlx.core as mx
+
+    return mx.distributed.init()  # the group this process has joined: MLX keeps it
 
 
 def _dtype_name(dtype: Any) -> str:
@@ -80,7 +93,7 @@ def _array_parts(array: Any) -> tuple[str, tuple[int, ...], pickle.PickleBuffer]
     name = _dtype_name(array.dtype)
     # numpy has no bfloat16: its bits travel as 16-bit integers.
     plain = array.view(mx.uint16) if name == "bfloat16" else array
-    return name, tuple(array.shape), pickle.PickleBuffer(np.ascontiguousarray(np.array(plain, copy=False)))
+    return name, tuple(array.shape), pickle.PickleBuffer(np.ascontiguousarray(np.array(plain, copy=False)).data)
 
 
 def _array_from_buffer(name: str, shape: tuple[int, ...], buffer: Any) -> Any:

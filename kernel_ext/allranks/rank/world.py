@@ -1,10 +1,14 @@
-"""Joining the MLX world from inside a rank."""
+"""Joining the MLX world from inside a rank, breaking out of it, and joining the next."""
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import os
 import signal
 import socket
+import stat
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,42 +17,68 @@ from random import SystemRandom
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from . import rebind, recompile
+
 if TYPE_CHECKING:
     from .agent import Agent
 
+CLEAR_BACKENDS = "_ZN3mlx4core11distributed14clear_backendsEv"
+"""``mlx::core::distributed::clear_backends()``: Python's own atexit hook calls it; nothing else exports it."""
+
 
 class World:
-    """The rank's membership: `form` joins, `set_names` puts ``mx world rank size`` into the user's namespace."""
+    """The rank's membership: `form` joins, also again; `set_names` puts ``mx world rank size`` in every namespace."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self.epoch = 0
         self.group: Any = None
+        self._ports: frozenset[int] = frozenset()
 
     def form(self, order: dict[str, Any]) -> dict[str, Any]:
-        """Join the world the notebook planned; runs in the main thread.
+        """Join the world the notebook planned, after leaving the one before; runs in the main thread.
 
-        `order`: ``backend`` (as ``mx.distributed.init`` calls it), ``forget``, ``env``, ``files``, ``epoch``, ``rank``, ``size``,
-        ``delay`` and ``timeout`` in seconds. Raises TimeoutError when a neighbour never came, RuntimeError with MLX's
-        own words.
+        `order`: ``backend`` (as ``mx.distributed.init`` calls it), ``forget``, ``env``, ``files``, ``ports`` (of the
+        ring's sockets), ``seq`` (the ledger goes on from there), ``epoch``, ``rank``, ``size``, ``delay`` and
+        ``timeout`` in seconds. Raises TimeoutError when a neighbour never came, RuntimeError with MLX's own words.
         """
-        self._wire(order)
         import mlx.core as mx
 
+        recompile.install(mx)
+        places = self._leave()
+        self._wire(order)
         self._agent.ledger.install(mx.distributed, self._agent.user_ns)
         time.sleep(order.get("delay", 0.0))
-        with _time_limit(order["timeout"], f"a neighbour of rank {order['rank']} did not join in {order['timeout']:g} s"):
+        late = f"a neighbour of rank {order['rank']} did not join in {order['timeout']:g} s"
+        with _time_limit(order["timeout"], late):
             if order["size"] == 1 and order["backend"] != "mpi":
                 self.group = mx.distributed.init()
             else:
                 self.group = mx.distributed.init(strict=True, backend=order["backend"])
-        self.epoch = order["epoch"]
-        if (self.group.rank(), self.group.size()) != (order["rank"], order["size"]):
-            raise RuntimeError(
-                f"this process became rank {self.group.rank()} of {self.group.size()}, not {order['rank']} of {order['size']}"
-            )
+        joined, meant = (self.group.rank(), self.group.size()), (order["rank"], order["size"])
+        if joined != meant:
+            raise RuntimeError(f"this process became rank {joined[0]} of {joined[1]}, not {meant[0]} of {meant[1]}")
+        self.epoch, self._ports = order["epoch"], frozenset(order["ports"])
+        recompile.Epoch.number += 1
+        for put in places:
+            put(self.group)
+        self._agent.ledger.enter(order["seq"])
         self.set_names()
-        return {"rank": self.group.rank(), "size": self.group.size()}
+        return {"rank": joined[0], "size": joined[1]}
+
+    def _leave(self) -> list[rebind.Put]:
+        """Let go of the old world, if there is one; the places that held it are returned."""
+        if self.group is None:
+            return []
+        # Tracebacks keep the frames of what was interrupted, and these keep arrays that wait for the old group.
+        for name in ("last_value", "last_traceback", "last_exc"):
+            if hasattr(sys, name):
+                setattr(sys, name, None)
+        places = rebind.take_out(self.group)
+        self.group = None
+        gc.collect()
+        clear_backends()
+        return places
 
     def set_names(self) -> None:
         """The names every cell starts with."""
@@ -60,6 +90,33 @@ class World:
         self._agent.ledger.install(mx.distributed, self._agent.user_ns)
         self._agent.user_ns.update(mx=mx, world=self.group, rank=self.group.rank(), size=self.group.size())
 
+    @property
+    def breakable(self) -> bool:
+        """Whether a blocked collective can be made to raise: on ring, whose sockets are known."""
+        return bool(self._ports)
+
+    def break_up(self) -> int:
+        """Shut down the ring's sockets, from the agent's thread; returns how many.
+
+        A collective blocked on them raises ``[ring] connection to a peer was lost`` at once, here and, as the
+        neighbours' sockets close, around the ring.
+        """
+        count = 0
+        for descriptor in _sockets():
+            # A duplicate is closed on every path; the ring goes on owning the original.
+            try:
+                duplicate = socket.socket(fileno=os.dup(descriptor))
+            except OSError:
+                continue
+            with duplicate:
+                if self._ports & _port_pair(duplicate):
+                    try:
+                        duplicate.shutdown(socket.SHUT_RDWR)
+                        count += 1
+                    except OSError:  # it is closed already
+                        pass
+        return count
+
     def _wire(self, order: dict[str, Any]) -> None:
         directory = self._agent.config.directory
         for name, content in order["files"].items():
@@ -70,6 +127,42 @@ class World:
             os.environ.pop(name, None)
         for name, value in order["env"].items():
             os.environ[name] = value.replace("{dir}", directory)
+
+
+def clear_backends() -> None:
+    """Have MLX forget its groups, so that ``init`` makes new ones. Raises RuntimeError where libmlx has no way."""
+    import mlx.core as mx
+
+    try:
+        clear = getattr(ctypes.CDLL(mx.__file__), CLEAR_BACKENDS)
+    except (OSError, AttributeError):
+        raise RuntimeError("this version of mlx cannot join a second world in one process") from None
+    clear.restype = None
+    clear()
+
+
+def _sockets() -> list[int]:
+    found = []
+    for name in os.listdir("/dev/fd" if sys.platform == "darwin" else "/proc/self/fd"):
+        try:
+            if stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                found.append(int(name))
+        except OSError:
+            continue
+    return found
+
+
+def _port_pair(each: socket.socket) -> set[int]:
+    """Local and remote TCP port, as far as there are any."""
+    ports = set()
+    for ask in (each.getsockname, each.getpeername):
+        try:
+            address = ask()
+        except OSError:
+            continue
+        if isinstance(address, tuple):
+            ports.add(address[1])
+    return ports
 
 
 @contextmanager

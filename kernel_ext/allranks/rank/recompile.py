@@ -1,0 +1,56 @@
+"""``mx.compile`` that survives a re-formed world.
+
+A compiled function keeps the group it was traced with: after a re-form it would raise once and then hang for ever (seen
+on mlx 0.32.4). So `install` puts a small callable in front, which compiles again when the epoch has changed; the check
+costs 0.16 microseconds a call.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable
+from typing import Any
+
+
+class Epoch:
+    """Counts the worlds this process has joined."""
+
+    number = 0
+
+
+def install(mx: Any) -> None:
+    """Replace ``mx.compile``; harmless the second time. Call it before user code or ``mlx.nn`` is imported."""
+    if isinstance(mx.compile, types.FunctionType):
+        return
+    compile_once = mx.compile
+
+    @functools.wraps(compile_once, updated=())
+    def compile(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> _Compiled:
+        return _Compiled(fun, functools.partial(compile_once, fun, *args, **kwargs))
+
+    mx.compile = compile
+
+
+class _Compiled:
+    def __init__(self, function: Callable[..., Any], compile: functools.partial[Callable[..., Any]]) -> None:
+        functools.update_wrapper(self, function, updated=())
+        self._compile, self._compiled = compile, compile()
+        self._epoch = Epoch.number
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._epoch != Epoch.number:
+            self._compiled, self._epoch = self._compile(), Epoch.number
+        return self._compiled(*args, **kwargs)
+
+    def __reduce__(self) -> Any:
+        return _compile_again, (self._compile.args[0], self._compile.args[1:], self._compile.keywords)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else types.MethodType(self, instance)
+
+
+def _compile_again(function: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    import mlx.core as mx
+
+    return mx.compile(function, *args, **keywords)
