@@ -219,7 +219,7 @@ def test_unloading_the_extension_ends_the_cluster(traces: Traces, marked: Notebo
 
 
 def test_a_cluster_can_be_started_again_and_again_in_one_kernel(traces: Traces, marked: Notebook) -> None:
-    count = "import psutil; print(psutil.Process().num_fds(), psutil.Process().num_threads())"
+    count = "import gc, psutil; gc.collect(); print(psutil.Process().num_fds(), psutil.Process().num_threads())"
     for _ in range(2):
         marked.ok("%distributed up -n 2\n%distributed down")
     before = marked.ok(count).stdout.split()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 import shlex
 import shutil
 import subprocess
@@ -106,7 +107,8 @@ class MPI:
         users = [word for arg in mpi_args for word in shlex.split(arg)]
         env = [word for key, value in self.rank_env(mpirun).items() for word in ("-x", f"{key}={value}")]
         root = ["--allow-run-as-root"] if as_root else []
-        return [mpirun, *root, *_where(plan), *_sharing(plan, users, cores), *_tcp(plan), *env, *users, *python_args]
+        ours = [*_where(plan), *_sharing(plan, users, cores), *_tcp(plan), _keep_survivors(mpirun)]
+        return [mpirun, *root, *ours, *env, *users, *python_args]
 
     def launcher_env(self, *, as_root: bool = False) -> dict[str, str]:
         """Environment of mpirun itself, beside the caller's own. Open MPI refuses root without both variables."""
@@ -142,6 +144,17 @@ def loads(library: str) -> bool:
     except (OSError, subprocess.TimeoutExpired):
         return False
     return answer.returncode == 0 and "Open MPI" in answer.stdout
+
+
+@lru_cache
+def _keep_survivors(mpirun: str) -> str:
+    """The option that has mpirun leave the other ranks alive when one dies, so that their variables can be saved."""
+    try:
+        answer = subprocess.run([mpirun, "--version"], check=False, capture_output=True, text=True, timeout=30).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        answer = ""
+    found = re.search(r"Open MPI\D*(\d+)", answer)
+    return "--enable-recovery" if found and int(found[1]) < 5 else "--continuous"
 
 
 def _where(plan: WorldPlan) -> list[str]:

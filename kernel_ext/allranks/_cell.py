@@ -13,6 +13,7 @@ from allranks_backends._plan import Snapshot, rank_label
 
 from ._fold import Block, Fold
 from ._monitor import Event, Monitor, collective
+from ._release import Release
 from ._stall import Ended, StallWatch
 from .errors import CannotTravel, CellFailed, CellInterrupted, CellTimeout, RemoteError
 from .rank import values
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 INTERRUPT_WITHIN = 1.6
 """Seconds ranks get to obey an interrupt before the prompt is given back without them."""
+RELEASE_WITHIN = 4.5
+"""The same where blocked ranks must be released one collective after the other (see `_release`)."""
 
 
 class Screen(Protocol):
@@ -151,6 +154,8 @@ class Cell:
         self._open = set(ranks)
         self._failed_at: float | None = None
         self._watch = StallWatch(self.ranks)
+        self._release = Release(monitor, lifeline)
+        self._releasing = False
         self._on_end = on_end
         self._started = time.monotonic()
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
@@ -185,8 +190,9 @@ class Cell:
 
     def _stop(self, kind: type[BaseException], message: str) -> None:
         self.interrupt()
+        self._releasing = not self._monitor.breakable
         try:
-            self._follow(time.monotonic() + INTERRUPT_WITHIN)
+            self._follow(time.monotonic() + (RELEASE_WITHIN if self._releasing else INTERRUPT_WITHIN))
         except KeyboardInterrupt:
             pass
         left = sorted(self._open)
@@ -293,9 +299,23 @@ class Cell:
         since = None if self._failed_at is None else time.monotonic() - self._failed_at
         findings, free = self._watch.look(self._monitor.snapshot(), self._ended_how(), since)
         for rank in free:
-            self._lifeline.tell(self._monitor.ranks[rank].uuid, {"do": "free", "cell": self.number})
+            order = "free" if self._monitor.breakable else "interrupt"
+            self._lifeline.tell(self._monitor.ranks[rank].uuid, {"do": order, "cell": self.number})
+        self._releasing = self._releasing or bool(free and not self._monitor.breakable)
+        if self._releasing:
+            self._release_waiting()
         if self._screen is not None and findings:
             self._screen.blocks([Block("text", each.ranks, each.text + "\n", "stderr") for each in findings])
+
+    def _release_waiting(self) -> None:
+        """Where nothing can be broken: let the missing ranks enter, so that the waiting ones return."""
+        snapshot = self._monitor.snapshot()
+        waiting = [rank for rank in self._open if snapshot.ranks[rank].state == "waiting"]
+        if not waiting:
+            return
+        for rank in waiting:
+            self._results[rank].freed = str(snapshot.ranks[rank].collective)
+        self._release.step(waiting)
 
     def _ended_how(self) -> dict[int, Ended]:
         ended = {}

@@ -59,9 +59,9 @@ class LiveArea:
 def _bundle(text: str) -> dict[str, str]:
     if not text:
         return {}  # a bundle without any form leaves no gap in the output, as an empty text would
-    # In JupyterLab, as text output looks there; elsewhere the variables are unknown, and skipped.
+    # The variables are JupyterLab's: they put the lines in column with text output.
     style = (
-        "margin:0;padding:0 var(--jp-code-padding, 0);background:transparent;white-space:pre;"
-        "font:var(--jp-code-font-size, inherit)/var(--jp-code-line-height, inherit) var(--jp-code-font-family, monospace)"
+        "margin:0;padding:0 var(--jp-code-padding,0);background:transparent;white-space:pre;"
+        "font-size:var(--jp-code-font-size,inherit);line-height:var(--jp-code-line-height,inherit)"
     )
     return {"text/plain": text, "text/html": f'<pre style="{style}">{html.escape(text)}</pre>'}

@@ -87,6 +87,11 @@ def _line_parser() -> _Parser:
     verbs.add_parser("down", help="end everything this cluster started, leave nothing behind")
     heal = verbs.add_parser("heal", help="replace dead ranks, form the world anew, say what was kept and lost")
     heal.add_argument("--from", type=int, dest="source", metavar="R", help="give new ranks the variables of rank R")
+    resize = verbs.add_parser("resize", help="grow or shrink the world; ranks that stay keep their variables")
+    resize.add_argument("size", type=int, metavar="N")
+    rewire = verbs.add_parser("rewire", help="same ranks and variables, other backend")
+    rewire.add_argument("--backend", help=BACKENDS.removeprefix("auto, "))
+    rewire.add_argument("--connections", type=int, help="TCP connections of a ring link")
     verbs.add_parser("interrupt", help="stop the Python code of a cell that runs with --no-wait")
     for verb, text in (("push", "copy notebook variables to the ranks"), ("pull", "copy variables from the ranks")):
         move = verbs.add_parser(verb, help=text)
@@ -254,6 +259,12 @@ class DistributedMagics(Magics):
 
     def _heal(self, options: argparse.Namespace) -> None:
         print(self._need().heal(source=options.source))
+
+    def _resize(self, options: argparse.Namespace) -> None:
+        print(self._need().resize(options.size))
+
+    def _rewire(self, options: argparse.Namespace) -> None:
+        print(self._need().rewire(options.backend, connections=options.connections))
 
     def _interrupt(self, _: argparse.Namespace) -> None:
         self._need().interrupt()

@@ -44,6 +44,10 @@ class Rank:
     """What it raised in the last cell."""
     dead: str | None = None
     """Why it is dead."""
+    seq: int = 0
+    """Number of the last collective it asked for."""
+    replaying: bool = False
+    """It is entering collectives it had missed, to free others."""
     leaving: Header | None = None
     late: list[Any] = field(default_factory=list)
     """What it printed between cells, not shown yet."""
@@ -57,23 +61,30 @@ class Monitor:
         self.backend = ""
         self.state: WorldState = "starting"
         self.epoch = 0
+        self.breakable = False
+        """Whether a blocked collective can be made to raise."""
         self.ranks: list[Rank] = []
         self.changed = threading.Condition()
         self.acknowledge: Callable[[str, int], None] = lambda _uuid, _cell: None
         self._by_uuid: dict[str, Rank] = {}
         self._listeners: dict[int, queue.SimpleQueue[Event]] = {}
 
-    def add(self, rank: Rank) -> None:
+    def put(self, rank: Rank) -> None:
+        """Know a new process: the next rank, or one in place of another that had its number."""
         with self.changed:
-            self.ranks.append(rank)
+            if rank.rank < len(self.ranks):
+                self._by_uuid.pop(self.ranks[rank.rank].uuid, None)
+                self.ranks[rank.rank] = rank
+            else:
+                self.ranks.append(rank)
             self._by_uuid[rank.uuid] = rank
 
-    def replace(self, rank: Rank) -> None:
-        """A new process takes the place of a dead one."""
+    def truncate(self, size: int) -> None:
+        """Forget the ranks from number `size` on."""
         with self.changed:
-            del self._by_uuid[self.ranks[rank.rank].uuid]
-            self.ranks[rank.rank] = rank
-            self._by_uuid[rank.uuid] = rank
+            for rank in self.ranks[size:]:
+                self._by_uuid.pop(rank.uuid, None)
+            del self.ranks[size:]
 
     def listen(self, cell: int, ranks: Sequence[int]) -> queue.SimpleQueue[Event]:
         """Events of one cell. The ranks are busy from now on, until they are done with it or dead."""
@@ -118,7 +129,7 @@ class Monitor:
     def _on_state(self, rank: Rank, header: Header, _: Sequence[Any]) -> None:
         if header.get("waiting") != rank.report.get("waiting"):
             rank.since = time.monotonic()
-        rank.report = header
+        rank.report, rank.seq = header, header["seq"]
         self._tell(rank, "state", header, ())
 
     def _on_leaving(self, rank: Rank, header: Header, _: Sequence[Any]) -> None:
@@ -139,7 +150,7 @@ class Monitor:
     def _on_done(self, rank: Rank, header: Header, buffers: Sequence[Any]) -> None:
         if not self._is_new(rank, header):
             return
-        rank.cell, rank.since = None, time.monotonic()
+        rank.cell, rank.since, rank.seq = None, time.monotonic(), header["at_seq"]
         rank.failed = header["error"]["ename"] if header.get("error") else None
         rank.report = {**rank.report, "running": False, "waiting": False}
         self._tell(rank, "done", header, buffers)
@@ -188,7 +199,8 @@ class Monitor:
 
     def busy(self, ranks: Sequence[int]) -> list[Rank]:
         """Those of `ranks` that still run a cell."""
-        return [self.ranks[number] for number in ranks if self.ranks[number].cell is not None]
+        chosen = [self.ranks[number] for number in ranks]
+        return [rank for rank in chosen if rank.cell is not None or rank.replaying]
 
     def alive(self) -> list[Rank]:
         return [rank for rank in self.ranks if rank.dead is None]

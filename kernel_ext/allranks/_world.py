@@ -37,7 +37,7 @@ def place(hosts: Sequence[Host], backend: Backend, connections: int) -> tuple[Pl
 
 def form(plan: WorldPlan, backend: Backend, monitor: Monitor, lifeline: Lifeline) -> None:
     """Have every rank join `plan`; returns when all have. Raises CannotStart, naming who failed and how."""
-    seq = max((rank.report["collective"][0] for rank in monitor.ranks if "collective" in rank.report), default=0)
+    seq = max(rank.seq for rank in monitor.ranks)
     answers = [
         lifeline.ask(monitor.ranks[placement.rank].uuid, _order(plan, backend, placement.rank, seq))
         for placement in plan.placements
@@ -54,6 +54,7 @@ def form(plan: WorldPlan, backend: Backend, monitor: Monitor, lifeline: Lifeline
         listing = "; ".join(f"{rank_label(ranks)}: {failure}" for failure, ranks in said.items())
         raise CannotStart(f"the {plan.backend} world of {plan.size} could not be formed. {listing}.")
     monitor.epoch, monitor.backend, monitor.state = plan.epoch, plan.backend, "whole"
+    monitor.breakable = plan.backend == "ring"
 
 
 def _order(plan: WorldPlan, backend: Backend, rank: int, seq: int) -> dict[str, Any]:

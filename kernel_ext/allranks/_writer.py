@@ -138,6 +138,8 @@ def _text(block: Block) -> str:
             return "\n".join(error["traceback"]) or f"{error['ename']}: {error['evalue']}"
         case "cut":
             lines, size = block.content["lines"], human_bytes(block.content["bytes"])
+            if not lines:  # all of one line, or figures
+                return f"… {size} not shown here: too much for one cell"
             return f"… {lines:,} {'line' if lines == 1 else 'lines'} ({size}) not shown here: too much for one cell"
         case _:
             return str(showable(block.content["data"])["text/plain"])

@@ -5,38 +5,26 @@ from __future__ import annotations
 import itertools
 import os
 import re
-import secrets
 import shutil
 import sys
-import threading
 import time
-import weakref
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import psutil
-
 from allranks_backends._backend import BackendError, cannot_run, choose, get_backend, this_platform
-from allranks_backends._plan import Host, Snapshot, WorldPlan, rank_label
+from allranks_backends._plan import Host, Snapshot, rank_label
 from allranks_backends.hostfile import read_hostfile
 
-from . import _world
+from . import _heal
 from ._cell import Cell, CellResult, Screen
-from ._engines import LocalHost, ended_because, rank_settings
-from ._lifeline import Lifeline
-from ._monitor import Monitor, Rank
+from ._ranks import Answer, Ranks, Settings
 from .errors import Busy, CannotStart, CannotTravel, NoCluster, UsageError, WorldBroken
 from .rank import values
 
 if TYPE_CHECKING:
     from typing import Self
 
-START_WITHIN = 60.0
-"""Seconds a rank's process gets to come up."""
-HEAL_WAIT = 3.0
-"""Seconds running cells get to end before `heal` gives up."""
 DEFAULT_RANKS = 2
 """The smallest world in which something is communicated."""
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1", os.uname().nodename)
@@ -72,29 +60,24 @@ class Cluster:
     ) -> None:
         self.name = name
         self.chosen_because = ""
-        self._env, self._python, self._cwd = dict(env or {}), python or sys.executable, str(cwd or Path.cwd())
-        self._connections, self._mpi_args, self._keep = connections, tuple(mpi_args), keep
+        self._settings = Settings(
+            name, python or sys.executable, str(cwd or Path.cwd()), dict(env or {}), tuple(mpi_args), connections, keep
+        )
         self._hosts, named = _hosts(n, hosts, hostfile, ranks_per_host)
         self._backend_name = named if backend == "auto" and named else backend
         if self._backend_name != "auto":
             _known(self._backend_name)
         if connections < 1:
             raise UsageError(f"--connections {connections}: a ring link needs at least 1.")
-        if not Path(self._cwd).is_dir():
-            raise UsageError(f"--cwd {self._cwd}: there is no such folder.")
-        if shutil.which(self._python) is None:
-            raise UsageError(f"--python {self._python}: there is no such program.")
+        if not Path(self._settings.cwd).is_dir():
+            raise UsageError(f"--cwd {self._settings.cwd}: there is no such folder.")
+        if shutil.which(self._settings.python) is None:
+            raise UsageError(f"--python {self._settings.python}: there is no such program.")
         if not re.fullmatch(r"[\w.-]+", name):
             raise UsageError(f"--name {name}: letters, digits, points, dashes and underscores make a name.")
-        self._monitor = Monitor(name)
-        self._monitor.state = "down"
-        self._lifeline: Lifeline | None = None
-        self._host: LocalHost | None = None
-        self._plan: WorldPlan | None = None
+        self._ranks: Ranks | None = None
         self._cells = itertools.count(1)
         self._client: Any = None
-        self._settings: list[dict[str, Any]] = []
-        self._down: Callable[[], None] = lambda: None
 
     @property
     def size(self) -> int:
@@ -104,17 +87,19 @@ class Cluster:
     @property
     def backend(self) -> str:
         """The collective runtime in use; ``auto`` before `up` has chosen."""
-        return self._monitor.backend or self._backend_name
+        return self._backend_name
 
     @property
     def state(self) -> str:
         """``down``, ``starting``, ``whole`` or ``broken``."""
-        return self._monitor.state
+        return self._ranks.monitor.state if self._ranks is not None else "down"
 
     @property
     def snapshot(self) -> Snapshot:
         """Everything there is to show about the cluster now."""
-        return self._monitor.snapshot()
+        if self._ranks is None:
+            return Snapshot(self.name, self.backend, "down", 0, ())
+        return self._ranks.monitor.snapshot()
 
     # Up and down.
 
@@ -123,121 +108,30 @@ class Cluster:
 
         Raises CannotStart with the reason; then nothing is left running.
         """
-        if self._monitor.state != "down":
+        if self._ranks is not None:
             raise UsageError(f"the cluster {self.name!r} is up already.")
         platform = this_platform()
         if self._backend_name == "auto":
             self._backend_name, self.chosen_because = choose(platform, self.size)
         elif reason := cannot_run(self._backend_name, platform, self.size):
             raise CannotStart(reason)
-        backend = get_backend(self._backend_name)
+        self._ranks = Ranks(self._settings)
         try:
-            plan = backend.plan(_world.place(self._hosts, backend, self._connections), connections=self._connections)
-        except BackendError as error:
-            raise CannotStart(str(error)) from None
-        self._monitor = Monitor(self.name)
-        self._monitor.backend = plan.backend
-        self._plan = plan
-        try:
-            self._start_processes(plan, platform.mpirun)
-            self._wait_for("connected", lambda rank: rank.connected)
-            assert self._lifeline is not None
-            _world.form(plan, backend, self._monitor, self._lifeline)
-            self._wait_for("ready", lambda rank: rank.ready)
+            self._ranks.start(self._hosts, self._backend_name)
         except BaseException:
             self.down()
             raise
         return self
 
-    def _start_processes(self, plan: WorldPlan, mpirun: str | None) -> None:
-        token = secrets.token_hex(32)
-        self._host = host = LocalHost(self.name, keep=self._keep, python=self._python, on_event=self._on_host_event)
-        self._lifeline = lifeline = Lifeline(
-            "127.0.0.1", token, on_message=self._monitor.heard, on_gone=self._on_disconnect
-        )
-        self._arrange_end(host, lifeline)
-        self._monitor.acknowledge = lambda uuid, cell: lifeline.tell(uuid, {"do": "acknowledge", "cell": cell})
-        settings = [
-            rank_settings(
-                host,
-                placement.rank,
-                token=token,
-                lifeline_url=lifeline.url,
-                lifeline_key=lifeline.key,
-                backend=plan.backend,
-                cwd=self._cwd,
-                env=self._env,
-                keep=self._keep,
-            )
-            for placement in plan.placements
-        ]
-        self._settings = settings
-        for each in settings:
-            self._monitor.add(Rank(each["rank"], each["host"], each["uuid"]))
-        if host.ended is not None:  # before there was a rank to tell of
-            self._on_host_event(host.ended)
-        backend: Any = get_backend(plan.backend)
-        if backend.launcher == "mpirun":
-            command = backend.command(
-                plan,
-                mpirun=mpirun,
-                python_args=[self._python, "-m", "allranks.rank", "--join", "{join}"],
-                mpi_args=self._mpi_args,
-                as_root=os.geteuid() == 0,
-                cores=os.cpu_count() or 1,
-            )
-            host.launch(command, backend.launcher_env(as_root=os.geteuid() == 0), settings)
-        else:
-            host.start(settings)
-        lifeline.connect_engines(host.client_info)
-
-    def _arrange_end(self, host: LocalHost, lifeline: Lifeline) -> None:
-        """`down` at interpreter exit, without keeping the cluster alive for it."""
-        keep = self._keep
-
-        def end() -> None:
-            lifeline.close()
-            if not keep:
-                host.end()
-
-        self._down = end
-        self._at_exit = weakref.finalize(self, end)
-        self._at_exit.atexit = True
-
-    def _wait_for(self, what: str, condition: Callable[[Rank], bool]) -> None:
-        monitor = self._monitor
-
-        def settled() -> bool:
-            return any(rank.dead for rank in monitor.ranks) or all(condition(rank) for rank in monitor.ranks)
-
-        monitor.wait(settled, START_WITHIN)
-        if dead := [rank for rank in monitor.ranks if rank.dead]:
-            causes: dict[str, list[int]] = {}
-            for rank in dead:
-                causes.setdefault(rank.dead or "", []).append(rank.rank)
-            listing = "; ".join(f"{rank_label(ranks)} {cause}" for cause, ranks in causes.items())
-            raise CannotStart(f"the ranks did not start: {listing}{self._host_log()}")
-        if missing := [rank.rank for rank in monitor.ranks if not condition(rank)]:
-            raise CannotStart(f"{rank_label(missing)} did not get {what} in {START_WITHIN:g} s.{self._host_log()}")
-
-    def _host_log(self) -> str:
-        log = self._host.log() if self._host else ""
-        return f"\n{log}" if log else ""
-
     def down(self) -> None:
         """End every process this cluster started and remove its files; harmless when it is down already."""
-        if self._monitor.state == "down":
+        ranks, self._ranks = self._ranks, None
+        if ranks is None:
             return
-        self._monitor.state = "down"
         if self._client is not None:
             self._client.close()
             self._client = None
-        if self._lifeline is not None:
-            self._lifeline.close()
-        if self._host is not None:
-            self._host.end()
-        if (finalizer := getattr(self, "_at_exit", None)) is not None:
-            finalizer.detach()
+        ranks.end()
 
     def __enter__(self) -> Self:
         return self.up()
@@ -245,56 +139,62 @@ class Cluster:
     def __exit__(self, *_: object) -> None:
         self.down()
 
-    # News from the processes.
+    def _up(self) -> Ranks:
+        """The living ranks. Raises NoCluster."""
+        if self._ranks is None or self._ranks.monitor.state == "starting":
+            raise NoCluster(f"the cluster {self.name!r} is {self.state}. Start it with %distributed up.")
+        return self._ranks
 
-    def _on_host_event(self, event: Mapping[str, Any]) -> None:
-        if event["event"] == "started":
-            self._monitor.ranks[event["rank"]].pid = event["pid"]
-        elif event["event"] == "ended":
-            self._on_ended(event)
-        elif event["event"] == "host gone":
-            for rank in self._monitor.alive():
-                self._monitor.died(
-                    rank.rank, f"ended with the host process ({self._python}), which {ended_because(event)}"
-                )
+    # Who is in the world.
 
-    def _on_ended(self, event: Mapping[str, Any]) -> None:
-        kind, _, number = event["name"].partition(" ")
-        if kind == "rank":
-            self._rank_died(int(number), ended_because(event))
-        elif kind == "launcher":
-            said = "\n".join(line for line in event.get("log", "").splitlines() if line.strip("-"))
-            for rank in self._monitor.alive():
-                self._monitor.died(
-                    rank.rank,
-                    f"ended by mpirun, which {ended_because({**event, 'log': ''})}" + (f":\n{said}" if said else ""),
-                )
-        elif kind == "controller":
-            for rank in self._monitor.alive():
-                self._monitor.died(rank.rank, f"cannot be reached: ipyparallel's controller {ended_because(event)}")
+    def heal(self, *, source: int | None = None) -> str:
+        """Replace dead ranks by new processes and form the world anew; the others keep every variable.
 
-    def _rank_died(self, number: int, cause: str) -> None:
-        self._monitor.died(number, cause)
-        if self._lifeline is not None:
-            for rank in self._monitor.alive():
-                because = f"the world is broken: rank {number} is dead. %distributed heal replaces it"
-                self._lifeline.tell(rank.uuid, {"do": "refuse", "because": because})
+        With ``source``, a new rank gets the variables of that rank, as far as they can travel. Returns a sentence on
+        what was kept and what was lost. Raises CannotStart, and Busy where a cell cannot be interrupted.
+        """
+        ranks = self._up()
+        dead = [rank.rank for rank in ranks.monitor.ranks if rank.dead]
+        if not dead and ranks.monitor.state == "whole":
+            return "Nothing to heal: every rank is alive and the world is whole."
+        if source is not None and self.choose_ranks(source)[0] in dead:
+            raise UsageError(f"rank {source} is dead itself: name a living rank to copy from.")
+        return _heal.heal(ranks, source)
 
-    def _on_disconnect(self, uuid: str) -> None:
-        """A rank's connection closed. Its parent tells how it ended; a rank of mpirun has a parent that does not."""
-        self._monitor.disconnected(uuid)
-        rank = next((rank for rank in self._monitor.ranks if rank.uuid == uuid), None)
-        if rank is not None and self._plan is not None and get_backend(self._plan.backend).launcher == "mpirun":
-            threading.Thread(target=self._watch_end, args=(rank,), daemon=True).start()
+    def resize(self, size: int) -> str:
+        """Grow or shrink the world to `size` ranks; those that stay keep their variables. Returns what became of them.
 
-    def _watch_end(self, rank: Rank) -> None:
-        try:
-            psutil.Process(rank.pid).wait(2.0)
-        except psutil.NoSuchProcess:
-            pass
-        except psutil.TimeoutExpired:
-            return
-        self._rank_died(rank.rank, "its process ended (mpirun does not say how)")
+        Raises what `heal` raises.
+        """
+        ranks = self._whole()
+        if size < 1:
+            raise UsageError(f"resize {size}: a world needs at least 1 rank.")
+        if reason := cannot_run(self._backend_name, this_platform(), size):
+            raise CannotStart(reason)
+        if size == self.size:
+            return f"The world has {size} ranks already."
+        told = _heal.resize(ranks, size)
+        self._hosts = ranks.hosts
+        return told
+
+    def rewire(self, backend: str | None = None, *, connections: int | None = None) -> str:
+        """The same ranks over another backend; they keep their variables. Returns what became of them.
+
+        Raises what `heal` raises.
+        """
+        ranks = self._whole()
+        name = backend or self._backend_name
+        _known(name)
+        if reason := cannot_run(name, this_platform(), self.size):
+            raise CannotStart(reason)
+        told = _heal.rewire(ranks, name, connections or ranks.settings.connections)
+        self._backend_name = name
+        return told
+
+    def _whole(self) -> Ranks:
+        ranks = self._up()
+        self._refuse_if_broken(ranks)
+        return ranks
 
     # Cells.
 
@@ -330,15 +230,14 @@ class Cluster:
     ) -> Cell:
         """Send a cell without waiting; `Cell.finish` follows it and has the result, `Cell.interrupt` stops it."""
         chosen = self.choose_ranks(ranks)
-        self._refuse_if_unable(chosen)
+        ranks_up = self._refuse_if_unable(chosen)
         number = next(self._cells)
-        assert self._lifeline is not None
         cell = Cell(
             number,
             code,
             chosen,
-            self._monitor,
-            self._lifeline,
+            ranks_up.monitor,
+            ranks_up.lifeline,
             count=count or number,
             screen=screen,
             want_values=want_values,
@@ -350,87 +249,25 @@ class Cluster:
 
     def _after_cell(self, cell: Cell) -> str | None:
         """Form the world anew if the cell had to break it; returns what to tell the user."""
-        if not cell.broke or self._monitor.state != "broken":
+        ranks = self._ranks
+        if ranks is None or not cell.broke or ranks.monitor.state != "broken":
             return None
-        if any(rank.dead for rank in self._monitor.ranks) or self._monitor.busy(range(self.size)):
+        if any(rank.dead for rank in ranks.monitor.ranks) or ranks.monitor.busy(range(self.size)):
             return None
         started = time.monotonic()
         try:
-            self._form_anew()
+            ranks.form_anew()
         except CannotStart as error:
             return f"The world could not be formed anew: {error} %distributed heal tries again."
         return (
-            f"The world was formed anew (epoch {self._monitor.epoch}) in {time.monotonic() - started:.2f} s; "
+            f"The world was formed anew (epoch {ranks.monitor.epoch}) in {time.monotonic() - started:.2f} s; "
             "all variables are kept."
         )
 
-    def _form_anew(self) -> None:
-        """Join a new epoch over the same ranks, in place."""
-        assert self._plan is not None and self._lifeline is not None
-        backend = get_backend(self._plan.backend)
-        placements = _world.place(self._hosts, backend, self._connections)
-        plan = backend.plan(placements, epoch=self._plan.epoch + 1, connections=self._connections)
-        self._plan = plan
-        _world.form(plan, backend, self._monitor, self._lifeline)
-
-    def heal(self, *, source: int | None = None) -> str:
-        """Replace dead ranks by new processes and form the world anew; the others keep every variable.
-
-        With ``source``, a new rank gets the variables of that rank, as far as they can travel. Returns a sentence on
-        what was kept and what was lost. Raises CannotStart where the backend cannot take in a new process.
-        """
-        monitor = self._monitor
-        if monitor.state in ("down", "starting"):
-            raise NoCluster(f"the cluster {self.name!r} is {monitor.state}. Start it with %distributed up.")
-        dead = [rank.rank for rank in monitor.ranks if rank.dead]
-        if not dead and monitor.state == "whole":
-            return "Nothing to heal: every rank is alive and the world is whole."
-        if source is not None and (self.choose_ranks(source)[0] in dead):
-            raise UsageError(f"rank {source} is dead itself: name a living rank to copy from.")
-        assert self._plan is not None
-        if get_backend(self._plan.backend).reform != "in place":
-            raise CannotStart(
-                f"a {self._plan.backend} world cannot take in a new process. Save what you need with "
-                "%distributed pull, then %distributed down and up."
-            )
-        self._end_running_cells()
-        self._start_again(dead)
-        self._wait_for("connected", lambda rank: rank.connected)
-        self._form_anew()
-        self._wait_for("ready", lambda rank: rank.ready)
-        kept = [rank.rank for rank in monitor.ranks if rank.rank not in dead]
-        told = [f"{rank_label(kept)} kept every variable"] if kept else []
-        if dead:
-            told.append(f"{rank_label(dead)} started empty" if source is None else self._copy_variables(source, dead))
-        return f"The world is whole again (epoch {monitor.epoch}): {'; '.join(told)}."
-
-    def _end_running_cells(self) -> None:
-        self.interrupt()
-        if not self._monitor.wait(lambda: not self._monitor.busy(range(self.size)), HEAL_WAIT):
-            busy = rank_label([rank.rank for rank in self._monitor.busy(range(self.size))])
-            raise Busy(
-                f"{busy} cannot be interrupted. %distributed status says where; %distributed down and up start over."
-            )
-
-    def _start_again(self, dead: Sequence[int]) -> None:
-        assert self._host is not None
-        settings = [{**self._settings[number], "uuid": secrets.token_hex(8)} for number in dead]
-        for each in settings:
-            self._monitor.replace(Rank(each["rank"], each["host"], each["uuid"]))
-        self._host.start(settings)
-
-    def _copy_variables(self, source: int, targets: Sequence[int]) -> str:
-        answer = self._ask_all({"do": "dump"}, source)[source]
-        header, buffers = answer.result()
-        self._push_packed(buffers, targets)
-        left = f" except {', '.join(header['left'])}, which cannot travel" if header["left"] else ""
-        return f"{rank_label(list(targets))} got the variables of rank {source}{left}"
-
     def interrupt(self) -> None:
         """SIGINT to every rank that runs a cell; Python code there raises KeyboardInterrupt."""
-        if self._lifeline is not None:
-            for rank in self._monitor.busy(range(self.size)):
-                self._lifeline.tell(rank.uuid, {"do": "interrupt", "cell": rank.cell})
+        if self._ranks is not None:
+            self._ranks.interrupt()
 
     def choose_ranks(self, ranks: Sequence[int] | int | None) -> list[int]:
         """The ranks meant, checked; all of them for None."""
@@ -444,22 +281,25 @@ class Cluster:
             raise UsageError(f"there is no {rank_label(absent)}: {there} there.")
         return chosen
 
-    def _refuse_if_unable(self, ranks: Sequence[int]) -> None:
-        if self._monitor.state in ("down", "starting"):
-            raise NoCluster(f"the cluster {self.name!r} is {self._monitor.state}. Start it with %distributed up.")
-        if self._monitor.state == "broken":
-            dead = "; ".join(f"rank {rank.rank} {rank.dead}" for rank in self._monitor.ranks if rank.dead)
-            raise WorldBroken(
-                f"the world is broken: {dead or 'a collective was broken off'}. %distributed heal replaces dead ranks "
-                "and forms it anew; the other ranks keep their variables."
-            )
-        if busy := self._monitor.busy(ranks):
-            snapshot = self._monitor.snapshot()
+    def _refuse_if_unable(self, chosen: Sequence[int]) -> Ranks:
+        """The living ranks, if all of `chosen` can take a cell now. Raises NoCluster, WorldBroken or Busy."""
+        ranks = self._whole()
+        if busy := ranks.monitor.busy(chosen):
+            snapshot = ranks.monitor.snapshot()
             doing = "; ".join(f"rank {rank.rank} {snapshot.ranks[rank.rank].doing}" for rank in busy[:4])
             verb = "is" if len(busy) == 1 else "are"
             raise Busy(
                 f"{rank_label([rank.rank for rank in busy])} {verb} still busy with an earlier cell ({doing}). "
                 "Wait for it, stop it with %distributed interrupt, or start over with %distributed down and up."
+            )
+        return ranks
+
+    def _refuse_if_broken(self, ranks: Ranks) -> None:
+        if ranks.monitor.state == "broken":
+            dead = "; ".join(f"rank {rank.rank} {rank.dead}" for rank in ranks.monitor.ranks if rank.dead)
+            raise WorldBroken(
+                f"the world is broken: {dead or 'a collective was broken off'}. %distributed heal replaces dead ranks "
+                "and forms it anew; the other ranks keep their variables."
             )
 
     # Values.
@@ -494,21 +334,18 @@ class Cluster:
 
     def _ask_all(
         self, order: dict[str, Any], ranks: Sequence[int] | int | None, buffers: Sequence[Any] = ()
-    ) -> dict[int, Future[tuple[dict[str, Any], list[Any]]]]:
+    ) -> dict[int, Answer]:
         chosen = self.choose_ranks(ranks)
-        if self._monitor.state != "broken":
-            self._refuse_if_unable(chosen)
-        assert self._lifeline is not None
-        alive = [rank for rank in chosen if self._monitor.ranks[rank].dead is None]
-        return {rank: self._lifeline.ask(self._monitor.ranks[rank].uuid, order, buffers) for rank in alive}
+        # What the living ranks of a broken world hold can still be fetched.
+        living = self._up() if self.state == "broken" else self._refuse_if_unable(chosen)
+        return living.ask(chosen, order, buffers)
 
-    def _answer(self, rank: int, answer: Future[tuple[dict[str, Any], list[Any]]], name: str) -> list[Any]:
+    def _answer(self, rank: int, answer: Answer, name: str) -> list[Any]:
         try:
             header, buffers = answer.result()
         except ConnectionError:
-            raise WorldBroken(
-                f"rank {rank} ended meanwhile: {self._monitor.ranks[rank].dead or 'its connection closed'}."
-            ) from None
+            cause = self.snapshot.ranks[rank].cause or "its connection closed"
+            raise WorldBroken(f"rank {rank} ended meanwhile: {cause}.") from None
         if "error" in header:
             kinds: dict[str, type[Exception]] = {"CannotTravel": CannotTravel, "NameError": UsageError}
             raise kinds.get(header["kind"], CannotTravel)(f"rank {rank}: {name}: {header['error']}")
@@ -527,20 +364,19 @@ class Cluster:
         return header.get("found") if header else None
 
     def _ask_one(self, order: dict[str, Any], within: float = 1.0) -> dict[str, Any] | None:
-        rank = next((rank for rank in self._monitor.alive() if rank.ready), None)
-        if rank is None or self._lifeline is None or self._monitor.state == "down":
+        ranks = self._ranks
+        rank = next((rank for rank in ranks.monitor.alive() if rank.ready), None) if ranks is not None else None
+        if ranks is None or rank is None:
             return None
         try:
-            return self._lifeline.ask(rank.uuid, order).result(within)[0]
+            return ranks.lifeline.ask(rank.uuid, order).result(within)[0]
         except (TimeoutError, ConnectionError):
             return None
 
     @property
     def connection_file(self) -> Path:
         """ipyparallel's client connection file: ``ipyparallel.Client(str(cluster.connection_file))``."""
-        if self._host is None or self._monitor.state == "down":
-            raise NoCluster("nothing is up. Start a cluster with %distributed up.")
-        return self._host.connection_file
+        return self._up().host.connection_file
 
     @property
     def client(self) -> Any:
@@ -550,8 +386,8 @@ class Cluster:
 
             client = ipyparallel.Client(str(self.connection_file))
             # An engine counts as registered after a heartbeat; ours are up already, so this is at most a second or two.
-            deadline = time.monotonic() + 10
-            while len(client.ids) < len(self._monitor.alive()) and time.monotonic() < deadline:
+            deadline, alive = time.monotonic() + 10, self._up().monitor.alive()
+            while len(client.ids) < len(alive) and time.monotonic() < deadline:
                 time.sleep(0.02)
             self._client = client
         return self._client
@@ -563,14 +399,14 @@ class Cluster:
         return status_text(self.snapshot)
 
     def __repr__(self) -> str:
-        if self._monitor.state == "down":
+        if self._ranks is None:
             return f"<Cluster {self.name!r}: down>"
         return self.status()
 
     def _repr_html_(self) -> str | None:
         from allranks_widgets import status_html
 
-        return status_html(self.snapshot) if self._monitor.state != "down" else None
+        return status_html(self.snapshot) if self._ranks is not None else None
 
 
 def _hosts(

@@ -13,10 +13,11 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from . import look, values
+from . import carry, look, values
 from .cell import CellRecorder
 from .config import RankConfig
 from .ledger import Ledger, Record
@@ -105,7 +106,7 @@ class Agent:
 
     def _obey(self, header: Header, buffers: Sequence[Any]) -> None:
         order = getattr(self, f"_do_{header['do']}")
-        in_main = header["do"] in ("form", "push", "pull", "dump")
+        in_main = header["do"] in ("form", "push", "pull", "save", "load", "replay")
         question = header.get("ask")
 
         def carry_out() -> None:
@@ -145,19 +146,18 @@ class Agent:
             value = getattr(value, part)
         return {}, values.pack(value)
 
-    def _do_dump(self, _header: Header, _: Sequence[Any]) -> tuple[Header, list[Any]]:
-        """The user's variables that can travel, for a rank that lost its own; the names of the others beside them."""
-        hidden = self.shell.user_ns_hidden
-        whole, left = {}, []
-        for name, value in list(self.user_ns.items()):
-            if name.startswith("_") or name in hidden or name in ("mx", "world", "rank", "size", "In", "Out"):
-                continue
-            try:
-                values.pack(value, for_rank=True)
-                whole[name] = value
-            except values.CannotTravel:
-                left.append(name)
-        return {"left": left}, values.pack(whole, for_rank=True)
+    def _do_save(self, header: Header, _: Sequence[Any]) -> tuple[Header, list[Any]]:
+        """Write the user's variables to a file of the cluster's, for a process that takes over."""
+        variables = carry.user_variables(self.user_ns, self.shell.user_ns_hidden)
+        return {"left": carry.save(Path(header["path"]), variables)}, []
+
+    def _do_load(self, header: Header, _: Sequence[Any]) -> tuple[Header, list[Any]]:
+        """Take over the variables in a file that `save` wrote."""
+        path = Path(header["path"])
+        self.user_ns.update(carry.load(path))
+        if not header.get("keep"):
+            path.unlink()
+        return {}, []
 
     def _do_interrupt(self, header: Header, _: Sequence[Any]) -> tuple[Header, list[Any]]:
         """Stop a cell: a blocked collective is broken where that is possible, Python code gets a SIGINT.
@@ -177,6 +177,15 @@ class Agent:
         if self.cell.running and header["cell"] == self.cell.number:
             self._free()
         return {}, []
+
+    def _do_records(self, header: Header, _: Sequence[Any]) -> tuple[Header, list[Any]]:
+        """The collectives this rank asked for after number `after`."""
+        return {"records": [list(record) for record in self.ledger.since(header["after"])]}, []
+
+    def _do_replay(self, header: Header, _: Sequence[Any]) -> tuple[Header, list[Any]]:
+        """Enter collectives this rank missed, with zeros, so that those blocked in them return."""
+        self.ledger.replay(header["records"])
+        return {"seq": self.ledger.seq}, []
 
     def _do_refuse(self, header: Header, _: Sequence[Any]) -> tuple[Header, list[Any]]:
         """The world is broken elsewhere: enter no more collectives in it."""
@@ -261,7 +270,7 @@ class Agent:
     _alive_at = 0.0
 
     def _state(self) -> Header:
-        state: Header = {"running": self.cell.running, "cell": self.cell.number}
+        state: Header = {"running": self.cell.running, "cell": self.cell.number, "seq": self.ledger.seq}
         if self.cell.running:
             frame = self.user_frame()
             if frame is not None:

@@ -59,6 +59,21 @@ class CellRecorder:
         }
         self.outlet.rich("error", self._error)
 
+    def note_error(self, error: BaseException) -> None:
+        """The cell raised `error`, which IPython may have printed only (a UsageError, an ExceptionGroup)."""
+        if self._error is None:
+            try:
+                message = str(error)
+            except Exception:
+                message = ""
+            self._error = {
+                "ename": type(error).__name__,
+                "evalue": message,
+                "traceback": [],
+                "line": None,
+                "collective": self._agent.current_collective(),
+            }
+
     def end(self, value: Any, wants_value: bool) -> None:
         """Called in the main thread when the cell is over."""
         self.outlet.end()
@@ -69,6 +84,9 @@ class CellRecorder:
                 buffers = values.pack(value)
             except values.CannotTravel as error:
                 final["no_value"] = str(error)
+            except KeyboardInterrupt:  # packing evaluates arrays, and so may wait for other ranks
+                final["no_value"] = "it was interrupted while its value was computed"
+        final["at_seq"] = self._agent.ledger.seq
         final |= {"lines": self.outlet.lines, "bytes": self.outlet.nbytes, "cut": self.outlet.cut}
         self._final = (final, buffers)
         self.running = False

@@ -5,6 +5,7 @@ Cells of plain ipyparallel (``%px``) keep ipyparallel's own way out.
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
@@ -29,6 +30,9 @@ EXIT = os._exit
 INPUT_REFUSED = (
     "input() cannot ask on a rank: it has no keyboard. Ask in the notebook and send the answer with "
     "`%distributed push NAME` (or cluster.push)."
+)
+EXIT_REFUSED = (
+    "exit() would end this rank's process and break the world. `%distributed down` (or cluster.down()) ends all ranks."
 )
 
 
@@ -165,6 +169,8 @@ def _divert_cells(kernel: Any, agent: Agent) -> None:
             lines = traceback.format_exc().splitlines()
             cell.error({"ename": type(error).__name__, "evalue": str(error), "traceback": lines}, None)
         finally:
+            if (error := last.pop("error", None)) is not None:
+                cell.note_error(error)
             cell.end(last.pop("value", None), ours.get("value", False))
 
     def apply_request(stream: Any, ident: Any, parent: dict[str, Any]) -> Any:
@@ -175,7 +181,11 @@ def _divert_cells(kernel: Any, agent: Agent) -> None:
             RankStream.elsewhere = False
 
     def keep_value(result: Any) -> None:
-        last["value"] = result.result
+        last["value"], last["error"] = result.result, result.error_before_exec or result.error_in_exec
+
+    def refuse_exit() -> None:
+        __tracebackhide__ = True
+        raise RuntimeError(EXIT_REFUSED)
 
     def refuse_input(*_: Any, **__: Any) -> str:
         __tracebackhide__ = True
@@ -183,6 +193,7 @@ def _divert_cells(kernel: Any, agent: Agent) -> None:
 
     handlers["execute_request"], handlers["apply_request"] = execute_request, apply_request
     shell.events.register("post_run_cell", keep_value)
+    shell.ask_exit = refuse_exit
     shell.compile.get_code_name = _file_name
     kernel.raw_input = kernel.getpass = refuse_input
     _look_without_evaluating(shell, agent)

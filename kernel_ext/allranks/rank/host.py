@@ -203,7 +203,9 @@ class HostProcess:
         kind, _, number = name.partition(" ")
         path = self._directory / (f"rank-{number}/rank.log" if kind == "rank" else f"{kind}.log")
         try:
-            return path.read_text(errors="replace")[-LAST_WORDS:].strip()
+            text = path.read_text(errors="replace")
+            crash = text.rfind("Fatal Python error")  # all threads' stacks follow it
+            return (text[-LAST_WORDS:] if crash < 0 else text[crash : crash + LAST_WORDS]).strip()
         except OSError:
             return ""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 OPERATIONS = ("all_sum", "all_max", "all_min", "all_gather", "sum_scatter", "send", "recv", "recv_like")
@@ -51,6 +51,23 @@ class Ledger:
     def last(self) -> Record | None:
         """The newest record, with sizes worked out."""
         return _record(*self._records[-1]) if self._records else None
+
+    def since(self, seq: int) -> list[Record]:
+        """The records after number `seq`, oldest first, as far as they are kept."""
+        return [_record(*record) for record in list(self._records) if record[0] > seq]
+
+    def replay(self, records: Sequence[Sequence[Any]]) -> None:
+        """Enter these collectives (of another rank's ledger) with zeros; their results are thrown away.
+
+        Reductions and gathers only: what a ``send`` or ``recv`` wants from whom cannot be made up.
+        """
+        import mlx.core as mx
+
+        for _seq, op, shape, dtype, *_ in records:
+            if op not in ("all_sum", "all_max", "all_min", "all_gather", "sum_scatter"):
+                raise RuntimeError(f"a {op} cannot be entered in another rank's place")
+            zeros = mx.zeros(shape, getattr(mx, dtype))
+            mx.eval(getattr(mx.distributed, op)(zeros))
 
     def _recorded(self, op: str, function: Callable[..., Any]) -> Callable[..., Any]:
         records = self._records

@@ -135,6 +135,7 @@ class Outlet:
                 self._told_lines, self._told_bytes = self._cut_lines, self._cut_bytes
             self._pending.extend(self._tail)
             self._tail.clear()
+            self._tail_bytes = 0
 
     def take(self) -> tuple[list[Item], dict[str, str] | None]:
         """The items since the last call, and the unfinished lines where those changed (None where not)."""

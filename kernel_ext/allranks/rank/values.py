@@ -33,13 +33,11 @@ def pack(value: Any, *, for_rank: bool = False) -> list[Any]:
         pickler = _Pickler(stream, protocol=5, buffer_callback=lambda buffer: buffers.append(buffer.raw()))
         pickler.for_rank = for_rank
         pickler.dump(value)
-    except (pickle.PicklingError, TypeError, AttributeError, NotImplementedError, ValueError) as error:
+    except Exception as error:  # an object's own __reduce__ may raise anything
         raise CannotTravel(
             f"a value of type {type(value).__name__} cannot travel between processes ({_reason(error)}). "
             "Arrays, numbers, strings, and lists, dicts and dataclasses of them can."
         ) from None
-    except RecursionError:
-        raise CannotTravel(f"a value of type {type(value).__name__} is nested too deeply to travel.") from None
     return [stream.getvalue(), *buffers]
 
 
@@ -101,5 +99,6 @@ def _array_from_buffer(name: str, shape: tuple[int, ...], buffer: Any) -> Any:
     import numpy as np
 
     plain = np.frombuffer(buffer, dtype="uint16" if name == "bfloat16" else name).reshape(shape)
-    array = mx.array(plain)
+    # MLX would make float32 of numpy's float64 unless told not to.
+    array = mx.array(plain, dtype=mx.float64) if name == "float64" else mx.array(plain)
     return array.view(mx.bfloat16) if name == "bfloat16" else array

@@ -1,0 +1,141 @@
+"""Change who is in the world without losing what the ranks hold: heal, resize, rewire.
+
+In place where the backend allows it: the processes that stay keep every variable untouched. Elsewhere the namespaces
+are saved to the cluster's private folder, the processes started again, and the namespaces loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from allranks_backends._plan import rank_label
+
+from ._ranks import Answer, Ranks
+from .errors import Busy, CannotStart
+
+QUIET_WITHIN = 3.0
+"""Seconds running cells get to end before nothing is changed."""
+SAVE_WITHIN = 600.0
+"""Seconds a rank gets to write its namespace."""
+
+
+def heal(ranks: Ranks, source: int | None) -> str:
+    """Replace dead ranks; with `source`, by copies of that rank. Returns what was kept and what was lost."""
+    monitor = ranks.monitor
+    dead = [rank.rank for rank in monitor.ranks if rank.dead]
+    kept = [rank.rank for rank in monitor.ranks if not rank.dead]
+    assert ranks.plan is not None
+    if ranks.backend.reform == "in place":
+        _quiet(ranks)
+        ranks.plan_next(ranks.hosts, ranks.plan.backend)
+        ranks.launch(dead)
+        ranks.form()
+        told = [f"{rank_label(kept)} kept every variable"] if kept else []
+    else:
+        ranks.interrupt()
+        told = _restart(ranks, len(ranks.hosts), ranks.plan.backend, kept)
+    if dead:
+        told.append(f"{rank_label(dead)} started empty" if source is None else _copy(ranks, source, dead))
+    return f"The world is whole again (epoch {monitor.epoch}): {'; '.join(told)}."
+
+
+def resize(ranks: Ranks, size: int) -> str:
+    """Grow or shrink the world; the ranks that stay keep their variables."""
+    assert ranks.plan is not None
+    before = len(ranks.hosts)
+    _quiet(ranks)
+    hosts = [*ranks.hosts, *[ranks.hosts[-1]] * (size - before)][:size]
+    if ranks.backend.reform == "in place":
+        ranks.plan_next(hosts, ranks.plan.backend)
+        if size < before:
+            ranks.stop_ranks(range(size, before))
+            ranks.monitor.truncate(size)
+        else:
+            ranks.launch(range(before, size))
+        ranks.form()
+        told = [f"{rank_label(list(range(min(size, before))))} kept every variable"]
+    else:
+        ranks.hosts = hosts
+        told = _restart(ranks, size, ranks.plan.backend, list(range(min(size, before))))
+    if size > before:
+        told.append(f"{rank_label(list(range(before, size)))} started empty")
+    return f"The world has {size} ranks now (epoch {ranks.monitor.epoch}): {'; '.join(told)}."
+
+
+def rewire(ranks: Ranks, backend: str, connections: int) -> str:
+    """The same ranks over another backend, or with another number of connections."""
+    assert ranks.plan is not None
+    _quiet(ranks)
+    ranks.settings.connections = connections
+    if ranks.plan.backend == backend and ranks.backend.reform == "in place":
+        ranks.form_anew()
+        told = ["every rank kept its variables"]
+    else:
+        told = _restart(ranks, len(ranks.hosts), backend, list(range(len(ranks.hosts))))
+    return f"The world runs on {backend} now (epoch {ranks.monitor.epoch}): {'; '.join(told)}."
+
+
+def _quiet(ranks: Ranks) -> None:
+    """Stop what runs; raises Busy where that cannot be done."""
+    monitor = ranks.monitor
+    everybody = range(len(monitor.ranks))
+    ranks.interrupt()
+    if not monitor.wait(lambda: not monitor.busy(everybody), QUIET_WITHIN):
+        busy = rank_label([rank.rank for rank in monitor.busy(everybody)])
+        raise Busy(
+            f"{busy} cannot be interrupted, so nothing was changed. %distributed status says where; "
+            "%distributed down and up start over."
+        )
+
+
+def _restart(ranks: Ranks, size: int, backend: str, kept: Sequence[int]) -> list[str]:
+    """Start all processes again, with the namespaces of `kept` carried over on local disk."""
+    monitor = ranks.monitor
+    everybody = list(range(len(monitor.ranks)))
+    folder = ranks.host.directory / "carried"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    saves = {
+        number: ranks.ask([number], {"do": "save", "path": str(folder / str(number))}).get(number) for number in kept
+    }
+    left = {number: _names_left(answer, number) for number, answer in saves.items()}
+    ranks.stop_ranks(everybody)
+    monitor.truncate(0)
+    ranks.plan_next(ranks.hosts[:size], backend)
+    ranks.launch(range(size))
+    ranks.form()
+    loads = {number: ranks.ask([number], {"do": "load", "path": str(folder / str(number))}) for number in kept}
+    for answers in loads.values():
+        for number, answer in answers.items():
+            _names_left(answer, number)
+    lost: dict[str, list[int]] = {}
+    for number in kept:
+        lost.setdefault(", ".join(left[number]), []).append(number)
+    return [
+        f"{rank_label(numbers)} kept every variable over a restart of the process"
+        + (f", except {names}, which cannot travel" if names else "")
+        for names, numbers in lost.items()
+    ]
+
+
+def _names_left(answer: Answer | None, number: int) -> list[str]:
+    """Names a rank could not save or load; raises CannotStart if it could do neither at all."""
+    if answer is None:
+        return []
+    try:
+        header, _ = answer.result(SAVE_WITHIN)
+    except (TimeoutError, ConnectionError):
+        raise CannotStart(f"rank {number} did not hand over its variables; nothing was changed.") from None
+    if "error" in header:
+        raise CannotStart(f"rank {number} could not hand over its variables: {header['error']}")
+    return list(header.get("left", []))
+
+
+def _copy(ranks: Ranks, source: int, targets: Sequence[int]) -> str:
+    """Give `targets` the variables of `source`."""
+    path = str(ranks.host.directory / "copied")
+    left = _names_left(ranks.ask([source], {"do": "save", "path": path})[source], source)
+    for number, answer in ranks.ask(targets, {"do": "load", "path": path, "keep": True}).items():
+        _names_left(answer, number)
+    (ranks.host.directory / "copied").unlink(missing_ok=True)
+    except_for = f" except {', '.join(left)}, which cannot travel" if left else ""
+    return f"{rank_label(list(targets))} got the variables of rank {source}{except_for}"

@@ -1,0 +1,261 @@
+"""The living processes of one cluster, and the epochs of the world they form."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+import psutil
+
+from allranks_backends._backend import Backend, BackendError, get_backend
+from allranks_backends._plan import Host, WorldPlan, rank_label
+from allranks_backends.mpi import find_mpirun
+
+from . import _world
+from ._engines import LocalHost, ended_because, rank_settings
+from ._lifeline import Lifeline
+from ._monitor import Monitor, Rank
+from .errors import CannotStart
+
+START_WITHIN = 60.0
+"""Seconds a rank's process gets to come up."""
+END_WITHIN = 6.0
+"""Seconds the processes of the world before get to end in a restart."""
+
+Answer = Future[tuple[dict[str, Any], list[Any]]]
+
+
+@dataclass
+class Settings:
+    """What the user asked for, the same for every rank."""
+
+    name: str
+    python: str
+    cwd: str
+    env: Mapping[str, str]
+    mpi_args: Sequence[str] = ()
+    connections: int = 1
+    keep: bool = False
+    token: str = field(default_factory=lambda: secrets.token_hex(32))
+
+
+class Ranks:
+    """Processes on their hosts, their lifeline, and the monitor that knows them."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.monitor = Monitor(settings.name)
+        self.plan: WorldPlan | None = None
+        self.hosts: list[Host] = []
+        self._launcher: int | None = None
+        self.lifeline = Lifeline(
+            "127.0.0.1", settings.token, on_message=self.monitor.heard, on_gone=self._on_disconnect
+        )
+        self.monitor.acknowledge = self._acknowledge
+        self.host = LocalHost(settings.name, keep=settings.keep, python=settings.python, on_event=self._on_host_event)
+        self._at_exit = weakref.finalize(self, _end, self.lifeline, None if settings.keep else self.host)
+        self.lifeline.connect_engines(self.host.client_info)
+
+    def _acknowledge(self, uuid: str, cell: int) -> None:
+        self.lifeline.tell(uuid, {"do": "acknowledge", "cell": cell})
+
+    # Start and end.
+
+    def start(self, hosts: Sequence[Host], backend: str) -> None:
+        """Start one rank for each of `hosts` and form the world. Raises CannotStart."""
+        self.plan_next(hosts, backend)
+        self.launch(range(len(hosts)))
+        self.form()
+
+    def plan_next(self, hosts: Sequence[Host], backend: str) -> WorldPlan:
+        """The next epoch's plan, over one rank for each of `hosts`. Raises CannotStart."""
+        runtime, connections = get_backend(backend), self.settings.connections
+        epoch = self.plan.epoch + 1 if self.plan is not None else 1
+        try:
+            plan = runtime.plan(_world.place(hosts, runtime, connections), epoch=epoch, connections=connections)
+        except BackendError as error:
+            raise CannotStart(str(error)) from None
+        self.plan, self.hosts = plan, list(hosts)
+        self.monitor.backend = plan.backend
+        return plan
+
+    def launch(self, numbers: Sequence[int]) -> None:
+        """Start new processes for these ranks of the plan, in place of any they had."""
+        assert self.plan is not None
+        settings = [self._rank_settings(number) for number in numbers]
+        for each in settings:
+            self.monitor.put(Rank(each["rank"], each["host"], each["uuid"]))
+        if self.host.ended is not None:  # before there was a rank to tell of
+            self._on_host_event(self.host.ended)
+        backend: Any = get_backend(self.plan.backend)
+        if backend.launcher == "mpirun":
+            self._launch_mpi(backend, settings)
+        else:
+            self.host.start(settings)
+
+    def _rank_settings(self, number: int) -> dict[str, Any]:
+        assert self.plan is not None
+        shared = self.settings
+        return rank_settings(
+            self.host,
+            number,
+            token=shared.token,
+            lifeline_url=self.lifeline.url,
+            lifeline_key=self.lifeline.key,
+            backend=self.plan.backend,
+            cwd=shared.cwd,
+            env=dict(shared.env),
+            keep=shared.keep,
+        )
+
+    def _launch_mpi(self, backend: Any, settings: Sequence[Mapping[str, Any]]) -> None:
+        as_root = os.geteuid() == 0
+        command = backend.command(
+            self.plan,
+            mpirun=find_mpirun(),
+            python_args=[self.settings.python, "-m", "allranks.rank", "--join", "{join}"],
+            mpi_args=self.settings.mpi_args,
+            as_root=as_root,
+            cores=os.cpu_count() or 1,
+        )
+        self.host.launch(command, backend.launcher_env(as_root=as_root), settings)
+
+    def form(self) -> None:
+        """Have all ranks join the planned epoch; new ones are waited for. Raises CannotStart."""
+        assert self.plan is not None
+        self.wait_for("connected", lambda rank: rank.connected)
+        _world.form(self.plan, self.backend, self.monitor, self.lifeline)
+        self.wait_for("ready", lambda rank: rank.ready)
+
+    def form_anew(self) -> None:
+        """A new epoch over the same ranks, in place."""
+        assert self.plan is not None
+        self.plan_next(self.hosts, self.plan.backend)
+        self.form()
+
+    def stop_ranks(self, numbers: Sequence[int]) -> None:
+        """End these ranks' processes and wait until they are gone; the monitor forgets their deaths."""
+        assert self.plan is not None
+        pids = [pid for number in numbers if (pid := self.monitor.ranks[number].pid) is not None]
+        for number in numbers:
+            self.monitor.ranks[number].pid = None  # what is told of this process from now on is no news
+        if self.backend.launcher == "mpirun":
+            launcher, self._launcher = self._launcher, None
+            self.host.signal(launcher or 0, _SIGTERM)
+        for pid in pids if self.backend.launcher != "mpirun" else ():
+            self.host.signal(pid, _SIGTERM)
+        processes = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
+        _, alive = psutil.wait_procs(processes, END_WITHIN)
+        for process in alive:  # one that is stopped or deep in C does not hear SIGTERM
+            process.kill()
+
+    def end(self) -> None:
+        """End every process and remove every file."""
+        self.monitor.state = "down"
+        self._at_exit.detach()
+        _end(self.lifeline, self.host)
+
+    @property
+    def backend(self) -> Backend:
+        assert self.plan is not None
+        return get_backend(self.plan.backend)
+
+    # Waiting and asking.
+
+    def wait_for(self, what: str, condition: Callable[[Rank], bool]) -> None:
+        """Wait until `condition` holds for every rank. Raises CannotStart with what they died of."""
+        monitor = self.monitor
+
+        def settled() -> bool:
+            return any(rank.dead for rank in monitor.ranks) or all(condition(rank) for rank in monitor.ranks)
+
+        monitor.wait(settled, START_WITHIN)
+        if dead := [rank for rank in monitor.ranks if rank.dead]:
+            causes: dict[str, list[int]] = {}
+            for rank in dead:
+                causes.setdefault(rank.dead or "", []).append(rank.rank)
+            listing = "; ".join(f"{rank_label(ranks)} {cause}" for cause, ranks in causes.items())
+            raise CannotStart(f"the ranks did not start: {listing}{self._host_log()}")
+        if missing := [rank.rank for rank in monitor.ranks if not condition(rank)]:
+            raise CannotStart(f"{rank_label(missing)} did not get {what} in {START_WITHIN:g} s.{self._host_log()}")
+
+    def _host_log(self) -> str:
+        log = self.host.log()
+        return f"\n{log}" if log else ""
+
+    def ask(self, numbers: Sequence[int], order: dict[str, Any], buffers: Sequence[Any] = ()) -> dict[int, Answer]:
+        """Ask those of the ranks that live."""
+        ranks = [self.monitor.ranks[number] for number in numbers]
+        return {rank.rank: self.lifeline.ask(rank.uuid, order, buffers) for rank in ranks if rank.dead is None}
+
+    def interrupt(self) -> None:
+        """Stop every cell that runs."""
+        for rank in self.monitor.busy(range(len(self.monitor.ranks))):
+            self.lifeline.tell(rank.uuid, {"do": "interrupt", "cell": rank.cell})
+
+    # News from the processes.
+
+    def _on_host_event(self, event: Mapping[str, Any]) -> None:
+        if event["event"] == "started":
+            self.monitor.ranks[event["rank"]].pid = event["pid"]
+        elif event["event"] == "launched":
+            self._launcher = event["pid"]
+        elif event["event"] == "ended":
+            self._on_ended(event)
+        elif event["event"] == "host gone":
+            how = f"ended with the host process ({self.settings.python}), which {ended_because(event)}"
+            for rank in self.monitor.alive():
+                self.monitor.died(rank.rank, how)
+
+    def _on_ended(self, event: Mapping[str, Any]) -> None:
+        kind, _, number = event["name"].partition(" ")
+        if kind == "rank":
+            # A process that was replaced meanwhile is nobody's rank any more.
+            if int(number) < len(self.monitor.ranks) and self.monitor.ranks[int(number)].pid == event["pid"]:
+                self._rank_died(int(number), ended_because(event))
+        elif kind == "launcher" and event["pid"] == self._launcher:
+            said = "\n".join(line for line in event.get("log", "").splitlines() if line.strip("-"))
+            how = f"ended by mpirun, which {ended_because({**event, 'log': ''})}" + (f":\n{said}" if said else "")
+            for rank in self.monitor.alive():
+                self.monitor.died(rank.rank, how)
+        elif kind == "controller":
+            for rank in self.monitor.alive():
+                self.monitor.died(rank.rank, f"cannot be reached: ipyparallel's controller {ended_because(event)}")
+
+    def _rank_died(self, number: int, cause: str) -> None:
+        self.monitor.died(number, cause)
+        because = f"the world is broken: rank {number} is dead. %distributed heal replaces it"
+        for rank in self.monitor.alive():
+            self.lifeline.tell(rank.uuid, {"do": "refuse", "because": because})
+
+    def _on_disconnect(self, uuid: str) -> None:
+        """A rank's connection closed. Its parent tells how it ended; a rank of mpirun has a parent that does not."""
+        self.monitor.disconnected(uuid)
+        rank = next((rank for rank in self.monitor.ranks if rank.uuid == uuid), None)
+        if rank is not None and rank.pid and self.plan is not None and self.backend.launcher == "mpirun":
+            threading.Thread(target=self._watch_end, args=(rank, rank.pid), daemon=True).start()
+
+    def _watch_end(self, rank: Rank, pid: int) -> None:
+        try:
+            psutil.Process(pid).wait(2.0)
+        except psutil.NoSuchProcess:
+            pass
+        except psutil.TimeoutExpired:
+            return
+        if self.monitor.ranks[rank.rank] is rank and rank.pid == pid:
+            self._rank_died(rank.rank, "its process ended (mpirun does not say how)")
+
+
+_SIGTERM = 15
+
+
+def _end(lifeline: Lifeline, host: LocalHost | None) -> None:
+    lifeline.close()
+    if host is not None:
+        host.end()

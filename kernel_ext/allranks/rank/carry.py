@@ -1,0 +1,55 @@
+"""Save the user's variables of this rank to a private file, and load them in another process."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from . import values
+
+OURS = frozenset({"mx", "world", "rank", "size", "In", "Out", "exit", "quit", "get_ipython", "open"})
+_LENGTH = struct.Struct("<Q")
+
+
+def user_variables(user_ns: Mapping[str, Any], hidden: Mapping[str, Any]) -> dict[str, Any]:
+    """What the user made: no underscored names, nothing IPython put there, not what every rank starts with."""
+    return {
+        name: value
+        for name, value in list(user_ns.items())
+        if not name.startswith("_") and name not in OURS and not (name in hidden and hidden[name] is value)
+    }
+
+
+def save(path: Path, variables: Mapping[str, Any]) -> list[str]:
+    """Write what can travel (0600); returns the names that cannot. Objects shared by several names stay shared."""
+    whole, left = dict(variables), []
+    try:
+        buffers = values.pack(whole, for_rank=True)
+    except values.CannotTravel:
+        for name, value in variables.items():
+            try:
+                values.pack(value, for_rank=True)
+            except values.CannotTravel:
+                left.append(name)
+                del whole[name]
+        buffers = values.pack(whole, for_rank=True)
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        for buffer in buffers:
+            view = memoryview(buffer).cast("B")
+            file.write(_LENGTH.pack(view.nbytes))
+            file.write(view)
+    return left
+
+
+def load(path: Path) -> dict[str, Any]:
+    """Read what `save` wrote."""
+    buffers: list[bytes] = []
+    with open(path, "rb") as file:
+        while head := file.read(_LENGTH.size):
+            buffers.append(file.read(_LENGTH.unpack(head)[0]))
+    loaded = values.unpack(buffers)
+    assert isinstance(loaded, dict)
+    return loaded

@@ -1,0 +1,114 @@
+"""The ledger: every collective the user's code asked for, numbered, with its size and the user's own line."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import mlx.core as mx
+import pytest
+
+from allranks.rank.ledger import OPERATIONS, Ledger, Record
+
+
+@pytest.fixture
+def distributed() -> Any:
+    """Stands where ``mx.distributed`` does, so that this process keeps its own: the functions are MLX's."""
+    return types.SimpleNamespace(**{name: getattr(mx.distributed, name) for name in OPERATIONS})
+
+
+@pytest.fixture
+def user_ns(distributed: Any) -> dict[str, Any]:
+    return {"mx": mx, "distributed": distributed, "__name__": "__main__"}
+
+
+@pytest.fixture
+def ledger(distributed: Any, user_ns: dict[str, Any]) -> Ledger:
+    ledger = Ledger(keep=10)
+    ledger.install(distributed, user_ns)
+    return ledger
+
+
+def run(code: str, user_ns: dict[str, Any]) -> None:
+    exec(compile(code, "<cell>", "exec"), user_ns)
+
+
+def last(ledger: Ledger) -> Record:
+    record = ledger.last()
+    assert record is not None
+    return record
+
+
+def test_nothing_is_recorded_before_the_first_collective(ledger: Ledger) -> None:
+    assert ledger.last() is None and ledger.seq == 0
+
+
+def test_a_collective_is_recorded_with_its_size_and_line(ledger: Ledger, user_ns: dict[str, Any]) -> None:
+    run("x = mx.ones((10, 5), mx.float16)\n\ny = distributed.all_sum(x)", user_ns)
+    assert last(ledger) == Record(1, "all_sum", (10, 5), "float16", 100, "<cell>", 3)
+    assert user_ns["y"].tolist() == [[1.0] * 5] * 10
+
+
+@pytest.mark.parametrize("op", ["all_sum", "all_max", "all_min", "all_gather", "sum_scatter"])
+def test_every_operation_is_recorded_by_its_name(op: str, ledger: Ledger, user_ns: dict[str, Any]) -> None:
+    run(f"distributed.{op}(mx.ones(4))", user_ns)
+    assert last(ledger)[:5] == (1, op, (4,), "float32", 16)
+
+
+def test_the_line_is_the_users_also_where_a_library_makes_the_call(ledger: Ledger, user_ns: dict[str, Any]) -> None:
+    library: dict[str, Any] = {"distributed": user_ns["distributed"]}
+    exec(compile("\n\n\n\ndef average(x):\n    return distributed.all_sum(x) / 2", "<library>", "exec"), library)
+    run("average = None", user_ns)
+    user_ns["average"] = library["average"]
+    run("x = mx.ones(3)\naverage(x)", user_ns)
+    assert last(ledger)[5:] == ("<cell>", 2)
+
+
+def test_a_pending_array_is_not_evaluated_by_being_recorded(ledger: Ledger, user_ns: dict[str, Any]) -> None:
+    class Pending:
+        shape = (2, 2)
+        dtype = mx.float32
+
+        def __repr__(self) -> str:
+            raise AssertionError("it was looked at")
+
+        __iter__ = item = tolist = __repr__
+
+    user_ns["pending"] = Pending()
+    with pytest.raises((TypeError, ValueError)):  # MLX's own: that is no array
+        run("distributed.all_sum(pending)", user_ns)
+    assert last(ledger)[:5] == (1, "all_sum", (2, 2), "float32", 16)
+
+
+def test_what_mlx_refuses_raises_as_it_would_without_the_ledger(ledger: Ledger, user_ns: dict[str, Any]) -> None:
+    for function in (mx.distributed.all_sum, user_ns["distributed"].all_sum):
+        user_ns["function"] = function
+        with pytest.raises(ValueError, match="Invalid type str"):
+            run("function('text')", user_ns)
+    with pytest.raises(ValueError, match="ingleton"):
+        run("distributed.send(mx.ones(1), 0)", user_ns)
+    assert last(ledger).op == "send"
+
+
+def test_numbers_go_on_when_old_records_are_dropped(ledger: Ledger, user_ns: dict[str, Any]) -> None:
+    run("for i in range(25):\n    distributed.all_sum(mx.ones(i + 1))", user_ns)
+    assert ledger.seq == 25
+    assert last(ledger)[:3] == (25, "all_sum", (25,))
+
+
+def test_installing_twice_counts_once(ledger: Ledger, distributed: Any, user_ns: dict[str, Any]) -> None:
+    ledger.install(distributed, user_ns)
+    run("distributed.all_sum(mx.ones(1))", user_ns)
+    assert ledger.seq == 1
+
+
+def test_the_functions_keep_their_names_and_help(ledger: Ledger, distributed: Any) -> None:
+    for name in OPERATIONS:
+        assert getattr(distributed, name).__name__ == name
+        assert getattr(distributed, name).__doc__ == getattr(mx.distributed, name).__doc__
+
+
+def test_inside_mx_compile_a_call_is_seen_when_it_is_traced(ledger: Ledger, user_ns: dict[str, Any]) -> None:
+    run("step = mx.compile(lambda x: distributed.all_sum(x) + 1)\nfor _ in range(3):\n    y = step(mx.ones(2))", user_ns)
+    assert ledger.seq == 1
+    assert user_ns["y"].tolist() == [2.0, 2.0]

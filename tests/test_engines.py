@@ -1,0 +1,106 @@
+"""The ranks are ordinary ipyparallel engines too: a plain client reaches them, and its output goes its own way."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import ipyparallel
+import pytest
+
+from allranks import Cluster
+from tests.notebook import Notebook
+
+
+@pytest.fixture
+def client(ring2: Cluster) -> Iterator[Any]:
+    """A client that knows nothing of allranks but the connection file."""
+    client = ipyparallel.Client(str(ring2.connection_file))
+    client.wait_for_engines(2, timeout=30)
+    yield client
+    client.close()
+
+
+def test_a_plain_client_sees_one_engine_for_each_rank(client: Any) -> None:
+    assert len(client.ids) == 2
+    assert sorted(client[:].pull("rank", block=True)) == [0, 1]
+
+
+def test_both_share_one_namespace(client: Any, ring2: Cluster) -> None:
+    ring2.run("ours = 'ours', rank")
+    assert sorted(client[:].pull("ours", block=True)) == [("ours", 0), ("ours", 1)]
+    client[:].push({"theirs": 42}, block=True)
+    assert ring2.pull("theirs") == [42, 42]
+
+
+def test_a_collective_from_ipyparallel_joins_all_ranks(client: Any) -> None:
+    client[:].execute("total = mx.distributed.all_sum(mx.ones(10)).tolist()", block=True)
+    assert client[:].pull("total", block=True) == [[2.0] * 10] * 2
+
+
+def test_output_and_errors_go_ipyparallels_way(client: Any, ring2: Cluster) -> None:
+    done = client[:].execute("print('through ipyparallel', rank)\n'its value'", silent=False)
+    done.wait(30)
+    done.wait_for_output(30)
+    assert sorted(done.stdout) == ["through ipyparallel 0\n", "through ipyparallel 1\n"]
+    assert [output["data"]["text/plain"] for output in done.execute_result] == ["'its value'"] * 2
+    with pytest.raises(ipyparallel.error.CompositeError, match="ZeroDivisionError"):
+        client[:].execute("1/0", block=True)
+    # None of it turns up in the next cell of ours, and ours do not turn up there.
+    result = ring2.run("print('ours')\n'our value'")
+    assert [(rank.stdout, rank.stderr, rank.value) for rank in result.values()] == [("ours\n", "", "our value")] * 2
+    assert "".join(done.stdout).count("ours") == 0
+
+
+def test_displays_of_ipyparallel_cells_reach_its_client(client: Any) -> None:
+    done = client[0].execute("from IPython.display import HTML, display\ndisplay(HTML('<b>theirs</b>'))", silent=False)
+    done.wait(30)
+    done.wait_for_output(30)
+    assert [output["data"]["text/html"] for output in done.outputs] == ["<b>theirs</b>"]
+
+
+def test_a_load_balanced_view_works(client: Any) -> None:
+    assert client.load_balanced_view().map_sync(lambda x: x * x, range(8)) == [x * x for x in range(8)]
+
+
+def test_the_clusters_own_client_is_made_when_asked_for(ring2: Cluster) -> None:
+    assert sorted(ring2.client[:].pull("rank", block=True)) == [0, 1]
+
+
+def test_the_connection_file_is_private_and_plain_json(ring2: Cluster) -> None:
+    assert ring2.connection_file.stat().st_mode & 0o777 == 0o600
+    assert {"key", "interface", "registration", "mux"} <= json.loads(ring2.connection_file.read_text()).keys()
+
+
+def test_px_in_a_notebook_beside_our_magics(notebook: Notebook) -> None:
+    notebook.ok(
+        "import ipyparallel\n"
+        "client = ipyparallel.Client(str(allranks.current().connection_file))\n"
+        "client.wait_for_engines(4, timeout=30)\n"
+        "view = client[:]\n"
+        "view.block = True\n"
+        "view.activate()"
+    )
+    cell = notebook.ok("%px print('px', rank); total = mx.distributed.all_sum(mx.array(rank)).item()")
+    notebook.until(lambda: cell.all.count("px ") == 4, 20, lambda: cell.all)
+    assert sorted(re.findall(r"px \d", cell.all)) == [f"px {i}" for i in range(4)]
+    assert "│" not in cell.all
+    assert notebook.ok("%%distributed\ntotal").stdout == "ranks 0-3 │ 6\n"
+    both = notebook.ok("%%px\nprint('magic')\n1/1")
+    notebook.until(lambda: both.all.count("magic") == 4, 20, lambda: both.all)
+    assert "ZeroDivisionError" in notebook.run("%px 1/0").all
+    assert notebook.ok("%%distributed\n'still ours'").stdout == "ranks 0-3 │ 'still ours'\n"
+    notebook.ok("client.close()")
+
+
+@pytest.mark.mpi
+def test_mpi_ranks_obey_a_plain_client_too(mpi2: Cluster) -> None:
+    client = ipyparallel.Client(str(mpi2.connection_file))
+    try:
+        client.wait_for_engines(2, timeout=30)
+        client[:].execute("total = mx.distributed.all_sum(mx.ones(1)).item()", block=True)
+        assert client[:].pull("total", block=True) == [2.0, 2.0]
+    finally:
+        client.close()
