@@ -8,7 +8,7 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo lab test bench docs lint format clean
+.PHONY: help demo lab test bench docs notebooks lint format clean
 
 # A candidate is run, not only looked up: pyenv has names on the PATH for versions that it does not run.
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
@@ -23,14 +23,15 @@ test_EXTRAS := $(MLX),mpi,demo,lab,test
 docs_EXTRAS := docs
 
 help:
-	@echo "make demo     start four local ranks and run notebooks/quickstart.ipynb on them"
-	@echo "make lab      open that notebook in JupyterLab"
-	@echo "make test     ruff, mypy and the tests"
-	@echo "make bench    measure, and print the tables"
-	@echo "make docs     build the documentation into site/"
-	@echo "make lint     ruff and mypy alone"
-	@echo "make format   lay the code out as ruff does"
-	@echo "make clean    remove .venv and everything built"
+	@echo "make demo       start four local ranks and run notebooks/quickstart.ipynb on them"
+	@echo "make lab        open that notebook in JupyterLab"
+	@echo "make test       ruff, mypy and the tests"
+	@echo "make bench      measure, and print the tables"
+	@echo "make docs       build the documentation into site/"
+	@echo "make notebooks  run the notebooks and keep them with their outputs in docs/notebooks"
+	@echo "make lint       ruff and mypy alone"
+	@echo "make format     lay the code out as ruff does"
+	@echo "make clean      remove .venv and everything built"
 
 demo: .venv/demo.stamp
 	@$(RUN) allranks demo
@@ -51,6 +52,10 @@ docs: .venv/docs.stamp
 	@echo "allranks: building the documentation"
 	@NO_MKDOCS_2_WARNING=1 $(RUN) mkdocs build --strict --quiet
 	@echo "allranks: site/index.html"
+
+notebooks: .venv/demo.stamp
+	@echo "allranks: running the notebooks"
+	@$(BIN)/python notebooks/execute.py
 
 lint: .venv/test.stamp
 	@echo "allranks: ruff"

@@ -6,8 +6,7 @@ import os
 import secrets
 import signal
 import tempfile
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import psutil
@@ -22,7 +21,7 @@ def nothing_left() -> Iterator[None]:
 
     A termination signal is raised as SystemExit, so that everything is ended then too.
     """
-    os.environ[MARK] = secrets.token_hex(8)
+    os.environ.setdefault(MARK, secrets.token_hex(8))
     previous = signal.signal(signal.SIGTERM, _exit)
     with tempfile.TemporaryDirectory(prefix="allranks-benchmark-", ignore_cleanup_errors=True) as folder:
         # ipyparallel keeps connection files and logs in the profile, and mlx.launch leaves its in the temporary folder.
@@ -41,19 +40,24 @@ def nothing_left() -> Iterator[None]:
 
 
 def started() -> list[psutil.Process]:
-    """Every living process that carries our mark, except this one."""
+    """Every living process that a benchmark of ours started, directly or not."""
+    return carrying(os.environ[MARK])
+
+
+def carrying(mark: str) -> list[psutil.Process]:
+    """Every living process with this mark, except the calling one."""
     found = []
     for process in psutil.process_iter():
         try:
-            ours = process.environ().get(MARK) == os.environ[MARK]
-            if ours and process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE:
+            marked = process.environ().get(MARK) == mark and process.pid != os.getpid()
+            if marked and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
         except psutil.Error:  # gone meanwhile, or another user's
             continue
     return found
 
 
-def end(processes: list[psutil.Process], patience: float = 5.0) -> None:
+def end(processes: Sequence[psutil.Process], patience: float = 5.0) -> None:
     """Terminate, and kill what is still there after ``patience`` seconds."""
     for process in processes:
         _signal(process, signal.SIGTERM)
@@ -63,12 +67,10 @@ def end(processes: list[psutil.Process], patience: float = 5.0) -> None:
     psutil.wait_procs(alive, timeout=patience)
 
 
-def wait_ended(processes: list[psutil.Process], within: float = 10.0) -> None:
+def wait_ended(processes: Sequence[psutil.Process], within: float = 10.0) -> None:
     """Wait until they have ended by themselves; end those that do not."""
-    deadline = time.monotonic() + within
-    while any(process.is_running() for process in processes) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    end([process for process in processes if process.is_running()])
+    _, alive = psutil.wait_procs(processes, timeout=within)
+    end(alive)
 
 
 def _signal(process: psutil.Process, number: int) -> None:

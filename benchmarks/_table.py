@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -54,7 +55,8 @@ class Row:
 
     def as_json(self) -> dict[str, Any]:
         medians = {"ours_median": median(self.ours), "theirs_median": median(self.theirs) if self.theirs else None}
-        return {**asdict(self), **medians, "ratio": self.ratio, "spread": self.spread, "met": self.met}
+        figures = {**asdict(self), **medians, "ratio": self.ratio, "spread": self.spread, "met": self.met}
+        return {name: _without_nan(value) for name, value in figures.items()}
 
 
 @dataclass
@@ -66,6 +68,13 @@ class Table:
 
     def as_json(self) -> dict[str, Any]:
         return {**asdict(self), "rows": [row.as_json() for row in self.rows]}
+
+
+def _without_nan(value: Any) -> Any:
+    """JSON has no NaN: what is unknown is null."""
+    if isinstance(value, (list, tuple)):
+        return [_without_nan(each) for each in value]
+    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 HEAD = ("", "allranks", "compared with", "", "ratio", "of rounds", "bar", "")
@@ -100,6 +109,8 @@ def _limit(bar: Bar, unit: str) -> str:
 
 def human(value: float, unit: str) -> str:
     """``value`` with a unit a person reads: seconds as ms or microseconds, bytes as MB."""
+    if math.isnan(value):
+        return "unknown"
     match unit:
         case "s" if value < 1e-3:
             return f"{value * 1e6:.1f} us"

@@ -159,6 +159,13 @@ class Notebook:
             self.ok(f"%distributed up -n {size} --backend {backend}")
         return self
 
+    def comes_true(self, condition: str) -> None:
+        """Wait until this holds of ``now``, the snapshot of the notebook's cluster."""
+        self.ok(
+            "world = allranks.current()\n"
+            f"assert world._ranks.monitor.wait(lambda: (lambda now: {condition})(world.snapshot), 20), world.status()"
+        )
+
     def interrupt(self) -> None:
         """The stop button."""
         self.manager.interrupt_kernel()

@@ -18,6 +18,8 @@ from mlx.utils import tree_flatten
 
 import allranks
 from allranks.errors import AllranksError, Busy, CannotTravel, NoCluster, UsageError, WorldBroken
+from allranks_backends._plan import Snapshot
+from tests.waiting import comes_true, idle
 
 # Up and down.
 
@@ -138,26 +140,25 @@ def test_the_snapshot_tells_what_a_rank_is_doing(ring2: allranks.Cluster, tmp_pa
     )
     views: list[Any] = []
 
-    def told() -> bool:
-        views[:] = ring2.snapshot.ranks
+    def told(now: Snapshot) -> bool:
+        views[:] = now.ranks
         return views[0].state == "running" and views[0].line in (3, 4) and views[1].state == "waiting"
 
-    assert ring2._monitor.wait(told, 20), views
+    assert comes_true(ring2, told, 20), views
     assert views[1].doing.startswith("waiting in all_sum #") and views[1].doing.endswith("f32[3,4], line 5")
     assert "running line" in views[0].doing
     go.touch()
     assert cell.finish(20).ok
-    assert ring2._monitor.wait(lambda: all(rank.state == "idle" for rank in ring2.snapshot.ranks), 5)
+    assert idle(ring2)
 
 
 def test_memory_is_told_in_bytes(ring2: allranks.Cluster) -> None:
     ring2.run("ballast = mx.ones(10_000_000); mx.eval(ballast)")
 
-    def told() -> bool:
-        views = ring2.snapshot.ranks
-        return all((view.mlx_active or 0) >= 40_000_000 and (view.rss or 0) > 40_000_000 for view in views)
+    def told(now: Snapshot) -> bool:
+        return all((view.mlx_active or 0) >= 40_000_000 and (view.rss or 0) > 40_000_000 for view in now.ranks)
 
-    assert ring2._monitor.wait(told, 10), ring2.status()
+    assert comes_true(ring2, told, 10), ring2.status()
     ring2.run("del ballast")
 
 
@@ -175,11 +176,11 @@ def test_a_stopped_process_is_told_from_a_dead_one(ring2: allranks.Cluster) -> N
     os.kill(pid, signal.SIGSTOP)
     try:
         # It says nothing any more: the other rank's reports are the events that make this look again.
-        assert ring2._monitor.wait(lambda: ring2.snapshot.ranks[1].state == "stopped", 20)
+        assert comes_true(ring2, lambda now: now.ranks[1].state == "stopped", 20)
         assert ring2.snapshot.ranks[0].state == "idle"
     finally:
         os.kill(pid, signal.SIGCONT)
-    assert ring2._monitor.wait(lambda: ring2.snapshot.ranks[1].state == "idle", 10)
+    assert comes_true(ring2, lambda now: now.ranks[1].state == "idle", 10)
     assert ring2.run("rank")[1].value == 1
 
 
@@ -367,7 +368,7 @@ def test_death_is_known_at_once_and_the_others_keep_their_variables() -> None:
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
         # Half a second is promised; a machine that is busy with other things gets some more.
-        assert cluster._monitor.wait(lambda: cluster.snapshot.ranks[1].state == "dead", 2.0)
+        assert comes_true(cluster, lambda now: now.ranks[1].state == "dead", 2.0)
         assert cluster.snapshot.ranks[1].cause == "killed by SIGKILL"
         assert cluster.state == "broken"
         with pytest.raises(WorldBroken, match="rank 1 killed by SIGKILL"):

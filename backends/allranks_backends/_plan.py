@@ -128,6 +128,8 @@ class Collective:
     nbytes: int
     line: int | None = None
     """Line of the user's cell, 1 for its first, where the call stands."""
+    shared: bool = True
+    """Every rank of the world must enter it alike; not so for ``send``, ``recv`` and calls on a smaller group."""
 
     def __str__(self) -> str:
         """For example ``all_sum #17 f32[1000], line 5``."""

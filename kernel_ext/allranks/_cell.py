@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from allranks_backends._plan import Snapshot, rank_label
 
+from ._agreement import Agreement
 from ._fold import Block, Fold
 from ._monitor import Event, Monitor, collective
 from ._release import Release
@@ -76,8 +77,10 @@ class RankResult:
 class CellResult(Mapping[int, RankResult]):
     """What a cell did on each of its ranks; ``result[2].error``, ``result.values_by_rank()``."""
 
-    def __init__(self, cell: int, ranks: Mapping[int, RankResult], seconds: float) -> None:
+    def __init__(self, cell: int, ranks: Mapping[int, RankResult], seconds: float, mismatch: str | None = None) -> None:
         self.cell, self.seconds = cell, seconds
+        self.mismatch = mismatch
+        """The first collective on which the ranks disagreed (its result is garbage), in words."""
         self._ranks = dict(ranks)
 
     @property
@@ -143,11 +146,19 @@ class Cell:
         screen: Screen | None = None,
         want_values: bool = False,
         max_output: int | None = None,
+        check: str = "warn",
+        ordered: bool = False,
         on_end: Callable[[Cell], str | None] = lambda _cell: None,
     ) -> None:
         self.number, self.code, self.ranks = number, code, tuple(ranks)
         self._monitor, self._lifeline, self._screen = monitor, lifeline, screen
-        self._options = {"cell": number, "count": count, "value": want_values, "limit": max_output}
+        self._options: dict[str, Any] = {"cell": number, "count": count, "value": want_values, "limit": max_output}
+        self._options |= {"check": check, "ordered": ordered}
+        self._check = check
+        self._agreement = Agreement(monitor, lifeline, ranks, number)
+        self._pending: dict[int, list[str]] = {}
+        self.mismatch: str | None = None
+        """The first collective on which the ranks disagreed, so that its result is garbage."""
         self._fold = Fold(ranks)
         self._live: dict[int, str] = {}
         self._results = {rank: RankResult(rank) for rank in ranks}
@@ -157,14 +168,21 @@ class Cell:
         self._release = Release(monitor, lifeline)
         self._releasing = False
         self._on_end = on_end
+        self._first_seq: dict[int, int] = {}
         self._started = time.monotonic()
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self.result: CellResult | None = None
 
     def start(self) -> None:
+        self._first_seq = {rank: self._monitor.ranks[rank].seq for rank in self.ranks}
         self._events = self._monitor.listen(self.number, self.ranks)
         for rank in self.ranks:
             self._lifeline.execute(self._monitor.ranks[rank].uuid, self.code, self._options)
+
+    def adopt(self, events: queue.SimpleQueue[Event]) -> None:
+        """Follow a cell that another notebook sent; `events` has what is kept of it."""
+        self._events = events
+        self._first_seq = {}
 
     def finish(self, timeout: float | None = None) -> CellResult:
         """Follow the cell to its end.
@@ -199,7 +217,7 @@ class Cell:
         if left:
             where = _where(self._monitor.snapshot(), left)
             message += (
-                f" {where}: still there, since only Python code can be interrupted. "
+                f" {where}: still there; neither an interrupt nor a release could end it. "
                 "%distributed status shows them; %distributed down and up start over."
             )
         raise kind(message.strip()) from None
@@ -246,10 +264,14 @@ class Cell:
             result.ok = header["ok"]
             result.lines, result.nbytes, result.cut = header["lines"], header["bytes"], header["cut"]
             result._packed, result._no_value = buffers, header.get("no_value")
+            self._agreement.done(rank, header["shared"])
+            self._pending[rank] = header["pending"]
             if header["error"]:
                 result.error = _remote_error(header["error"])
                 self._note_peer_loss(rank, header["error"])
             self._ended(rank)
+        elif what == "enter":
+            self._agreement.enter(rank, header["collective"])
         elif what == "freed":
             result.freed = str(collective(header["collective"]))
         elif what == "dead":
@@ -333,17 +355,35 @@ class Cell:
     def _close(self) -> None:
         self._draw(flush=True)
         self._monitor.unlisten(self.number)
-        self.result = CellResult(self.number, self._results, time.monotonic() - self._started)
-        note = self._on_end(self)
+        blocks = self._look_back()
+        self.result = CellResult(self.number, self._results, time.monotonic() - self._started, self.mismatch)
+        if note := self._on_end(self):
+            blocks.append(Block("text", self.ranks, note + "\n", "stderr"))
         if self._screen is not None:
-            if note:
-                self._screen.blocks([Block("text", self.ranks, note + "\n", "stderr")])
+            self._screen.blocks(blocks)
             self._screen.close()
+
+    def _look_back(self) -> list[Block]:
+        """What must be said of the collectives of a cell that is over."""
+        blocks = []
+        if self._check == "warn" and not self._open and self._first_seq:
+            self.mismatch = self._agreement.mismatch(self._first_seq)
+            if self.mismatch:
+                text = f"{self.mismatch}. Its result is garbage, and so are those after it in this cell.\n"
+                blocks.append(Block("text", self.ranks, text, "stderr"))
+        waiting: dict[str, list[int]] = {}
+        for rank, names in self._pending.items():
+            waiting.setdefault(", ".join(names), []).append(rank)
+        for listing, ranks in waiting.items():
+            if listing:
+                text = f"pending: {listing} will enter a collective when evaluated, on all ranks together\n"
+                blocks.append(Block("text", tuple(ranks), text, "stderr"))
+        return blocks
 
     @property
     def broke(self) -> bool:
-        """Whether a collective was freed, or lost a neighbour: then the world must be formed anew."""
-        return any(result.freed for result in self._results.values())
+        """Whether a collective was freed, lost a neighbour, or left stray bytes: then the world must be formed anew."""
+        return self.mismatch is not None or any(result.freed for result in self._results.values())
 
 
 RING_NOISE = re.compile(r"(\[ring\] (Socket \d+ was closed by the peer|Too many send/recv errors.*)\n?)+")

@@ -14,12 +14,13 @@ import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 CONTROLLER_PORTS = {
     "engine": ("registration", "control", "mux", "task", "iopub", "hb_ping", "hb_pong", "broadcast"),
     "client": ("control", "mux", "task", "iopub", "notification", "broadcast"),
 }
+OnEvent = Callable[[dict[str, Any]], None]
 HEARTBEAT_MS = 1000
 """ipyparallel counts an engine as registered after its first heartbeat; our own readiness comes over the lifeline."""
 GONE_WITHIN = 8.0
@@ -27,31 +28,66 @@ GONE_WITHIN = 8.0
 
 
 class LocalHost:
-    """The notebook's own machine: one host process, and through it the controller and the ranks."""
+    """The notebook's own machine: one host process, and through it the controller and the ranks.
 
-    def __init__(self, name: str, *, keep: bool, python: str, on_event: Callable[[dict[str, Any]], None]) -> None:
-        self.directory = Path(tempfile.mkdtemp(prefix=f"allranks-{name}-"))  # 0700
-        (self.directory / "profile").mkdir()
-        self._on_event = on_event
-        # Children must not inherit what a test or a notebook server set for itself alone.
-        environment = {key: value for key, value in os.environ.items() if key != "PYTEST_CURRENT_TEST"}
-        self._log = open(self.directory / "host.log", "wb")
-        self._process = subprocess.Popen(
-            [python, "-m", "allranks.rank.host"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            env=environment,
-            start_new_session=True,  # Ctrl-C in a terminal is for the notebook, not for the ranks' parent
-        )
+    Made by `begin`, or by `adopt` for a host process that another notebook started and kept.
+    """
+
+    def __init__(self, directory: Path, reader: IO[bytes], writer: IO[bytes], on_event: OnEvent) -> None:
+        self.directory = directory
+        self.connection_file = directory / "ipcontroller-client.json"
+        self._reader, self._writer, self._on_event = reader, writer, on_event
+        self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
         self._gone = threading.Event()
+        self.engine_info: dict[str, Any] = {}
+        self.client_info: dict[str, Any] = {}
         self.ended: dict[str, Any] | None = None
         """How the host process ended, once it has."""
-        self.connection_file = self.directory / "ipcontroller-client.json"
-        self.engine_info, self.client_info, controller = _controller_settings(self.directory)
-        self._order(do="prepare", directory=str(self.directory), keep=keep, controller=controller)
-        _write_private(self.connection_file, json.dumps(self.client_info))
+
+    @classmethod
+    def begin(cls, name: str, *, kept_as: Path | None, python: str, on_event: OnEvent) -> LocalHost:
+        """Start a host process; with `kept_as`, the file that says how to attach, it outlives this notebook."""
+        directory = Path(tempfile.mkdtemp(prefix=f"allranks-{name}-"))  # 0700
+        (directory / "profile").mkdir()
+        # Children must not inherit what a test or a notebook server set for itself alone.
+        environment = {key: value for key, value in os.environ.items() if key != "PYTEST_CURRENT_TEST"}
+        with open(directory / "host.log", "wb") as log:
+            process = subprocess.Popen(
+                [python, "-m", "allranks.rank.host"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=environment,
+                start_new_session=True,  # Ctrl-C in a terminal is for the notebook, not for the ranks' parent
+            )
+        assert process.stdin is not None and process.stdout is not None
+        host = cls(directory, process.stdout, process.stdin, on_event)
+        host._process = process
+        host.engine_info, host.client_info, controller = _controller_settings(directory)
+        host._order(
+            do="prepare",
+            directory=str(directory),
+            keep=kept_as is not None,
+            controller=controller,
+            also_remove=str(kept_as) if kept_as else None,
+        )
+        _write_private(host.connection_file, json.dumps(host.client_info))
+        host._follow()
+        return host
+
+    @classmethod
+    def adopt(cls, directory: Path, engine_info: dict[str, Any], on_event: OnEvent) -> LocalHost:
+        """Take a kept host process over. Raises OSError when it is no more."""
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(str(directory / "control"))
+        host = cls(directory, connection.makefile("rb"), connection.makefile("wb"), on_event)
+        host.engine_info = engine_info
+        host.client_info = json.loads(host.connection_file.read_text())
+        host._follow()
+        return host
+
+    def _follow(self) -> None:
         threading.Thread(target=self._listen, name="allranks-host", daemon=True).start()
 
     def start(self, ranks: Sequence[Mapping[str, Any]]) -> None:
@@ -75,10 +111,11 @@ class LocalHost:
     def end(self) -> None:
         """End every process and remove every file; returns when they are gone."""
         self._order(do="end")
-        if not self._gone.wait(GONE_WITHIN):
-            self._process.kill()
-        self._process.wait(GONE_WITHIN)
-        self._log.close()
+        gone = self._gone.wait(GONE_WITHIN)
+        if self._process is not None:
+            if not gone:
+                self._process.kill()
+            self._process.wait(GONE_WITHIN)
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def log(self) -> str:
@@ -88,28 +125,22 @@ class LocalHost:
         except OSError:
             return ""
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
     def _order(self, **order: Any) -> None:
         with self._lock:
-            assert self._process.stdin is not None
             try:
-                self._process.stdin.write(json.dumps(order).encode() + b"\n")
-                self._process.stdin.flush()
-            except (BrokenPipeError, ValueError):
+                self._writer.write(json.dumps(order).encode() + b"\n")
+                self._writer.flush()
+            except (BrokenPipeError, ConnectionError, ValueError):
                 self._gone.set()
 
     def _listen(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
+        for line in self._reader:
             event = json.loads(line)
             if event["event"] == "gone":
                 break
             self._on_event(event)
         self._gone.set()
-        self.ended = {"event": "host gone", "code": self._process.wait()}
+        self.ended = {"event": "host gone", "code": self._process.wait() if self._process is not None else 0}
         self._on_event(self.ended)
 
 

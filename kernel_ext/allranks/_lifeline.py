@@ -29,20 +29,33 @@ Handler = Callable[[str, Header, Sequence[Any]], None]
 class Lifeline:
     """Listens from the moment it is made."""
 
-    def __init__(self, address: str, token: str, *, on_message: Handler, on_gone: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        token: str,
+        *,
+        on_message: Handler,
+        on_gone: Callable[[str], None],
+        url: str = "tcp://127.0.0.1:*",
+        keys: tuple[str, str] | None = None,
+    ) -> None:
+        """Bind to `url`; `keys` are the public and secret CurveZMQ key, made anew where not given.
+
+        Raises zmq.ZMQError where the address is taken.
+        """
         self._token, self._on_message, self._on_gone = token, on_message, on_gone
         self._context = zmq.Context()
         self._router = self._context.socket(zmq.ROUTER)
         public, secret = zmq.curve_keypair()
-        self.key = public.decode()
+        self.keys = keys or (public.decode(), secret.decode())
         self._router.curve_server = True
-        self._router.curve_secretkey = secret
+        self._router.curve_secretkey = self.keys[1].encode()
         for option, value in ((zmq.ROUTER_HANDOVER, 1), (zmq.SNDHWM, 0), (zmq.RCVHWM, 0), (zmq.LINGER, 200)):
             self._router.setsockopt(option, value)
         self._router.setsockopt(zmq.HEARTBEAT_IVL, 2000)
         self._router.setsockopt(zmq.HEARTBEAT_TIMEOUT, 6000)
         self._events = self._router.get_monitor_socket(zmq.EVENT_DISCONNECTED)
-        self.url = f"tcp://{address}:{self._router.bind_to_random_port(f'tcp://{address}')}"
+        self._router.bind(url)
+        self.url = str(self._router.get_string(zmq.LAST_ENDPOINT))
         self._mux: zmq.Socket[bytes] | None = None
         self._session: Session | None = None
         self._peers: dict[bytes, int] = {}

@@ -81,8 +81,13 @@ def _line_parser() -> _Parser:
     up.add_argument("--cwd", help="folder the ranks work in (default: the notebook's)")
     up.add_argument("--connections", type=int, default=1, help="TCP connections of a ring link")
     up.add_argument("--mpi-arg", action="append", default=[], metavar="A", help="passed to mpirun; may be repeated")
+    up.add_argument("--keep", action="store_true", help="outlive the notebook, for attach")
+    up.add_argument("--check", choices=["off", "warn", "strict"], default="warn", help="if ranks' collectives differ")
+    up.add_argument("--ordered", action="store_true", help="evaluation order cannot swap the results of collectives")
     up.add_argument("--name", default="main", help="what the cluster is called")
 
+    attach = verbs.add_parser("attach", help="take over a kept cluster, its running cell included")
+    attach.add_argument("name", nargs="?", default="main")
     verbs.add_parser("status", help="hosts, ranks, state, epoch, memory, last collective")
     verbs.add_parser("down", help="end everything this cluster started, leave nothing behind")
     heal = verbs.add_parser("heal", help="replace dead ranks, form the world anew, say what was kept and lost")
@@ -114,6 +119,8 @@ def _cell_parser(name: str) -> _Parser:
     parser.add_argument(
         "--max-output", type=float, default=4.0, metavar="MB", help="text kept of each rank (default 4)"
     )
+    parser.add_argument("--check", choices=["off", "warn", "strict"], help="what if ranks enter different collectives")
+    parser.add_argument("--ordered", action="store_true", default=None, help="evaluation order cannot swap results")
     return parser
 
 
@@ -184,6 +191,8 @@ class DistributedMagics(Magics):
             # The number in the notebook's margin; IPython 9.18 counts execution_count up before it runs the cell.
             count=len(self.shell.user_ns["In"]) - 1,
             max_output=int(options.max_output * 1e6),
+            check=options.check,
+            ordered=options.ordered,
         )
         if options.no_wait:
             self._follow_in_background(cell, options)
@@ -243,11 +252,23 @@ class DistributedMagics(Magics):
             connections=options.connections,
             mpi_args=options.mpi_arg,
             name=options.name,
+            keep=options.keep,
+            check=options.check,
+            ordered=options.ordered,
         )
         self.cluster = cluster.up()
         if cluster.chosen_because:
             print(cluster.chosen_because)
         display(cluster)  # type: ignore[no-untyped-call]
+
+    def _attach(self, options: argparse.Namespace) -> None:
+        if self.cluster is not None and self.cluster.state != "down":
+            raise UsageError("this notebook has a cluster already. End it with %distributed down first.")
+        self.cluster = cluster = Cluster.attach(options.name)
+        display(cluster)  # type: ignore[no-untyped-call]
+        for cell in cluster.adopted_cells(lambda ranks: Show(ranks, live=hasattr(self.shell, "kernel"))):
+            print(f"cell {cell.number} of the notebook before:")
+            cell.finish().check()
 
     def _status(self, _: argparse.Namespace) -> None:
         display(self._need())  # type: ignore[no-untyped-call]

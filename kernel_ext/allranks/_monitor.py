@@ -48,6 +48,8 @@ class Rank:
     """Number of the last collective it asked for."""
     replaying: bool = False
     """It is entering collectives it had missed, to free others."""
+    past: set[int] = field(default_factory=set)
+    """Numbers of the cells it has finished."""
     leaving: Header | None = None
     late: list[Any] = field(default_factory=list)
     """What it printed between cells, not shown yet."""
@@ -61,6 +63,10 @@ class Monitor:
         self.backend = ""
         self.state: WorldState = "starting"
         self.epoch = 0
+        self.adopting = False
+        """Whether cells that this notebook did not send are followed."""
+        self.last_cell = 0
+        """The highest number of a cell that any rank has seen."""
         self.breakable = False
         """Whether a blocked collective can be made to raise."""
         self.ranks: list[Rank] = []
@@ -85,6 +91,15 @@ class Monitor:
             for rank in self.ranks[size:]:
                 self._by_uuid.pop(rank.uuid, None)
             del self.ranks[size:]
+
+    def adopted(self) -> dict[int, tuple[list[int], queue.SimpleQueue[Event]]]:
+        """The cells of the notebook before: their ranks, and their events from the first one kept."""
+        with self.changed:
+            self.adopting = False
+            return {
+                cell: ([rank.rank for rank in self.ranks if rank.cell == cell or cell in rank.past], events)
+                for cell, events in self._listeners.items()
+            }
 
     def listen(self, cell: int, ranks: Sequence[int]) -> queue.SimpleQueue[Event]:
         """Events of one cell. The ranks are busy from now on, until they are done with it or dead."""
@@ -121,6 +136,11 @@ class Monitor:
     def _on_hello(self, rank: Rank, header: Header, _: Sequence[Any]) -> None:
         rank.connected, rank.pid = True, header["pid"]
         rank.ready = rank.ready or header["ready"]
+        if self.adopting and header["open"]:
+            # A cell of the notebook before: the rank now sends all that is kept of it.
+            rank.cell = header["cell"]
+            self._listeners.setdefault(header["cell"], queue.SimpleQueue())
+        self.last_cell = max(self.last_cell, header["cell"])
 
     def _on_ready(self, rank: Rank, header: Header, _: Sequence[Any]) -> None:
         rank.ready = True
@@ -140,8 +160,12 @@ class Monitor:
         self._tell(rank, "began", header, ())
 
     def _on_freed(self, rank: Rank, header: Header, _: Sequence[Any]) -> None:
-        self.state = "broken"
+        if header.get("broke"):
+            self.state = "broken"
         self._tell(rank, "freed", header, ())
+
+    def _on_enter(self, rank: Rank, header: Header, _: Sequence[Any]) -> None:
+        self._tell(rank, "enter", header, ())
 
     def _on_output(self, rank: Rank, header: Header, _: Sequence[Any]) -> None:
         if self._is_new(rank, header):
@@ -150,6 +174,7 @@ class Monitor:
     def _on_done(self, rank: Rank, header: Header, buffers: Sequence[Any]) -> None:
         if not self._is_new(rank, header):
             return
+        rank.past.add(header["cell"])
         rank.cell, rank.since, rank.seq = None, time.monotonic(), header["at_seq"]
         rank.failed = header["error"]["ename"] if header.get("error") else None
         rank.report = {**rank.report, "running": False, "waiting": False}
@@ -238,8 +263,8 @@ def _view(rank: Rank) -> RankView:
 
 
 def collective(said: list[Any]) -> Collective:
-    seq, op, shape, dtype, nbytes, line = said
-    return Collective(seq, op, tuple(shape), dtype, nbytes, line)
+    seq, op, shape, dtype, nbytes, line, shared = said
+    return Collective(seq, op, tuple(shape), dtype, nbytes, line, shared)
 
 
 def _state(rank: Rank) -> RankState:

@@ -9,22 +9,26 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import psutil
 
 from allranks_backends._backend import Backend, BackendError, get_backend
-from allranks_backends._plan import Host, WorldPlan, rank_label
+from allranks_backends._plan import Host, Placement, WorldPlan, rank_label
 from allranks_backends.mpi import find_mpirun
 
 from . import _world
 from ._engines import LocalHost, ended_because, rank_settings
+from ._kept import Kept, kept_file
 from ._lifeline import Lifeline
 from ._monitor import Monitor, Rank
 from .errors import CannotStart
 
 START_WITHIN = 60.0
 """Seconds a rank's process gets to come up."""
+TAKE_OVER_WITHIN = 10.0
+"""Seconds the ranks of a kept cluster get to find the new notebook; they try once a second."""
 END_WITHIN = 6.0
 """Seconds the processes of the world before get to end in a restart."""
 
@@ -46,21 +50,72 @@ class Settings:
 
 
 class Ranks:
-    """Processes on their hosts, their lifeline, and the monitor that knows them."""
+    """Processes on their hosts, their lifeline, and the monitor that knows them.
 
-    def __init__(self, settings: Settings) -> None:
+    Starts a host process, or takes over the one that `kept` describes. Raises OSError where that is no more.
+    """
+
+    def __init__(self, settings: Settings, kept: Kept | None = None) -> None:
         self.settings = settings
         self.monitor = Monitor(settings.name)
         self.plan: WorldPlan | None = None
         self.hosts: list[Host] = []
         self._launcher: int | None = None
-        self.lifeline = Lifeline(
-            "127.0.0.1", settings.token, on_message=self.monitor.heard, on_gone=self._on_disconnect
-        )
         self.monitor.acknowledge = self._acknowledge
-        self.host = LocalHost(settings.name, keep=settings.keep, python=settings.python, on_event=self._on_host_event)
+        self._present: dict[str, int] | None = None
+        if kept is not None:
+            self._know(kept)
+        self.lifeline = Lifeline(
+            settings.token,
+            on_message=self.monitor.heard,
+            on_gone=self._on_disconnect,
+            url=kept.url if kept is not None else "tcp://127.0.0.1:*",
+            keys=kept.keys if kept is not None else None,
+        )
+        if kept is not None:
+            self.host = LocalHost.adopt(Path(kept.directory), kept.engine_info, self._on_host_event)
+        else:
+            self.host = LocalHost.begin(
+                settings.name,
+                kept_as=kept_file(settings.name) if settings.keep else None,
+                python=settings.python,
+                on_event=self._on_host_event,
+            )
         self._at_exit = weakref.finalize(self, _end, self.lifeline, None if settings.keep else self.host)
         self.lifeline.connect_engines(self.host.client_info)
+
+    def _know(self, kept: Kept) -> None:
+        """Expect the ranks of a kept cluster to connect."""
+        self.monitor.adopting = True
+        self.hosts = [Host("localhost")] * len(kept.ranks)
+        placements = tuple(Placement(number, host, number) for number, host in enumerate(self.hosts))
+        self.plan = WorldPlan(kept.backend, placements, kept.epoch, self.settings.connections)
+        self.monitor.backend, self.monitor.epoch = kept.backend, kept.epoch
+        self.monitor.breakable = kept.backend == "ring"
+        for number, (uuid, pid) in enumerate(kept.ranks):
+            self.monitor.put(Rank(number, "localhost", uuid, pid=pid))
+
+    def take_over(self) -> None:
+        """Wait until the ranks of a kept cluster have connected; those that did not are dead."""
+        self.monitor.wait(lambda: all(rank.connected for rank in self.monitor.ranks), TAKE_OVER_WITHIN)
+        self.monitor.state = "whole"
+        for rank in self.monitor.ranks:
+            if not rank.connected:
+                self._rank_died(rank.rank, "ended while no notebook was attached")
+
+    def _keep(self) -> None:
+        """Write down how another notebook can take over."""
+        assert self.plan is not None
+        Kept(
+            settings={**vars(self.settings), "env": dict(self.settings.env)},
+            directory=str(self.host.directory),
+            engine_info=self.host.engine_info,
+            url=self.lifeline.url,
+            keys=self.lifeline.keys,
+            backend=self.plan.backend,
+            epoch=self.plan.epoch,
+            ranks=[(rank.uuid, rank.pid or 0) for rank in self.monitor.ranks],
+        ).write()
 
     def _acknowledge(self, uuid: str, cell: int) -> None:
         self.lifeline.tell(uuid, {"do": "acknowledge", "cell": cell})
@@ -107,7 +162,7 @@ class Ranks:
             number,
             token=shared.token,
             lifeline_url=self.lifeline.url,
-            lifeline_key=self.lifeline.key,
+            lifeline_key=self.lifeline.keys[0],
             backend=self.plan.backend,
             cwd=shared.cwd,
             env=dict(shared.env),
@@ -132,6 +187,8 @@ class Ranks:
         self.wait_for("connected", lambda rank: rank.connected)
         _world.form(self.plan, self.backend, self.monitor, self.lifeline)
         self.wait_for("ready", lambda rank: rank.ready)
+        if self.settings.keep:
+            self._keep()
 
     def form_anew(self) -> None:
         """A new epoch over the same ranks, in place."""

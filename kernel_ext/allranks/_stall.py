@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 from allranks_backends._plan import RankView, Snapshot, rank_label
 
+from ._agreement import disagreement
+
 STALL_AFTER = 2.0
 """Seconds a rank waits in a collective before the missing ones are named."""
 AFTER_FAILURE = 2.0
@@ -57,8 +59,24 @@ class StallWatch:
             for group in _by_place(waiting)
             if hopeless or max(view.since or 0.0 for view in group) >= STALL_AFTER
         ]
-        free = [view.rank for view in waiting if self._first(view.rank, "freed")] if hopeless else []
+        lost = {view.rank for view in waiting} if hopeless else self._disagreeing(waiting, snapshot, findings)
+        free = [rank for rank in sorted(lost) if self._first(rank, "freed")]
         return [finding for finding in findings if finding is not None], free
+
+    def _disagreeing(self, waiting: list[RankView], snapshot: Snapshot, findings: list[Finding | None]) -> set[int]:
+        """Ranks that wait in a collective which others entered as another one; it can never complete rightly."""
+        long = [view for view in waiting if view.collective and (view.since or 0.0) >= STALL_AFTER]
+        if not long:
+            return set()
+        seq = max(view.collective.seq for view in long if view.collective)
+        entered = {rank: snapshot.ranks[rank].collective for rank in self.ranks}
+        same = {rank: each for rank, each in entered.items() if each is not None and each.seq == seq}
+        said = disagreement(same)
+        if said is None:
+            return set()
+        if self._first(-1, said):
+            findings.append(Finding(tuple(self.ranks), said))
+        return {view.rank for view in waiting}
 
     def _silent(self, view: RankView) -> Finding | None:
         if not self._first(view.rank, "silent"):
@@ -91,6 +109,7 @@ def _by_place(views: list[RankView]) -> list[list[RankView]]:
 def _missing(here: set[int], snapshot: Snapshot, ended: Mapping[int, Ended], ranks: Sequence[int]) -> str:
     """``rank 2 raised ValueError: boom (line 3); rank 1 is running line 9: time.sleep(100)``."""
     seq = max((view.collective.seq for view in snapshot.ranks if view.rank in here and view.collective), default=0)
+    kind = _kind(snapshot.ranks[min(here)])
     told: dict[str, list[int]] = {}
     for view in snapshot.ranks:
         if view.rank in here:
@@ -101,9 +120,16 @@ def _missing(here: set[int], snapshot: Snapshot, ended: Mapping[int, Ended], ran
                 told.setdefault(f"never came: it {ended[view.rank].how}", []).append(view.rank)
         elif view.rank not in ranks:
             told.setdefault("is not part of this cell", []).append(view.rank)
+        elif view.state == "waiting" and _came(view, seq) and _kind(view) != kind:
+            told.setdefault(f"has come to another collective: it is {view.doing}", []).append(view.rank)
         elif not (view.state == "waiting" and _came(view, seq)):
             told.setdefault(f"has not come: it is {view.doing}", []).append(view.rank)
     return "; ".join(f"{rank_label(members)} {_plural(what, members)}" for what, members in told.items())
+
+
+def _kind(view: RankView) -> tuple[object, ...]:
+    each = view.collective
+    return (each.op, each.shape, each.dtype) if each is not None else ()
 
 
 def _came(view: RankView, seq: int) -> bool:

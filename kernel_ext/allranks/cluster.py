@@ -8,9 +8,11 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import zmq
 
 from allranks_backends._backend import BackendError, cannot_run, choose, get_backend, this_platform
 from allranks_backends._plan import Host, Snapshot, rank_label
@@ -18,8 +20,9 @@ from allranks_backends.hostfile import read_hostfile
 
 from . import _heal
 from ._cell import Cell, CellResult, Screen
+from ._kept import kept_file, kept_names, read_kept
 from ._ranks import Answer, Ranks, Settings
-from .errors import Busy, CannotStart, CannotTravel, NoCluster, UsageError, WorldBroken
+from .errors import Busy, CannotStart, CannotTravel, NoCluster, UsageError, WorldBroken, WouldHang
 from .rank import values
 
 if TYPE_CHECKING:
@@ -39,6 +42,10 @@ class Cluster:
     default), ``python`` the interpreter they run. ``connections`` is the number of TCP connections of a ring link,
     ``mpi_args`` go to mpirun. A cluster with ``keep=True`` outlives this process.
 
+    ``check`` says what happens when ranks enter different collectives, which MLX answers with garbage: ``warn`` says so
+    after the cell, ``strict`` raises before any rank enters, ``off`` looks away. ``ordered`` (part of ``strict``)
+    chains the collectives of a rank, so that evaluation order cannot swap their results.
+
     Nothing starts before `up`, which ``with`` calls. Raises UsageError for an argument that cannot be.
     """
 
@@ -57,8 +64,11 @@ class Cluster:
         mpi_args: Sequence[str] = (),
         name: str = "main",
         keep: bool = False,
+        check: str = "warn",
+        ordered: bool = False,
     ) -> None:
         self.name = name
+        self.check, self.ordered = _known_check(check), ordered
         self.chosen_because = ""
         self._settings = Settings(
             name, python or sys.executable, str(cwd or Path.cwd()), dict(env or {}), tuple(mpi_args), connections, keep
@@ -122,6 +132,45 @@ class Cluster:
             self.down()
             raise
         return self
+
+    @classmethod
+    def attach(cls, name: str = "main") -> Self:
+        """Take over a cluster that was started with ``keep=True``, its running cell included (`adopted_cells`).
+
+        Raises NoCluster where there is none of that name.
+        """
+        kept = read_kept(name)
+        if kept is None:
+            others = ", ".join(kept_names())
+            raise NoCluster(
+                f"no kept cluster is called {name!r}" + (f"; there are {others}." if others else ".") + " Clusters "
+                "started with %distributed up --keep outlive their notebook and can be attached."
+            )
+        settings = Settings(**kept.settings)
+        cluster = cls(len(kept.ranks), backend=kept.backend, name=name, python=settings.python, keep=True)
+        cluster._settings = settings
+        try:
+            ranks = cluster._ranks = Ranks(settings, kept)
+        except zmq.ZMQError:
+            raise NoCluster(
+                f"another notebook still holds the cluster {name!r}: end that one's kernel first."
+            ) from None
+        except OSError:
+            kept_file(name).unlink(missing_ok=True)
+            raise NoCluster(f"the cluster {name!r} is no more: its host process has ended.") from None
+        ranks.take_over()
+        cluster._cells = itertools.count(ranks.monitor.last_cell + 1)
+        return cluster
+
+    def adopted_cells(self, screen: Callable[[Sequence[int]], Screen | None] = lambda _ranks: None) -> list[Cell]:
+        """The cells that ran, or ended unseen, when `attach` took the cluster over; `Cell.finish` follows one."""
+        ranks = self._up()
+        cells = []
+        for number, (members, events) in sorted(ranks.monitor.adopted().items()):
+            cell = Cell(number, "", members, ranks.monitor, ranks.lifeline, count=number, screen=screen(members))
+            cell.adopt(events)
+            cells.append(cell)
+        return cells
 
     def down(self) -> None:
         """End every process this cluster started and remove its files; harmless when it is down already."""
@@ -208,6 +257,8 @@ class Cluster:
         screen: Screen | None = None,
         count: int | None = None,
         max_output: int | None = None,
+        check: str | None = None,
+        ordered: bool | None = None,
     ) -> CellResult:
         """Run `code` as an IPython cell on `ranks` (all by default) and wait for its end.
 
@@ -215,7 +266,16 @@ class Cluster:
         `screen` is given. Raises NoCluster, WorldBroken, Busy, UsageError, CellTimeout (after `timeout` seconds) and
         CellInterrupted (Ctrl-C); the ranks live on after each of them.
         """
-        cell = self.begin(code, ranks=ranks, want_values=want_values, screen=screen, count=count, max_output=max_output)
+        cell = self.begin(
+            code,
+            ranks=ranks,
+            want_values=want_values,
+            screen=screen,
+            count=count,
+            max_output=max_output,
+            check=check,
+            ordered=ordered,
+        )
         return cell.finish(timeout)
 
     def begin(
@@ -227,10 +287,14 @@ class Cluster:
         screen: Screen | None = None,
         count: int | None = None,
         max_output: int | None = None,
+        check: str | None = None,
+        ordered: bool | None = None,
     ) -> Cell:
         """Send a cell without waiting; `Cell.finish` follows it and has the result, `Cell.interrupt` stops it."""
         chosen = self.choose_ranks(ranks)
         ranks_up = self._refuse_if_unable(chosen)
+        if len(chosen) < self.size:
+            self._refuse_pending(ranks_up, chosen, code)
         number = next(self._cells)
         cell = Cell(
             number,
@@ -242,6 +306,8 @@ class Cluster:
             screen=screen,
             want_values=want_values,
             max_output=max_output,
+            check=_known_check(check) if check else self.check,
+            ordered=self.ordered if ordered is None else ordered,
             on_end=self._after_cell,
         )
         cell.start()
@@ -250,7 +316,11 @@ class Cluster:
     def _after_cell(self, cell: Cell) -> str | None:
         """Form the world anew if the cell had to break it; returns what to tell the user."""
         ranks = self._ranks
-        if ranks is None or not cell.broke or ranks.monitor.state != "broken":
+        if ranks is None or not cell.broke:
+            return None
+        if cell.mismatch and ranks.monitor.breakable:
+            ranks.monitor.state = "broken"
+        if ranks.monitor.state != "broken":
             return None
         if any(rank.dead for rank in ranks.monitor.ranks) or ranks.monitor.busy(range(self.size)):
             return None
@@ -293,6 +363,19 @@ class Cluster:
                 "Wait for it, stop it with %distributed interrupt, or start over with %distributed down and up."
             )
         return ranks
+
+    def _refuse_pending(self, ranks: Ranks, chosen: Sequence[int], code: str) -> None:
+        """A cell on some ranks must not evaluate what all ranks have to compute together."""
+        for rank, answer in ranks.ask(chosen, {"do": "pending", "code": code}).items():
+            try:
+                names = answer.result(1.0)[0].get("names", [])
+            except (TimeoutError, ConnectionError):
+                continue
+            if names:
+                raise WouldHang(
+                    f"{', '.join(names)} on rank {rank} is still to be computed by a collective, which every rank must "
+                    f"enter. Run the cell on all ranks, or first evaluate it there: mx.eval({', '.join(names)})."
+                )
 
     def _refuse_if_broken(self, ranks: Ranks) -> None:
         if ranks.monitor.state == "broken":
@@ -437,6 +520,12 @@ def _hosts(
             "only localhost is. Use -n N for ranks on this machine."
         )
     return [HERE for _ in found for _ in range(ranks_per_host)], named
+
+
+def _known_check(check: str) -> str:
+    if check not in ("off", "warn", "strict"):
+        raise UsageError(f"check {check!r}: off, warn or strict.")
+    return check
 
 
 def _known(backend: str) -> None:

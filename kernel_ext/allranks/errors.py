@@ -38,6 +38,10 @@ class WorldBroken(AllranksError, RuntimeError):
     """A rank is dead, so collectives cannot complete."""
 
 
+class WouldHang(AllranksError, RuntimeError):
+    """The cell would wait for ever: it evaluates on some ranks what all must compute together."""
+
+
 class CannotTravel(AllranksError, TypeError):
     """A value cannot be moved between processes."""
 

@@ -17,9 +17,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from . import carry, look, values
+from . import carry, look, pending, values
 from .cell import CellRecorder
 from .config import RankConfig
+from .gate import Gate
 from .ledger import Ledger, Record
 from .lifeline import Header, Lifeline
 from .meters import Meters
@@ -64,6 +65,7 @@ class Agent:
             on_tick=self._tick,
             on_disconnect=self._lost_notebook,
         )
+        self.gate = Gate(self)
         self.cell = CellRecorder(self)
 
     def start(self) -> None:
@@ -95,6 +97,7 @@ class Agent:
                 "ready": self._ready,
                 "epoch": self.world.epoch,
                 "cell": self.cell.number,
+                "open": self.cell.open,
             }
         )
         self.cell.resend()
@@ -187,6 +190,22 @@ class Agent:
         self.ledger.replay(header["records"])
         return {"seq": self.ledger.seq}, []
 
+    def _do_open(self, header: Header, _: Sequence[Any]) -> tuple[Header, list[Any]]:
+        """The ranks agree on the next collective, or they do not (`refusal` says how)."""
+        if header["cell"] == self.cell.number:
+            self.gate.open(header.get("refusal"))
+        return {}, []
+
+    def _do_pending(self, header: Header, _: Sequence[Any]) -> tuple[Header, list[Any]]:
+        """Which variables that `code` mentions wait for a collective."""
+        if self.ledger.seq == 0:
+            return {"names": []}, []
+        return {"names": pending.pending_names(self.user_ns, pending.names_in(header["code"]))}, []
+
+    def ask_to_enter(self, record: Record) -> None:
+        """Tell the notebook what this rank is about to enter."""
+        self.lifeline.send({"say": "enter", "cell": self.cell.number, "collective": self._collective(record)})
+
     def _do_refuse(self, header: Header, _: Sequence[Any]) -> tuple[Header, list[Any]]:
         """The world is broken elsewhere: enter no more collectives in it."""
         self.ledger.refuse = header["because"]
@@ -194,14 +213,21 @@ class Agent:
 
     def _free(self) -> bool:
         record = self.ledger.last()
-        if record is None or record.seq <= self.cell.first_seq or not self.world.breakable:
+        if record is None or record.seq <= self.cell.first_seq:
+            return False
+        if self.gate.closed:
+            self.lifeline.send({"say": "freed", "cell": self.cell.number, "collective": self._collective(record)})
+            self.gate.open("freed, since not every rank came")
+            return True
+        if not self.world.breakable:
             return False
         if not self.meters.main_thread_asleep():
             return False
         self.ledger.refuse = (
             "the world is broken, since a blocked collective was freed; it is formed anew after the cell"
         )
-        self.lifeline.send({"say": "freed", "cell": self.cell.number, "collective": self._collective(record)})
+        freed = {"say": "freed", "cell": self.cell.number, "collective": self._collective(record)}
+        self.lifeline.send({**freed, "broke": True})
         self.world.break_up()
         return True
 
@@ -212,7 +238,7 @@ class Agent:
 
     def _collective(self, record: Record) -> list[Any]:
         line = record.line if record.file == self.cell.file else None
-        return [record.seq, record.op, list(record.shape), record.dtype, record.nbytes, line]
+        return [record.seq, record.op, list(record.shape), record.dtype, record.nbytes, line, record.shared]
 
     _signal_at: tuple[float, int] | None = None
     """When to send SIGINT, and for which cell."""

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import linecache
+from collections.abc import Mapping
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from . import values
 from .outlet import LIMIT, Item, Outlet
+from .pending import pending_names
 
 if TYPE_CHECKING:
     from .agent import Agent
+
+
+PENDING_WITHIN = 0.02
+"""Seconds spent on finding arrays that a cell left pending."""
 
 
 class CellRecorder:
@@ -29,8 +35,14 @@ class CellRecorder:
         self._error: dict[str, Any] | None = None
         self._final: tuple[dict[str, Any], list[Any]] | None = None
 
-    def begin(self, number: int, limit: int | None, file: str | None) -> None:
-        """Called in the main thread when a cell of the notebook's starts."""
+    def begin(self, options: Mapping[str, Any], file: str | None) -> None:
+        """Called in the main thread when a cell of the notebook's starts; `options` came with it."""
+        number, limit = options["cell"], options.get("limit")
+        strict = options.get("check") == "strict"
+        ledger = self._agent.ledger
+        ledger.begin_cell(
+            guard=self._agent.gate.enter if strict else None, ordered=strict or bool(options.get("ordered"))
+        )
         self.outlet.end()
         late, _ = self.outlet.take()
         self.outlet.reset(limit or LIMIT)
@@ -86,12 +98,19 @@ class CellRecorder:
                 final["no_value"] = str(error)
             except KeyboardInterrupt:  # packing evaluates arrays, and so may wait for other ranks
                 final["no_value"] = "it was interrupted while its value was computed"
-        final["at_seq"] = self._agent.ledger.seq
+        final |= self._collectives()
         final |= {"lines": self.outlet.lines, "bytes": self.outlet.nbytes, "cut": self.outlet.cut}
         self._final = (final, buffers)
         self.running = False
         self.ended = True
         self._agent.lifeline.wake()
+
+    def _collectives(self) -> dict[str, Any]:
+        """What the notebook compares across ranks, and what still waits for a collective."""
+        ledger = self._agent.ledger
+        count, checksum = ledger.fingerprint(self.first_seq)
+        pending = pending_names(self._agent.user_ns, within=PENDING_WITHIN) if count and self._error is None else []
+        return {"at_seq": ledger.seq, "shared": [count, checksum], "pending": pending}
 
     def send_output(self) -> bool:
         """Send what is new, and the end after the last output; False if there was nothing."""
@@ -113,6 +132,11 @@ class CellRecorder:
         header["seq"] = self._sequence
         self._unacknowledged.append((header, buffers or []))
         self._agent.lifeline.send(header, buffers or ())
+
+    @property
+    def open(self) -> bool:
+        """Whether a notebook has yet to hear how the cell ended."""
+        return self.running or self.ended or bool(self._unacknowledged)
 
     def resend(self) -> None:
         """After a reconnect: everything of this cell again; the notebook drops by `seq` what it already has."""

@@ -162,15 +162,15 @@ def _divert_cells(kernel: Any, agent: Agent) -> None:
         kernel.execution_count = ours["count"] - 1
         shell.execution_count = ours["count"]
         last.clear()
-        cell.begin(ours["cell"], ours.get("limit"), shell.compile.get_code_name(code, code, ours["count"]))
+        cell.begin(ours, shell.compile.get_code_name(code, code, ours["count"]))
         try:
             await execute(stream, ident, parent)
         except BaseException as error:  # IPython's own machinery failed: the cell did not run to its end
             lines = traceback.format_exc().splitlines()
             cell.error({"ename": type(error).__name__, "evalue": str(error), "traceback": lines}, None)
         finally:
-            if (error := last.pop("error", None)) is not None:
-                cell.note_error(error)
+            if (raised := last.pop("error", None)) is not None:
+                cell.note_error(raised)
             cell.end(last.pop("value", None), ours.get("value", False))
 
     def apply_request(stream: Any, ident: Any, parent: dict[str, Any]) -> Any:
@@ -202,7 +202,7 @@ def _divert_cells(kernel: Any, agent: Agent) -> None:
 
 
 def _file_name(raw_code: str, _code: str, _number: int) -> str:
-    """What the cell is called in warnings. The same on every rank, so that these fold; ipykernel's has the pid in it."""
+    """What the cell is called in warnings: the same on every rank, so that these fold (ipykernel's has the pid)."""
     return f"<cell {hashlib.sha1(raw_code.encode(errors='backslashreplace')).hexdigest()[:8]}>"
 
 
@@ -238,10 +238,10 @@ def _end_tracebacks_at_the_user(shell: Any) -> None:
 
 
 def _trim(traceback: Any) -> None:
-    """Cut a traceback behind its last frame that is not marked with ``__tracebackhide__``."""
+    """Cut a traceback behind its last frame that is not ours; below this module's (a print, say) none is the user's."""
     last = at = traceback
-    while at is not None:
-        if not at.tb_frame.f_locals.get("__tracebackhide__"):
+    while at is not None and (name := str(at.tb_frame.f_globals.get("__name__"))) != __name__:
+        if not name.startswith("allranks."):
             last = at
         at = at.tb_next
     if last is not None:

@@ -17,6 +17,7 @@ import os
 import select
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -45,7 +46,9 @@ class HostProcess:
         self._ooms = _oom_kills()
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_write, False)
-        self._protocol = os.dup(1)
+        self._input, self._protocol = 0, os.dup(1)
+        self._listener: socket.socket | None = None
+        self._also_remove: Path | None = None
         os.dup2(2, 1)  # a stray print must not break the protocol
 
     def run(self) -> None:
@@ -54,21 +57,42 @@ class HostProcess:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal reaches the whole group; ranks decide
         signal.signal(signal.SIGTERM, lambda *_: self._end())
         rest = b""
-        watched = [0, self._wake_read]
         while True:
+            listener = self._listener.fileno() if self._listener is not None else -1
+            watched = [each for each in (self._input, self._wake_read, listener) if each >= 0]
             ready, _, _ = select.select(watched, [], [])
             if self._wake_read in ready:
                 os.read(self._wake_read, 4096)
                 self._reap()
-            if 0 in ready:
-                data = os.read(0, 1 << 16)
+            if self._input in ready:
+                data = _read(self._input)
                 if not data:
-                    if not self._keep:
-                        self._end()
-                    watched.remove(0)
+                    self._notebook_gone()
                 *lines, rest = (rest + data).split(b"\n")
                 for line in lines:
                     self._obey(json.loads(line))
+            if listener in ready:
+                rest = b""
+                self._take_over()
+
+    def _notebook_gone(self) -> None:
+        """End everything, or wait for the next notebook if the cluster is kept."""
+        if not self._keep:
+            self._end()
+        os.close(self._input)
+        if self._protocol != self._input:
+            os.close(self._protocol)
+        self._input, self._protocol = -1, os.open(os.devnull, os.O_WRONLY)
+
+    def _take_over(self) -> None:
+        """Another notebook attaches: from now on it gives the orders, whatever became of the one before."""
+        assert self._listener is not None
+        connection, _ = self._listener.accept()
+        if self._input >= 0:
+            self._notebook_gone()
+        os.close(self._protocol)
+        self._input = self._protocol = connection.detach()
+        self._say(event="present", processes={name: pid for pid, name in self._names.items()})
 
     def _say(self, **event: Any) -> None:
         try:
@@ -82,9 +106,17 @@ class HostProcess:
         except Exception:
             self._say(event="trouble", text=traceback.format_exc())
 
-    def _do_prepare(self, directory: str, keep: bool, controller: dict[str, Any] | None) -> None:
+    def _do_prepare(
+        self, directory: str, keep: bool, controller: dict[str, Any] | None, also_remove: str | None = None
+    ) -> None:
         """First order: start the controller if it is to live here, and import what the ranks need meanwhile."""
         self._directory, self._keep = Path(directory), keep
+        if keep:
+            self._also_remove = Path(also_remove) if also_remove else None
+            # In a folder only this user can enter.
+            self._listener = socket.socket(socket.AF_UNIX)
+            self._listener.bind(str(self._directory / "control"))
+            self._listener.listen()
         if controller is not None:
             process = subprocess.Popen(
                 [sys.executable, "-m", "allranks._controller"],
@@ -150,8 +182,10 @@ class HostProcess:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        for descriptor in (self._wake_read, self._wake_write, self._protocol):
+        for descriptor in {self._wake_read, self._wake_write, self._protocol, self._input} - {0, -1}:
             os.close(descriptor)
+        if self._listener is not None:
+            self._listener.close()
         if self._controller is not None and self._controller.stdin is not None:
             self._controller.stdin.close()
         prctl = ctypes.CDLL(None).prctl
@@ -228,10 +262,19 @@ class HostProcess:
             self._controller.wait()
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
+        if self._also_remove is not None:
+            self._also_remove.unlink(missing_ok=True)
         self._say(event="gone")
         if os.getpgrp() == os.getpid():
             os.killpg(0, signal.SIGKILL)  # what cells have started, as a kernel does that shuts down
         EXIT(0)
+
+
+def _read(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, 1 << 16)
+    except OSError:  # a connection that was reset
+        return b""
 
 
 def redirect_to_log(directory: str) -> None:

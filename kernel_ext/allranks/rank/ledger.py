@@ -9,11 +9,17 @@ from __future__ import annotations
 
 import functools
 import sys
+import zlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-OPERATIONS = ("all_sum", "all_max", "all_min", "all_gather", "sum_scatter", "send", "recv", "recv_like")
+from . import transforms
+
+COLLECTIVE = frozenset({"all_sum", "all_max", "all_min", "all_gather", "sum_scatter"})
+"""What all ranks of a group must enter alike; `send` and `recv` differ by nature."""
+OPERATIONS = (*sorted(COLLECTIVE), "send", "recv", "recv_like")
+KEEP = 10_000
 
 
 class Record(NamedTuple):
@@ -24,29 +30,43 @@ class Record(NamedTuple):
     nbytes: int
     file: str | None
     line: int | None
+    shared: bool = True
+    """Every rank of the world must enter it alike."""
 
 
 class Ledger:
-    """The last `keep` collectives; `seq` counts them all, from 1, since the rank started."""
+    """The last `KEEP` collectives; `seq` counts them all, from 1, and goes on through every world this rank joins."""
 
-    def __init__(self, keep: int = 1000) -> None:
+    def __init__(self) -> None:
         self.seq = 0
         self.refuse: str | None = None
         """Why no collective may be entered: the world is broken. A third one on a broken ring would hang for ever."""
-        self._records: deque[tuple[Any, ...]] = deque(maxlen=keep)
+        self.guard: Callable[[Record], None] | None = None
+        """Called before each shared collective; it raises where the ranks disagree (``check=strict``)."""
+        self.ordered = False
+        """Chain each collective to the one before, so that evaluation order cannot swap results."""
+        self.unordered = 0
+        """Collectives that could not be chained, since they were asked for inside a transformation."""
+        self._newest: Any = None
+        self._size = 1
+        self._records: deque[tuple[Any, ...]] = deque(maxlen=KEEP)
         self._user_ns: dict[str, Any] | None = None
 
-    def install(self, distributed: Any, user_ns: dict[str, Any]) -> None:
+    def install(self, mx: Any, user_ns: dict[str, Any]) -> None:
         """Record the calls of ``mx.distributed``; `user_ns` tells the user's frames from a library's."""
         self._user_ns = user_ns
         for op in OPERATIONS:
-            function = getattr(distributed, op, None)
+            function = getattr(mx.distributed, op, None)
             if function is not None and not hasattr(function, "__wrapped__"):
-                setattr(distributed, op, self._recorded(op, function))
+                setattr(mx.distributed, op, self._recorded(mx, op, function))
 
-    def enter(self, seq: int) -> None:
+    def enter_world(self, seq: int, size: int) -> None:
         """A new world begins: all its ranks count from `seq` on, so that equal numbers mean the same collective."""
-        self.seq, self.refuse = seq, None
+        self.seq, self._size, self.refuse, self._newest = seq, size, None, None
+
+    def begin_cell(self, *, guard: Callable[[Record], None] | None, ordered: bool) -> None:
+        """Set how this cell's collectives are treated."""
+        self.guard, self.ordered, self._newest = guard, ordered, None
 
     def last(self) -> Record | None:
         """The newest record, with sizes worked out."""
@@ -56,6 +76,14 @@ class Ledger:
         """The records after number `seq`, oldest first, as far as they are kept."""
         return [_record(*record) for record in list(self._records) if record[0] > seq]
 
+    def fingerprint(self, seq: int) -> tuple[int, int]:
+        """How many shared collectives came after number `seq`, and a checksum of their ops, shapes and dtypes."""
+        if self.seq == seq:
+            return 0, 0
+        shared = [record for record in self.since(seq) if record.shared]
+        text = repr([(record.op, record.shape, record.dtype) for record in shared])
+        return len(shared), zlib.crc32(text.encode())
+
     def replay(self, records: Sequence[Sequence[Any]]) -> None:
         """Enter these collectives (of another rank's ledger) with zeros; their results are thrown away.
 
@@ -63,14 +91,15 @@ class Ledger:
         """
         import mlx.core as mx
 
+        self.begin_cell(guard=None, ordered=False)
         for _seq, op, shape, dtype, *_ in records:
-            if op not in ("all_sum", "all_max", "all_min", "all_gather", "sum_scatter"):
+            if op not in COLLECTIVE:
                 raise RuntimeError(f"a {op} cannot be entered in another rank's place")
             zeros = mx.zeros(shape, getattr(mx, dtype))
             mx.eval(getattr(mx.distributed, op)(zeros))
 
-    def _recorded(self, op: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        records = self._records
+    def _recorded(self, mx: Any, op: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        records, shared_op = self._records, op in COLLECTIVE
 
         @functools.wraps(function, updated=())
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -87,16 +116,35 @@ class Ledger:
             # Shape and dtype are plain facts of a pending array: reading them evaluates nothing.
             shape = getattr(subject, "shape", subject)
             dtype = getattr(subject, "dtype", args[1] if len(args) > 1 else kwargs.get("dtype"))
-            records.append((seq, op, shape, dtype, where))
+            group = kwargs.get("group")
+            shared = shared_op and (group is None or group.size() == self._size)
+            records.append((seq, op, shape, dtype, where, shared))
+            if shared and self.guard is not None:
+                self.guard(_record(*records[-1]))
+            if self.ordered:
+                return self._chained(mx, function, args, kwargs)
             return function(*args, **kwargs)
 
         return call
 
+    def _chained(self, mx: Any, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The call, made to depend on the one before it."""
+        if transforms.inside():
+            # What a transformation traces must not be mixed with arrays of another trace.
+            self.unordered += 1
+            return function(*args, **kwargs)
+        if self._newest is not None and args and isinstance(args[0], mx.array):
+            args = (mx.depends(args[0], self._newest), *args[1:])
+        self._newest = function(*args, **kwargs)
+        return self._newest
 
-def _record(seq: int, op: str, shape: Any, dtype: Any, where: tuple[str | None, int | None]) -> Record:
+
+def _record(
+    seq: int, op: str, shape: Any, dtype: Any, where: tuple[str | None, int | None], shared: bool = True
+) -> Record:
     sizes = tuple(shape) if isinstance(shape, (tuple, list)) else ()
     count = 1
     for size in sizes:
         count *= size
     name = str(dtype).removeprefix("mlx.core.")
-    return Record(seq, op, sizes, name, count * getattr(dtype, "size", 0), *where)
+    return Record(seq, op, sizes, name, count * getattr(dtype, "size", 0), *where, shared)

@@ -12,6 +12,8 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from . import transforms
+
 
 class Epoch:
     """Counts the worlds this process has joined."""
@@ -27,7 +29,8 @@ def install(mx: Any) -> None:
 
     @functools.wraps(compile_once, updated=())
     def compile(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> _Compiled:
-        return _Compiled(fun, functools.partial(compile_once, fun, *args, **kwargs))
+        traced = transforms.noticed(fun)
+        return _Compiled(fun, functools.partial(compile_once, traced, *args, **kwargs))
 
     mx.compile = compile
 
@@ -35,6 +38,7 @@ def install(mx: Any) -> None:
 class _Compiled:
     def __init__(self, function: Callable[..., Any], compile: functools.partial[Callable[..., Any]]) -> None:
         functools.update_wrapper(self, function, updated=())
+        self._function = function
         self._compile, self._compiled = compile, compile()
         self._epoch = Epoch.number
 
@@ -44,7 +48,7 @@ class _Compiled:
         return self._compiled(*args, **kwargs)
 
     def __reduce__(self) -> Any:
-        return _compile_again, (self._compile.args[0], self._compile.args[1:], self._compile.keywords)
+        return _compile_again, (self._function, self._compile.args[1:], self._compile.keywords)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)

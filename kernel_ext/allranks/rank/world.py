@@ -17,7 +17,7 @@ from random import SystemRandom
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from . import rebind, recompile
+from . import rebind, recompile, transforms
 
 if TYPE_CHECKING:
     from .agent import Agent
@@ -45,9 +45,10 @@ class World:
         import mlx.core as mx
 
         recompile.install(mx)
+        transforms.install(mx)
         places = self._leave()
         self._wire(order)
-        self._agent.ledger.install(mx.distributed, self._agent.user_ns)
+        self._agent.ledger.install(mx, self._agent.user_ns)
         time.sleep(order.get("delay", 0.0))
         late = f"a neighbour of rank {order['rank']} did not join in {order['timeout']:g} s"
         with _time_limit(order["timeout"], late):
@@ -62,7 +63,7 @@ class World:
         recompile.Epoch.number += 1
         for put in places:
             put(self.group)
-        self._agent.ledger.enter(order["seq"])
+        self._agent.ledger.enter_world(order["seq"], joined[1])
         self.set_names()
         return {"rank": joined[0], "size": joined[1]}
 
@@ -87,7 +88,7 @@ class World:
         import mlx.core as mx
 
         # The namespace may be a new one (the engine's, once it is up): the ledger tells user frames by it.
-        self._agent.ledger.install(mx.distributed, self._agent.user_ns)
+        self._agent.ledger.install(mx, self._agent.user_ns)
         self._agent.user_ns.update(mx=mx, world=self.group, rank=self.group.rank(), size=self.group.size())
 
     @property

@@ -1,0 +1,145 @@
+"""all_sum inside a cell on two ranks, against the same two ranks started from a shell, and against mlx.launch.
+
+The same loop (`_loop.rate`) runs on every side, in the same environment. Our cluster and the ranks started directly
+live side by side and take turns sample by sample; the side whose turn it is not sleeps (waits on a socket), and so does
+this process. ``mlx.launch`` spins on a core of its own while its ranks live, so it runs alone, after the others have
+ended. All are started anew several times, since one process can be luckier than another for as long as it lives.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import allranks
+from allranks.rank.world import free_ports
+from allranks_backends._backend import get_backend, this_platform
+from allranks_backends._plan import Host, Placement, WorldPlan
+
+from . import _loop
+from ._serving import Rates, address, serving
+from ._table import Bar, Row, Table
+
+RANKS = 2
+SIZES = {"1 KiB": (1 << 10, 2000), "4 MiB": (4 << 20, 40)}
+"""Bytes, and calls in a sample."""
+SAMPLES = 8
+"""Samples of each side and size before all are started anew; the round's sample is their median."""
+
+
+def measure(repeat: int | None, *, quick: bool = False) -> Table:
+    """Rounds of fresh processes of every side; ring, then MPI."""
+    table = Table("allreduce", f"all_sum on {RANKS} ranks, each call evaluated, calls a second; higher is better")
+    rounds, samples = (repeat or 2, 2) if quick else (repeat or 7, SAMPLES)
+    platform = this_platform()
+    for backend in ("ring",) if quick else ("ring", "mpi"):
+        if reason := get_backend(backend).why_not(platform, RANKS):
+            table.notes.append(f"{backend} was not measured: {reason}.")
+            continue
+        _measure(backend, rounds, samples, 20 if quick else 1, table)
+    table.notes.append(
+        "mlx.launch keeps about one core busy itself while its ranks run: with no more cores than ranks, that core is "
+        "taken from them."
+    )
+    return table
+
+
+def _measure(backend: str, rounds: int, samples: int, divide: int, table: Table) -> None:
+    rates: dict[tuple[str, str], list[float]] = {}
+
+    def keep(side: str, found: dict[str, float]) -> None:
+        for size, per_second in found.items():
+            rates.setdefault((size, side), []).append(per_second)
+
+    for _ in range(rounds):
+        with in_a_cell(backend) as ours, started_directly(backend) as theirs:
+            for side, found in _in_turn({"cell": ours, "directly": theirs}, samples, divide).items():
+                keep(side, found)
+        with by_mlx_launch(backend) as launched:
+            keep("mlx.launch", _in_turn({"": launched}, samples, divide)[""])
+    for size in SIZES:
+        for side, bar in (("directly", Bar("at least", 0.98)), ("mlx.launch", None)):
+            against = f"started {side}" if side == "directly" else "by mlx.launch"
+            table.rows.append(
+                Row(f"{backend}, {size}", "calls/s", rates[size, "cell"], rates[size, side], against, bar)
+            )
+
+
+def _in_turn(sides: dict[str, Rates], samples: int, divide: int) -> dict[str, dict[str, float]]:
+    """Median rate of each side and size over ``samples``, the sides in turn and each as often first."""
+    found: dict[str, dict[str, float]] = {side: {} for side in sides}
+    for size, (nbytes, calls) in SIZES.items():
+        taken: dict[str, list[float]] = {side: [] for side in sides}
+        order = list(sides)
+        for side in order:
+            sides[side](nbytes, max(calls // 4, 1))  # warm
+        for _ in range(samples):
+            for side in order:
+                taken[side].append(sides[side](nbytes, max(calls // divide, 1)))
+            order.reverse()
+        for side, rates in taken.items():
+            found[side][size] = median(rates)
+    return found
+
+
+@contextmanager
+def in_a_cell(backend: str) -> Iterator[Rates]:
+    """The loop in cells of allranks: agent running, lifeline connected."""
+    with allranks.Cluster(n=RANKS, backend=backend) as cluster:
+        cluster.run(f"import time\n\n{inspect.getsource(_loop.rate)}").check()
+
+        def rates(nbytes: int, calls: int) -> float:
+            result = cluster.run(f"rate({nbytes}, {calls})").check()
+            return float(median(rank.value for rank in result.values()))
+
+        yield rates
+
+
+@contextmanager
+def started_directly(backend: str) -> Iterator[Rates]:
+    """Plain processes; for MPI those of the same mpirun command line."""
+    with tempfile.TemporaryDirectory(prefix="direct-") as folder:
+        runtime: Any = get_backend(backend)
+        plan, command = _plan(backend), _command(folder, backend)
+        if backend == "mpi":
+            mpirun, as_root, cores = this_platform().mpirun, os.geteuid() == 0, os.cpu_count() or 1
+            line = runtime.command(plan, mpirun=mpirun, python_args=command, as_root=as_root, cores=cores)
+            starts = [(line, runtime.launcher_env(as_root=as_root))]
+        else:
+            starts = []
+            for wiring in (runtime.wiring(plan, rank) for rank in range(RANKS)):
+                for name, content in wiring.files.items():
+                    Path(folder, name).write_text(content)
+                starts.append((command, {key: value.replace("{dir}", folder) for key, value in wiring.env.items()}))
+        with serving(folder, starts) as rates:
+            yield rates
+
+
+@contextmanager
+def by_mlx_launch(backend: str) -> Iterator[Rates]:
+    """The same script under ``mlx.launch``."""
+    with tempfile.TemporaryDirectory(prefix="launch-") as folder:
+        options = ["-n", str(RANKS), "--backend", backend]
+        runtime: Any = get_backend(backend)
+        if backend == "ring":
+            options += ["--starting-port", str(_plan(backend).placements[0].ports[0])]
+        env = runtime.launcher_env(as_root=os.geteuid() == 0) if backend == "mpi" else {}
+        program = str(Path(sys.executable).with_name("mlx.launch"))
+        with serving(folder, [([program, *options, "--", *_command(folder, backend)], env)]) as rates:
+            yield rates
+
+
+def _plan(backend: str) -> WorldPlan:
+    placements = [Placement(rank, Host("localhost"), rank, (port,)) for rank, port in enumerate(free_ports(RANKS))]
+    return get_backend(backend).plan(placements)
+
+
+def _command(folder: str, backend: str) -> list[str]:
+    return [sys.executable, _loop.__file__, address(folder), backend]

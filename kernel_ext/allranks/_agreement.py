@@ -1,0 +1,84 @@
+"""Do the ranks enter the same collectives? Where they do not, MLX raises nothing and returns garbage."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from allranks_backends._plan import Collective, rank_label
+
+from ._lifeline import Lifeline
+from ._monitor import Monitor, collective
+
+ANSWER_WITHIN = 2.0
+"""Seconds an agent gets to hand over its ledger."""
+
+
+class Agreement:
+    """Watches one cell: before each collective (``strict``), or when the cell is over (``warn``)."""
+
+    def __init__(self, monitor: Monitor, lifeline: Lifeline, ranks: Sequence[int], cell: int) -> None:
+        self._monitor, self._lifeline, self._ranks, self._cell = monitor, lifeline, tuple(ranks), cell
+        self._entering: dict[int, Collective] = {}
+        self._done: dict[int, tuple[int, int]] = {}
+
+    def enter(self, rank: int, said: list[Any]) -> None:
+        """A rank waits at the gate; all are let in, or none, once all of the world are there."""
+        self._entering[rank] = collective(said)
+        if len(self._ranks) < len(self._monitor.ranks):
+            absent = [rank for rank in range(len(self._monitor.ranks)) if rank not in self._ranks]
+            verb = "is" if len(absent) == 1 else "are"
+            self._open(
+                f"{self._entering[rank].op} needs every rank, and {rank_label(absent)} {verb} not part of this cell"
+            )
+        elif len(self._entering) == len(self._ranks):
+            self._open(disagreement(self._entering))
+
+    def _open(self, refusal: str | None) -> None:
+        for rank in self._entering:
+            order = {"do": "open", "cell": self._cell, "refusal": refusal}
+            self._lifeline.tell(self._monitor.ranks[rank].uuid, order)
+        self._entering.clear()
+
+    def done(self, rank: int, fingerprint: Sequence[int]) -> None:
+        """A rank is done with the cell; `fingerprint` counts its shared collectives and sums them up."""
+        count, checksum = fingerprint
+        self._done[rank] = (count, checksum)
+
+    def mismatch(self, first_seq: Mapping[int, int]) -> str | None:
+        """The first collective on which ranks that are done with the cell disagreed, in words."""
+        if len(set(self._done.values())) < 2 or not all(count for count, _ in self._done.values()):
+            return None
+        answers = {
+            rank: self._lifeline.ask(self._monitor.ranks[rank].uuid, {"do": "records", "after": first_seq[rank]})
+            for rank in self._done
+        }
+        ledgers: dict[int, list[Collective]] = {}
+        for rank, answer in answers.items():
+            try:
+                records = answer.result(ANSWER_WITHIN)[0]["records"]
+            except (TimeoutError, ConnectionError):
+                continue
+            ledgers[rank] = [_plain(record) for record in records if record[7]]
+        for entered in zip(*ledgers.values(), strict=False):
+            if said := disagreement(dict(zip(ledgers, entered, strict=True))):
+                return said
+        return None
+
+
+def disagreement(entered: Mapping[int, Collective]) -> str | None:
+    """``rank 0 all_sum f32[10], line 3; ranks 1-3 all_sum f32[12], line 3``, or None where all are alike."""
+    kinds: dict[tuple[str, tuple[int, ...], str], list[int]] = {}
+    if not all(each.shared for each in entered.values()):
+        return None
+    for rank, each in entered.items():
+        kinds.setdefault((each.op, each.shape, each.dtype), []).append(rank)
+    if len(kinds) < 2:
+        return None
+    sides = (f"{rank_label(ranks)} entered {entered[ranks[0]]}" for ranks in kinds.values())
+    return "the ranks disagree: " + "; ".join(sides)
+
+
+def _plain(record: Sequence[Any]) -> Collective:
+    seq, op, shape, dtype, nbytes, _file, line, _shared = record
+    return Collective(seq, op, tuple(shape), dtype, nbytes, line)

@@ -1,0 +1,98 @@
+"""The benchmarks run, compare finite figures and leave nothing behind; how fast anything is, no test says."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks._processes import MARK, carrying
+from benchmarks._table import Bar, Row, Table, as_text
+
+ROOT = Path(__file__).parents[1]
+PATIENCE = 60.0
+
+
+@pytest.fixture
+def mark() -> str:
+    """What all processes of one benchmark run carry."""
+    return f"test-{os.getpid()}-{time.monotonic_ns()}"
+
+
+def start(mark: str, *arguments: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "benchmarks", *arguments],
+        cwd=ROOT,
+        env={**os.environ, MARK: mark},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def quick(mark: str, name: str, file: Path) -> Mapping[str, Any]:
+    """The table of a quick run, which also stands in what it printed."""
+    process = start(mark, name, "--quick", "--json", str(file))
+    printed, complaints = process.communicate(timeout=2 * PATIENCE)
+    assert process.returncode == 0, complaints
+    (table,) = json.loads(file.read_text())["tables"]
+    assert table["title"] in printed
+    assert all(row["what"] in printed for row in table["rows"])
+    return dict(table)
+
+
+@pytest.mark.parametrize("name", ["allreduce", "flood"])
+def test_a_quick_run_compares_finite_figures_and_leaves_nothing(name: str, mark: str, tmp_path: Path) -> None:
+    rows = quick(mark, name, tmp_path / "figures.json")["rows"]
+    lost = [row["ours"] for row in rows if row["what"].endswith("lines lost")]
+    ratios = [row["ratio"] for row in rows if not row["what"].endswith("lines lost")]
+    assert ratios
+    assert all(math.isfinite(ratio) and ratio > 0 for ratio in ratios)
+    assert not any(map(sum, lost))
+    assert not carrying(mark)
+
+
+def test_ctrl_c_ends_everything(mark: str) -> None:
+    process = start(mark, "idle")
+    deadline = time.monotonic() + PATIENCE
+    while len(carrying(mark)) < 7:  # the benchmark itself, a host process, a controller and four ranks
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, complaints = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130
+    assert "everything that was started has been ended" in complaints
+    assert not carrying(mark)
+
+
+def test_an_unknown_benchmark_is_named() -> None:
+    process = start("unused", "swim")
+    assert "there is no benchmark 'swim' (start, cell, flood, allreduce, idle)" in process.communicate()[1]
+    assert process.returncode == 2
+
+
+def test_a_ratio_is_of_medians_and_a_missed_bar_is_called_so() -> None:
+    row = Row("round trip", "s", [1.0, 2.0, 9.0], [4.0, 4.0, 4.0], "the other", Bar("at most", 0.4))
+    assert row.ratio == 0.5
+    assert row.spread == (0.25, 2.25)
+    assert row.met is False
+    assert "MISSED" in as_text(Table("name", "title", [row]))
+
+
+def test_a_bar_can_be_for_our_own_figure() -> None:
+    row = Row("processes", "", [6], [17], "the other", Bar("at most", 6, "ours"))
+    assert row.met is True
+
+
+def test_what_is_unknown_is_no_zero() -> None:
+    row = Row("memory", "bytes", [math.nan], [math.nan], "the other")
+    assert "unknown" in as_text(Table("name", "title", [row]))
+    assert row.as_json()["ratio"] is None
