@@ -23,10 +23,10 @@ BUSY = {
     "sleep": "import time\nprint('here')\ntime.sleep(600)",
     "loop": "print('here')\nwhile True:\n    pass",
     "await": "import asyncio\nprint('here')\nawait asyncio.sleep(600)",
-    "shell": "print('here')\n!sleep 600",
+    "shell": "!echo here; sleep 600",
     "subprocess": "import subprocess\nprint('here')\nsubprocess.run(['sleep', '600'])",
     "lock": "import threading\nprint('here')\nthreading.Event().wait()",
-    "compute": "print('here')\nwhile True:\n    mx.eval(mx.ones((64, 64)) @ mx.ones((64, 64)))",
+    "compute": "x = mx.ones((1024, 1024))\nprint('here')\nwhile True:\n    mx.eval(x @ x)",
     "print": "import itertools\nfor i in itertools.count():\n    print('here', i)",
 }
 

@@ -54,16 +54,39 @@ class Agreement:
             for rank in self._done
         }
         ledgers: dict[int, list[Collective]] = {}
+        swapped: dict[int, list[list[int]]] = {}
         for rank, answer in answers.items():
             try:
-                records = answer.result(ANSWER_WITHIN)[0]["records"]
+                header = answer.result(ANSWER_WITHIN)[0]
             except (TimeoutError, ConnectionError):
                 continue
+            records, swapped[rank] = header["records"], header["swapped"]
             ledgers[rank] = [_plain(record) for record in records if record[7]]
         for entered in zip(*ledgers.values(), strict=False):
             if said := disagreement(dict(zip(ledgers, entered, strict=True))):
                 return said
+        return _different_order(ledgers, swapped, first_seq)
+
+
+def _different_order(
+    ledgers: Mapping[int, Sequence[Collective]], swapped: Mapping[int, list[list[int]]], first_seq: Mapping[int, int]
+) -> str | None:
+    """``rank 0 evaluated all_sum #2 ... before all_sum #1 ..., other ranks did not``."""
+    orders: dict[str, list[int]] = {}
+    for rank, pairs in swapped.items():
+        known = {each.seq - first_seq[rank]: each for each in ledgers[rank]}
+        told = [f"{known[late]} before {known[early]}" for late, early in pairs if late in known and early in known]
+        orders.setdefault("; ".join(told), []).append(rank)
+    if len(orders) < 2:
         return None
+    sides = (
+        f"{rank_label(ranks)} evaluated {told or 'in the order of the calls'}" for told, ranks in sorted(orders.items())
+    )
+    return (
+        "the ranks evaluated collectives in different order, so that their results are swapped: "
+        + "; ".join(sides)
+        + " (--ordered prevents this)"
+    )
 
 
 def disagreement(entered: Mapping[int, Collective]) -> str | None:

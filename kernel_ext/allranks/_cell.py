@@ -369,7 +369,7 @@ class Cell:
         if self._check == "warn" and not self._open and self._first_seq:
             self.mismatch = self._agreement.mismatch(self._first_seq)
             if self.mismatch:
-                text = f"{self.mismatch}. Its result is garbage, and so are those after it in this cell.\n"
+                text = f"{self.mismatch}. What they computed there, and after it in this cell, is garbage.\n"
                 blocks.append(Block("text", self.ranks, text, "stderr"))
         waiting: dict[str, list[int]] = {}
         for rank, names in self._pending.items():

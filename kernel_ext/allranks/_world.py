@@ -18,7 +18,9 @@ from .rank.world import free_ports
 FORM_WITHIN = 30.0
 """Seconds a rank waits for its neighbours."""
 STAGGER = 0.03
-"""Seconds by which the last rank enters later: it connects first, and a refused connect costs the ring a second."""
+"""Seconds by which the last rank enters later: it connects first, and a refused connect costs the ring a second.
+
+Only where it cannot know when the others listen; four ranks that import mlx on two cores are further apart than that."""
 INIT_NAME = {"jaccl-ring": "jaccl"}
 """What ``mx.distributed.init`` calls a backend, where that differs."""
 
@@ -59,6 +61,9 @@ def form(plan: WorldPlan, backend: Backend, monitor: Monitor, lifeline: Lifeline
 
 def _order(plan: WorldPlan, backend: Backend, rank: int, seq: int) -> dict[str, Any]:
     wiring = backend.wiring(plan, rank)
+    last = plan.placements[-1]
+    enters_last = rank == last.rank and plan.size > 1
+    others_here = [other for other in plan.placements[:-1] if other.host == last.host and other.ports]
     return {
         "do": "form",
         "backend": INIT_NAME.get(plan.backend, plan.backend),
@@ -70,7 +75,9 @@ def _order(plan: WorldPlan, backend: Backend, rank: int, seq: int) -> dict[str, 
         "epoch": plan.epoch,
         "rank": rank,
         "size": plan.size,
-        "delay": STAGGER if rank == plan.size - 1 and plan.size > 1 else 0.0,
+        # A rank listens on its first port as soon as it enters.
+        "after": [other.ports[0] for other in others_here] if enters_last and plan.backend == "ring" else [],
+        "delay": STAGGER if enters_last else 0.0,
         "timeout": FORM_WITHIN,
     }
 

@@ -125,6 +125,11 @@ class Cluster:
             self._backend_name, self.chosen_because = choose(platform, self.size)
         elif reason := cannot_run(self._backend_name, platform, self.size):
             raise CannotStart(reason)
+        if self._settings.keep and (kept := read_kept(self.name)) is not None and Path(kept.directory).exists():
+            raise UsageError(
+                f"a kept cluster called {self.name!r} is up already: %distributed attach {self.name} takes it over, "
+                "--name starts another."
+            )
         self._ranks = Ranks(self._settings)
         try:
             self._ranks.start(self._hosts, self._backend_name)

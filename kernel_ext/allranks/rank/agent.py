@@ -183,7 +183,9 @@ class Agent:
 
     def _do_records(self, header: Header, _: Sequence[Any]) -> tuple[Header, list[Any]]:
         """The collectives this rank asked for after number `after`."""
-        return {"records": [list(record) for record in self.ledger.since(header["after"])]}, []
+        after = header["after"]
+        records = [list(record) for record in self.ledger.since(after)]
+        return {"records": records, "swapped": self.ledger.swapped(after)}, []
 
     def _do_replay(self, header: Header, _: Sequence[Any]) -> tuple[Header, list[Any]]:
         """Enter collectives this rank missed, with zeros, so that those blocked in them return."""

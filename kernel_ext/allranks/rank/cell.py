@@ -41,7 +41,9 @@ class CellRecorder:
         strict = options.get("check") == "strict"
         ledger = self._agent.ledger
         ledger.begin_cell(
-            guard=self._agent.gate.enter if strict else None, ordered=strict or bool(options.get("ordered"))
+            guard=self._agent.gate.enter if strict else None,
+            ordered=strict or bool(options.get("ordered")),
+            watch_order=options.get("check") == "warn",
         )
         self.outlet.end()
         late, _ = self.outlet.take()

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from . import transforms
+from .order import EvaluationOrder
 
 COLLECTIVE = frozenset({"all_sum", "all_max", "all_min", "all_gather", "sum_scatter"})
 """What all ranks of a group must enter alike; `send` and `recv` differ by nature."""
@@ -47,6 +48,7 @@ class Ledger:
         """Chain each collective to the one before, so that evaluation order cannot swap results."""
         self.unordered = 0
         """Collectives that could not be chained, since they were asked for inside a transformation."""
+        self.order = EvaluationOrder()
         self._newest: Any = None
         self._size = 1
         self._records: deque[tuple[Any, ...]] = deque(maxlen=KEEP)
@@ -59,14 +61,16 @@ class Ledger:
             function = getattr(mx.distributed, op, None)
             if function is not None and not hasattr(function, "__wrapped__"):
                 setattr(mx.distributed, op, self._recorded(mx, op, function))
+        self.order.install(mx)
 
     def enter_world(self, seq: int, size: int) -> None:
         """A new world begins: all its ranks count from `seq` on, so that equal numbers mean the same collective."""
         self.seq, self._size, self.refuse, self._newest = seq, size, None, None
 
-    def begin_cell(self, *, guard: Callable[[Record], None] | None, ordered: bool) -> None:
+    def begin_cell(self, *, guard: Callable[[Record], None] | None, ordered: bool, watch_order: bool = False) -> None:
         """Set how this cell's collectives are treated."""
         self.guard, self.ordered, self._newest = guard, ordered, None
+        self.order.begin(watching=watch_order and not ordered)
 
     def last(self) -> Record | None:
         """The newest record, with sizes worked out."""
@@ -81,8 +85,12 @@ class Ledger:
         if self.seq == seq:
             return 0, 0
         shared = [record for record in self.since(seq) if record.shared]
-        text = repr([(record.op, record.shape, record.dtype) for record in shared])
+        text = repr([(record.op, record.shape, record.dtype) for record in shared] + self.swapped(seq))
         return len(shared), zlib.crc32(text.encode())
+
+    def swapped(self, seq: int) -> list[tuple[int, int]]:
+        """Which collectives were evaluated before which older ones, counted from number `seq`."""
+        return [(evaluated - seq, pending - seq) for evaluated, pending in self.order.swapped]
 
     def replay(self, records: Sequence[Sequence[Any]]) -> None:
         """Enter these collectives (of another rank's ledger) with zeros; their results are thrown away.
@@ -123,7 +131,10 @@ class Ledger:
                 self.guard(_record(*records[-1]))
             if self.ordered:
                 return self._chained(mx, function, args, kwargs)
-            return function(*args, **kwargs)
+            result = function(*args, **kwargs)
+            if shared and self.order.watching:
+                self.order.add(seq, result)
+            return result
 
         return call
 

@@ -10,7 +10,7 @@ import socket
 import stat
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from random import SystemRandom
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 CLEAR_BACKENDS = "_ZN3mlx4core11distributed14clear_backendsEv"
 """``mlx::core::distributed::clear_backends()``: Python's own atexit hook calls it; nothing else exports it."""
+
+LISTEN_WITHIN = 2.0
+"""Seconds the last rank of a ring waits for the others to listen before it enters all the same."""
 
 
 class World:
@@ -39,8 +42,8 @@ class World:
         """Join the world the notebook planned, after leaving the one before; runs in the main thread.
 
         `order`: ``backend`` (as ``mx.distributed.init`` calls it), ``forget``, ``env``, ``files``, ``ports`` (of the
-        ring's sockets), ``seq`` (the ledger goes on from there), ``epoch``, ``rank``, ``size``, ``delay`` and
-        ``timeout`` in seconds. Raises TimeoutError when a neighbour never came, RuntimeError with MLX's own words.
+        ring's sockets), ``seq`` (the ledger goes on from there), ``epoch``, ``rank``, ``size``, ``after``
+        and ``delay`` (see `_wait_for_listeners`), and ``timeout`` in seconds. Raises TimeoutError when a neighbour never came, RuntimeError with MLX's own words.
         """
         import mlx.core as mx
 
@@ -49,7 +52,7 @@ class World:
         places = self._leave()
         self._wire(order)
         self._agent.ledger.install(mx, self._agent.user_ns)
-        time.sleep(order.get("delay", 0.0))
+        _wait_for_listeners(order.get("after", ()), order.get("delay", 0.0))
         late = f"a neighbour of rank {order['rank']} did not join in {order['timeout']:g} s"
         with _time_limit(order["timeout"], late):
             if order["size"] == 1 and order["backend"] != "mpi":
@@ -192,6 +195,30 @@ def _time_limit(seconds: float, message: str) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous)
+
+
+def _wait_for_listeners(ports: Collection[int], otherwise: float) -> None:
+    """Return once somebody listens on each of `ports`; after `otherwise` seconds where that is not told (no Linux)."""
+    deadline = time.monotonic() + LISTEN_WITHIN
+    while ports and time.monotonic() < deadline:
+        try:
+            if _listened_to().issuperset(ports):
+                return
+        except OSError:
+            break
+        time.sleep(0.002)
+    time.sleep(otherwise)
+
+
+def _listened_to() -> set[int]:
+    """TCP ports of IPv4, which is all the ring speaks, on which this machine listens."""
+    with open("/proc/net/tcp") as file:
+        next(file)
+        fields = [line.split(maxsplit=4) for line in file]
+    return {int(local.rpartition(":")[2], 16) for _, local, _, state, _ in fields if state == _LISTEN}
+
+
+_LISTEN = "0A"
 
 
 def free_ports(count: int, address: str = "") -> list[int]:
