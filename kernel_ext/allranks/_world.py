@@ -20,7 +20,7 @@ FORM_WITHIN = 30.0
 STAGGER = 0.03
 """Seconds by which the last rank enters later: it connects first, and a refused connect costs the ring a second.
 
-Only where it cannot know when the others listen; four ranks that import mlx on two cores are further apart than that."""
+Only where it cannot see that the others listen: four ranks importing mlx on two cores are further apart."""
 INIT_NAME = {"jaccl-ring": "jaccl"}
 """What ``mx.distributed.init`` calls a backend, where that differs."""
 
@@ -61,9 +61,8 @@ def form(plan: WorldPlan, backend: Backend, monitor: Monitor, lifeline: Lifeline
 
 def _order(plan: WorldPlan, backend: Backend, rank: int, seq: int) -> dict[str, Any]:
     wiring = backend.wiring(plan, rank)
-    last = plan.placements[-1]
-    enters_last = rank == last.rank and plan.size > 1
-    others_here = [other for other in plan.placements[:-1] if other.host == last.host and other.ports]
+    enters_last = rank == plan.size - 1 and plan.size > 1
+    sees_others = enters_last and plan.backend == "ring" and len({place.host for place in plan.placements}) == 1
     return {
         "do": "form",
         "backend": INIT_NAME.get(plan.backend, plan.backend),
@@ -76,7 +75,7 @@ def _order(plan: WorldPlan, backend: Backend, rank: int, seq: int) -> dict[str, 
         "rank": rank,
         "size": plan.size,
         # A rank listens on its first port as soon as it enters.
-        "after": [other.ports[0] for other in others_here] if enters_last and plan.backend == "ring" else [],
+        "after": [place.ports[0] for place in plan.placements[:-1]] if sees_others else [],
         "delay": STAGGER if enters_last else 0.0,
         "timeout": FORM_WITHIN,
     }

@@ -42,8 +42,9 @@ class World:
         """Join the world the notebook planned, after leaving the one before; runs in the main thread.
 
         `order`: ``backend`` (as ``mx.distributed.init`` calls it), ``forget``, ``env``, ``files``, ``ports`` (of the
-        ring's sockets), ``seq`` (the ledger goes on from there), ``epoch``, ``rank``, ``size``, ``after``
-        and ``delay`` (see `_wait_for_listeners`), and ``timeout`` in seconds. Raises TimeoutError when a neighbour never came, RuntimeError with MLX's own words.
+        ring's sockets), ``seq`` (the ledger goes on from there), ``epoch``, ``rank``, ``size``, ``after`` and
+        ``delay`` (see `_wait_for_listeners`), and ``timeout`` in seconds. Raises TimeoutError when a neighbour never
+        came, RuntimeError with MLX's own words.
         """
         import mlx.core as mx
 

@@ -1,0 +1,143 @@
+"""Ranks that enter different collectives are told on, or kept from it; MLX itself would return garbage."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from allranks.errors import UsageError, WouldHang
+
+if TYPE_CHECKING:
+    from allranks import Cluster
+
+RIGHT = "mx.distributed.all_sum(mx.ones(4)).tolist()"
+
+
+def assert_next_collective_is_right(cluster: Cluster) -> None:
+    result = cluster.run(RIGHT)
+    assert result.ok
+    assert [result[rank].value for rank in result] == [[float(cluster.size)] * 4] * cluster.size
+
+
+@pytest.mark.parametrize(
+    ("code", "sides"),
+    [
+        (
+            "y = mx.distributed.all_sum(mx.ones(10 if rank else 12))\nmx.eval(y)",
+            ("rank 0 entered all_sum", "f32[12], line 1", "rank 1 entered all_sum", "f32[10], line 1"),
+        ),
+        (
+            "x = mx.ones(8, mx.float32 if rank else mx.int32)\nmx.eval(mx.distributed.all_sum(x))",
+            ("i32[8], line 2", "f32[8], line 2"),
+        ),
+        (
+            "op = mx.distributed.all_sum if rank else mx.distributed.all_max\nmx.eval(op(mx.ones(8)))",
+            ("all_max #", "all_sum #", "line 2"),
+        ),
+    ],
+    ids=["shape", "dtype", "op"],
+)
+def test_a_mismatch_is_flagged_with_both_sides_and_costs_only_the_cell(
+    ring2: Cluster, code: str, sides: tuple[str, ...]
+) -> None:
+    ring2.run("kept = mx.arange(5)")
+    result = ring2.run(code, timeout=30)
+    assert result.mismatch is not None
+    assert "the ranks disagree" in result.mismatch
+    for side in sides:
+        assert side in result.mismatch
+    assert_next_collective_is_right(ring2)
+    assert [kept.tolist() for kept in ring2.pull("kept")] == [[0, 1, 2, 3, 4]] * 2
+
+
+def test_strict_raises_on_every_rank_before_any_has_entered(ring2: Cluster) -> None:
+    epoch = ring2.snapshot.epoch
+    result = ring2.run(
+        "y = mx.distributed.all_sum(mx.ones(10 if rank else 12))\nmx.eval(y)", check="strict", timeout=30
+    )
+    assert sorted(result.errors) == [0, 1]
+    assert all("the ranks disagree" in error.evalue for error in result.errors.values())
+    assert ring2.snapshot.epoch == epoch, "nothing was broken, so nothing need be formed anew"
+    assert_next_collective_is_right(ring2)
+
+
+def test_strict_lets_agreeing_ranks_through(ring2: Cluster) -> None:
+    result = ring2.run("[mx.distributed.all_sum(mx.ones(2) * i).tolist() for i in range(20)]", check="strict")
+    assert result[1].value == [[2.0 * i] * 2 for i in range(20)]
+
+
+def test_strict_frees_those_that_wait_for_a_rank_that_raised(ring2: Cluster) -> None:
+    result = ring2.run("if rank: 1/0\nmx.distributed.all_sum(mx.ones(3))", check="strict", timeout=30)
+    assert list(result.errors) == [1]
+    assert result[0].freed is not None
+    assert_next_collective_is_right(ring2)
+
+
+OPPOSITE = """a = mx.distributed.all_sum(mx.ones(3))
+b = mx.distributed.all_sum(mx.ones(3) * 10)
+for each in (b, a) if rank == 0 else (a, b): mx.eval(each)
+[a.tolist(), b.tolist()]"""
+
+
+def test_opposite_evaluation_order_is_flagged(ring2: Cluster) -> None:
+    result = ring2.run(OPPOSITE, timeout=30)
+    assert result.mismatch is not None
+    assert "different order" in result.mismatch
+    assert "line 2 before all_sum" in result.mismatch
+    assert "--ordered" in result.mismatch
+    assert_next_collective_is_right(ring2)
+
+
+@pytest.mark.parametrize("how", [{"ordered": True}, {"check": "strict"}], ids=["ordered", "strict"])
+def test_opposite_evaluation_order_is_prevented(ring2: Cluster, how: dict[str, object]) -> None:
+    result = ring2.run(OPPOSITE, timeout=30, **how)  # type: ignore[arg-type]
+    assert result.mismatch is None
+    assert [result[rank].value for rank in (0, 1)] == [[[2.0] * 3, [20.0] * 3]] * 2
+
+
+def test_ordered_is_safe_inside_transformations(ring2: Cluster) -> None:
+    """grad, compile and vmap trace their function: chaining there would mix traces, so it steps aside."""
+    code = """import mlx.nn as nn
+def loss(w): return mx.distributed.all_sum(w * 2).sum()
+first = mx.distributed.all_sum(mx.ones(1))
+value, gradient = mx.value_and_grad(loss)(mx.ones(3))
+compiled = mx.compile(lambda x: mx.distributed.all_sum(x) + 1)
+out = compiled(mx.ones(2))
+last = mx.distributed.all_sum(mx.ones(1))
+[value.item(), gradient.tolist(), out.tolist(), first.item(), last.item()]"""
+    result = ring2.run(code, ordered=True, timeout=60)
+    assert result.ok, result.failure()
+    value, gradient, out, first, last = result[0].value
+    assert (value, out, first, last) == (12.0, [3.0, 3.0], 2.0, 2.0)
+    assert gradient == result[1].value[1]
+
+
+def test_off_looks_away(ring2: Cluster) -> None:
+    result = ring2.run(OPPOSITE, check="off", timeout=30)
+    assert result.ok
+    assert result.mismatch is None
+
+
+def test_an_unknown_check_is_refused(ring2: Cluster) -> None:
+    with pytest.raises(UsageError, match="off, warn or strict"):
+        ring2.run("1", check="sometimes")
+
+
+def test_a_pending_collective_is_named_and_not_evaluated_on_one_rank(ring2: Cluster) -> None:
+    ring2.run("late = {'deep': [mx.distributed.all_sum(mx.ones(2)) * 3]}")
+    with pytest.raises(WouldHang, match="late on rank 0 is still to be computed by a collective"):
+        ring2.run("print(late)", ranks=0)
+    assert ring2.run("1 + 1", ranks=0)[0].value == 2, "what has nothing to do with it runs"
+    assert ring2.run("late['deep'][0].tolist()")[1].value == [6.0, 6.0]
+    assert ring2.run("late['deep'][0].tolist()", ranks=0)[0].value == [6.0, 6.0], "now it is computed"
+
+
+def test_send_and_recv_differ_by_nature_and_are_no_mismatch(ring2: Cluster) -> None:
+    code = """if rank == 0: out = mx.distributed.send(mx.ones(3), 1)
+else: out = mx.distributed.recv((3,), mx.float32, 0)
+mx.eval(out)
+out.tolist()"""
+    result = ring2.run(code, timeout=30)
+    assert result.mismatch is None
+    assert result[1].value == [1.0] * 3

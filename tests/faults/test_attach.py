@@ -1,0 +1,120 @@
+"""A kept cluster outlives its notebook; another takes it over, with the cell that was running."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from allranks import Cluster
+from allranks.errors import NoCluster, UsageError
+
+FIRST_NOTEBOOK = """
+import allranks, sys
+cluster = allranks.Cluster(2, backend="ring", keep=True, name=sys.argv[1]).up()
+cluster.run("a = mx.arange(4) + rank")
+cell = cluster.begin('''import time
+print("early")
+while not os.path.exists(go): time.sleep(0.05)
+print("late")
+mx.distributed.all_sum(a).tolist()''' .replace("go", repr(sys.argv[2])).replace("import time", "import os, time"))
+cluster._ranks.monitor.wait(lambda: all(rank.report.get("line") for rank in cluster._ranks.monitor.ranks), 30)
+print("running", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def orphaned(tmp_path: Path) -> Iterator[tuple[str, Path]]:
+    """The name of a kept cluster whose notebook was killed in mid-cell, and the file that lets the cell end."""
+    name, go = f"kept-{uuid.uuid4().hex[:8]}", tmp_path / "go"
+    notebook = subprocess.Popen(
+        [sys.executable, "-c", FIRST_NOTEBOOK, name, str(go)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert notebook.stdin is not None and notebook.stdout is not None
+    try:
+        assert notebook.stdout.readline() == "running\n"
+    finally:
+        notebook.send_signal(signal.SIGKILL)
+        notebook.wait()
+        notebook.stdin.close()
+        notebook.stdout.close()
+    yield name, go
+    try:
+        cluster = Cluster.attach(name)
+    except NoCluster:
+        return
+    cluster.down()
+
+
+def test_the_running_cell_is_followed_to_its_end(orphaned: tuple[str, Path]) -> None:
+    name, go = orphaned
+    cluster = Cluster.attach(name)
+    try:
+        assert [rank.state for rank in cluster.snapshot.ranks] == ["running", "running"]
+        (cell,) = cluster.adopted_cells()
+        go.touch()
+        result = cell.finish(30)
+        assert result.ok
+        assert result[0].stdout == result[1].stdout == "early\nlate\n", "what was printed before is there too"
+        assert [a.tolist() for a in cluster.pull("a")] == [[0, 1, 2, 3], [1, 2, 3, 4]]
+        assert cluster.run("mx.distributed.all_sum(a).tolist()")[0].value == [1, 3, 5, 7]
+    finally:
+        cluster.down()
+
+
+def test_a_cell_that_ended_unseen_is_still_shown(orphaned: tuple[str, Path]) -> None:
+    name, go = orphaned
+    go.touch()
+    cluster = Cluster.attach(name)
+    try:
+        (cell,) = cluster.adopted_cells()
+        assert cell.finish(30).ok
+    finally:
+        cluster.down()
+
+
+def test_an_adopted_cluster_heals_and_goes_down_whole(orphaned: tuple[str, Path]) -> None:
+    name, go = orphaned
+    go.touch()
+    cluster = Cluster.attach(name)
+    for cell in cluster.adopted_cells():
+        cell.finish(30)
+    pids = [rank.pid for rank in cluster.snapshot.ranks]
+    os.kill(pids[1] or 0, signal.SIGKILL)
+    assert cluster._ranks is not None
+    assert cluster._ranks.monitor.wait(lambda: cluster.state == "broken", 10)
+    assert "rank 1 got the variables of rank 0" in cluster.heal(source=0)
+    assert [a.tolist() for a in cluster.pull("a")] == [[0, 1, 2, 3]] * 2
+    cluster.down()
+    assert not any(psutil.pid_exists(pid or 0) for pid in pids)
+    with pytest.raises(NoCluster, match=f"no kept cluster is called '{name}'"):
+        Cluster.attach(name)
+
+
+def test_two_notebooks_do_not_hold_one_cluster(orphaned: tuple[str, Path]) -> None:
+    name, go = orphaned
+    go.touch()
+    first = Cluster.attach(name)
+    try:
+        with pytest.raises(NoCluster, match="another notebook still holds"):
+            Cluster.attach(name)
+        with pytest.raises(UsageError, match="is up already"):
+            Cluster(2, keep=True, name=name).up()
+    finally:
+        first.down()
+
+
+def test_attach_names_what_there_is() -> None:
+    with pytest.raises(NoCluster, match="--keep"):
+        Cluster.attach("no-such-cluster")
