@@ -77,7 +77,9 @@ class Worlds:
         if cluster is None or not _usable(cluster):
             if cluster is not None:
                 cluster.down()
-            cluster = self._living[backend, size] = allranks.Cluster(size, backend=backend, name=f"{backend}{size}").up()
+            cluster = self._living[backend, size] = allranks.Cluster(
+                size, backend=backend, name=f"{backend}{size}"
+            ).up()
         return cluster
 
     def down(self) -> None:

@@ -341,7 +341,9 @@ def test_bytes_that_are_no_utf8_are_shown_as_what_they_are(notebook: Notebook) -
 
 
 def test_bytes_of_subprocesses_and_c_code_that_are_no_utf8(notebook: Notebook) -> None:
-    cell = notebook.ok("%%distributed\nimport os\nos.write(1, b'fd \\xff caf\\xc3\\xa9\\n');\n!printf 'shell \\377 caf\\303\\251\\n'")
+    cell = notebook.ok(
+        "%%distributed\nimport os\nos.write(1, b'fd \\xff caf\\xc3\\xa9\\n');\n!printf 'shell \\377 caf\\303\\251\\n'"
+    )
     notebook.shows(cell, "shell \ufffd café")
     goes_on(notebook)
     later = notebook.ok("%%distributed\n'later'")

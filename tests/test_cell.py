@@ -12,7 +12,10 @@ from allranks.errors import CellFailed, CellTimeout
 
 def test_the_last_value_and_what_was_printed_come_by_rank(ring2: Cluster) -> None:
     result = ring2.run("import sys\nprint('out', rank)\nprint('err', file=sys.stderr)\nrank * 2")
-    assert [(r.value, r.stdout, r.stderr) for r in result.values()] == [(0, "out 0\n", "err\n"), (2, "out 1\n", "err\n")]
+    assert [(r.value, r.stdout, r.stderr) for r in result.values()] == [
+        (0, "out 0\n", "err\n"),
+        (2, "out 1\n", "err\n"),
+    ]
     assert result.ok and result.check() is result and result.errors == {}
     assert repr(result).startswith("<CellResult of ranks 0-1: ok, ")
 
@@ -86,7 +89,9 @@ def test_leaving_a_cell_leaves_the_rank_up(code: str, ring2: Cluster) -> None:
     result = ring2.run(code)
     assert not result.ok and result[0].error is not None
     # ipykernel ends its process a moment after exit(): the ranks are to be there still when that is over.
-    assert ring2.run("import asyncio\nawait asyncio.sleep(0.3)\nmx.distributed.all_sum(mx.array(1)).item()")[0].value == 2
+    assert (
+        ring2.run("import asyncio\nawait asyncio.sleep(0.3)\nmx.distributed.all_sum(mx.array(1)).item()")[0].value == 2
+    )
 
 
 def test_exit_says_what_to_type_instead(ring2: Cluster) -> None:

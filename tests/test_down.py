@@ -175,11 +175,7 @@ def test_down_leaves_nothing_of_ranks_that_ignore_signals_or_wait_for_ever(trace
 def test_a_killed_kernel_leaves_nothing_of_ranks_that_are_busy(traces: Traces, marked: Notebook) -> None:
     up(marked, traces, "ring")
     marked.ok(
-        "%%distributed --no-wait\n"
-        "import signal\n"
-        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-        "while True:\n"
-        "    pass"
+        "%%distributed --no-wait\nimport signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile True:\n    pass"
     )
     os.kill(traces.kernel, signal.SIGKILL)
     traces.vanish()

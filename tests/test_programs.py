@@ -56,8 +56,7 @@ def test_a_unittest_suite_runs_on_all_ranks_with_its_result_on_each(world: Noteb
     world.ok(
         "assert 'test_that_fails_but_on_rank_0' in outcome.result[1].stderr\n"
         "assert outcome.result[0].stderr.rstrip().endswith('OK')\n"
-        "assert outcome.result[3].stderr.rstrip().endswith('FAILED (failures=1)')"
-        .replace("outcome.result", "outcome")
+        "assert outcome.result[3].stderr.rstrip().endswith('FAILED (failures=1)')".replace("outcome.result", "outcome")
     )
 
 
@@ -77,7 +76,9 @@ def test_mpi4py_and_mlx_share_one_cell(need_mpi: None, kernel: Notebook) -> None
         "MPI.COMM_WORLD.allreduce(rank), MPI.COMM_WORLD.Get_size(), mx.distributed.all_sum(mx.array(rank)).item()"
     )
     assert cell.stdout == "ranks 0-3 │ (6, 4, 6)\n"
-    assert notebook.ok("%%distributed\nMPI.COMM_WORLD.Get_rank() == rank == world.rank()").stdout == "ranks 0-3 │ True\n"
+    assert (
+        notebook.ok("%%distributed\nMPI.COMM_WORLD.Get_rank() == rank == world.rank()").stdout == "ranks 0-3 │ True\n"
+    )
 
 
 @pytest.mark.mpi

@@ -46,9 +46,7 @@ def test_the_last_value_of_a_cell_is_its_result(notebook: Notebook) -> None:
     assert notebook.ok("%%distributed\nrank;").outputs == []
     assert notebook.ok("%%distributed\nNone").outputs == []
     multi = notebook.ok("%%distributed\nmx.ones((2, 2)) * 3")
-    assert multi.stdout == (
-        "ranks 0-3 │ array([[3, 3],\n          │        [3, 3]], dtype=float32)\n"
-    )
+    assert multi.stdout == ("ranks 0-3 │ array([[3, 3],\n          │        [3, 3]], dtype=float32)\n")
 
 
 def test_an_update_changes_the_display_where_it_stands(notebook: Notebook) -> None:

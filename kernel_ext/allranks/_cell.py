@@ -106,7 +106,9 @@ class CellResult(Mapping[int, RankResult]):
             if rank.dead:
                 said.setdefault(f"died: {rank.dead}", []).append(number)
             elif rank.freed:
-                said.setdefault(f"waited in {rank.freed} and had to be freed", []).append(number)
+                culprit = any(other.dead or (other.error and not other.freed) for other in self._ranks.values())
+                where = "for it" if culprit else f"in {rank.freed}"
+                said.setdefault(f"waited {where} and had to be freed", []).append(number)
             elif rank.error:
                 said.setdefault(f"raised {rank.error}", []).append(number)
             elif not rank.ok:

@@ -258,7 +258,7 @@ class DistributedMagics(Magics):
         )
         self.cluster = cluster.up()
         if cluster.chosen_because:
-            print(cluster.chosen_because)
+            print(f"backend: {cluster.chosen_because}")
         display(cluster)  # type: ignore[no-untyped-call]
 
     def _attach(self, options: argparse.Namespace) -> None:

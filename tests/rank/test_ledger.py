@@ -109,6 +109,8 @@ def test_the_functions_keep_their_names_and_help(ledger: Ledger, distributed: An
 
 
 def test_inside_mx_compile_a_call_is_seen_when_it_is_traced(ledger: Ledger, user_ns: dict[str, Any]) -> None:
-    run("step = mx.compile(lambda x: distributed.all_sum(x) + 1)\nfor _ in range(3):\n    y = step(mx.ones(2))", user_ns)
+    run(
+        "step = mx.compile(lambda x: distributed.all_sum(x) + 1)\nfor _ in range(3):\n    y = step(mx.ones(2))", user_ns
+    )
     assert ledger.seq == 1
     assert user_ns["y"].tolist() == [2.0, 2.0]

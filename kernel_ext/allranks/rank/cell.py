@@ -37,7 +37,8 @@ class CellRecorder:
 
     def begin(self, options: Mapping[str, Any], file: str | None) -> None:
         """Called in the main thread when a cell of the notebook's starts; `options` came with it."""
-        number, limit = options["cell"], options.get("limit")
+        self.number = number = options["cell"]
+        limit = options.get("limit")
         strict = options.get("check") == "strict"
         ledger = self._agent.ledger
         ledger.begin_cell(
@@ -50,7 +51,7 @@ class CellRecorder:
         self.outlet.reset(limit or LIMIT)
         self._unacknowledged.clear()
         self._sequence, self._error, self.ended = 0, None, False
-        self.number, self.file = number, file
+        self.file = file
         self.first_seq = self._agent.ledger.seq
         self.running = True
         header: dict[str, Any] = {"say": "began", "cell": number}

@@ -158,14 +158,14 @@ def _divert_cells(kernel: Any, agent: Agent) -> None:
             finally:
                 RankStream.elsewhere = False
             return
-        code = parent["content"]["code"]
-        kernel.execution_count = ours["count"] - 1
-        shell.execution_count = ours["count"]
         last.clear()
-        cell.begin(ours, shell.compile.get_code_name(code, code, ours["count"]))
         try:
+            code = parent["content"]["code"]
+            kernel.execution_count = ours["count"] - 1
+            shell.execution_count = ours["count"]
+            cell.begin(ours, shell.compile.get_code_name(code, code, ours["count"]))
             await execute(stream, ident, parent)
-        except BaseException as error:  # IPython's own machinery failed: the cell did not run to its end
+        except BaseException as error:  # the machinery failed, IPython's or ours: the cell did not run to its end
             lines = traceback.format_exc().splitlines()
             cell.error({"ename": type(error).__name__, "evalue": str(error), "traceback": lines}, None)
         finally:
