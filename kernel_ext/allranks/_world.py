@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
+from itertools import islice
 from typing import Any
 
 from allranks_backends._plan import Host, Placement, WorldPlan, rank_label
@@ -29,11 +30,12 @@ def place(hosts: Sequence[Host], backend: Backend, connections: int) -> tuple[Pl
     """One rank on each of `hosts` (named once for every rank), with free ports for one epoch."""
     placements = []
     seen: dict[Host, int] = {}
+    counts = [backend.ports(connections, len(host.addresses)) for host in hosts]
+    ports = iter(free_ports(sum(counts)))  # drawn together, so that no two ranks get the same
     for rank, host in enumerate(hosts):
         local_rank = seen.get(host, 0)
         seen[host] = local_rank + 1
-        ports = free_ports(backend.ports(connections, len(host.addresses)))
-        placements.append(Placement(rank, host, local_rank, tuple(ports)))
+        placements.append(Placement(rank, host, local_rank, tuple(islice(ports, counts[rank]))))
     return tuple(placements)
 
 
@@ -62,7 +64,7 @@ def form(plan: WorldPlan, backend: Backend, monitor: Monitor, lifeline: Lifeline
 def _order(plan: WorldPlan, backend: Backend, rank: int, seq: int) -> dict[str, Any]:
     wiring = backend.wiring(plan, rank)
     enters_last = rank == plan.size - 1 and plan.size > 1
-    sees_others = enters_last and plan.backend == "ring" and len({place.host for place in plan.placements}) == 1
+    ring_on_one_host = plan.backend == "ring" and plan.size > 1 and len({each.host for each in plan.placements}) == 1
     return {
         "do": "form",
         "backend": INIT_NAME.get(plan.backend, plan.backend),
@@ -75,7 +77,8 @@ def _order(plan: WorldPlan, backend: Backend, rank: int, seq: int) -> dict[str, 
         "rank": rank,
         "size": plan.size,
         # A rank listens on its first port as soon as it enters.
-        "after": [place.ports[0] for place in plan.placements[:-1]] if sees_others else [],
+        "after": [each.ports[0] for each in plan.placements[:-1]] if ring_on_one_host and enters_last else [],
+        "in_turn": ring_on_one_host,
         "delay": STAGGER if enters_last else 0.0,
         "timeout": FORM_WITHIN,
     }

@@ -70,7 +70,7 @@ class CellRecorder:
             "evalue": message or content.get("evalue", ""),
             "traceback": [part for part in content.get("traceback", []) if "skipping hidden" not in part],
             "line": line,
-            "collective": self._agent.current_collective(),
+            "collective": self._agent.reporter.current_collective(),
         }
         self.outlet.rich("error", self._error)
 
@@ -86,7 +86,7 @@ class CellRecorder:
                 "evalue": message,
                 "traceback": [],
                 "line": None,
-                "collective": self._agent.current_collective(),
+                "collective": self._agent.reporter.current_collective(),
             }
 
     def end(self, value: Any, wants_value: bool) -> None:

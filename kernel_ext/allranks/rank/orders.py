@@ -1,0 +1,115 @@
+"""What the notebook may ask of a rank: one method an order, each with its answer's header and buffers.
+
+Those in `IN_MAIN` touch the user's variables or MLX and run in the main thread once that is idle; the others answer at
+once from the agent's thread, also while the main thread is blocked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from . import carry, look, values
+from .lifeline import Header
+from .pending import names_in, pending_names
+
+if TYPE_CHECKING:
+    from .agent import Agent
+
+Answer = tuple[Header, list[Any]]
+IN_MAIN = frozenset({"form", "push", "pull", "save", "load", "replay"})
+KNOWN = IN_MAIN | {
+    *("interrupt", "free", "records", "open", "pending", "refuse", "complete", "inspect", "acknowledge", "exit")
+}
+
+
+class Orders:
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+
+    def form(self, header: Header, _: Sequence[Any]) -> Answer:
+        return self._agent.world.form(header), []
+
+    def push(self, header: Header, buffers: Sequence[Any]) -> Answer:
+        pushed = values.unpack(buffers)
+        self._agent.user_ns.update(pushed)
+        return {"names": list(pushed)}, []
+
+    def pull(self, header: Header, _: Sequence[Any]) -> Answer:
+        name = header["name"]
+        root, _, path = name.partition(".")
+        if root not in self._agent.user_ns:
+            raise NameError(f"no variable {root!r} on rank {self._agent.config.rank}")
+        value = self._agent.user_ns[root]
+        for part in path.split(".") if path else ():
+            value = getattr(value, part)
+        return {}, values.pack(value)
+
+    def save(self, header: Header, _: Sequence[Any]) -> Answer:
+        """Write the user's variables to a file of the cluster's, for a process that takes over."""
+        variables = carry.user_variables(self._agent.user_ns, self._agent.shell.user_ns_hidden)
+        return {"left": carry.save(Path(header["path"]), variables)}, []
+
+    def load(self, header: Header, _: Sequence[Any]) -> Answer:
+        """Take over the variables in a file that `save` wrote."""
+        path = Path(header["path"])
+        self._agent.user_ns.update(carry.load(path))
+        if not header.get("keep"):
+            path.unlink()
+        return {}, []
+
+    def interrupt(self, header: Header, _: Sequence[Any]) -> Answer:
+        """Stop a cell: a blocked collective is freed where that is possible, Python code gets a SIGINT."""
+        if header.get("cell") in (None, self._agent.cell.number):
+            self._agent.freeing.stop()
+        return {}, []
+
+    def free(self, header: Header, _: Sequence[Any]) -> Answer:
+        """Make the collective this rank waits in raise; nothing happens if it waits in none."""
+        if header["cell"] == self._agent.cell.number:
+            self._agent.freeing.free()
+        return {}, []
+
+    def records(self, header: Header, _: Sequence[Any]) -> Answer:
+        """The collectives this rank asked for after number `after`."""
+        after = header["after"]
+        records = [list(record) for record in self._agent.ledger.since(after)]
+        return {"records": records, "swapped": self._agent.ledger.swapped(after)}, []
+
+    def replay(self, header: Header, _: Sequence[Any]) -> Answer:
+        """Enter collectives this rank missed, with zeros, so that those blocked in them return."""
+        self._agent.ledger.replay(header["records"])
+        return {"seq": self._agent.ledger.seq}, []
+
+    def open(self, header: Header, _: Sequence[Any]) -> Answer:
+        """The ranks agree on the next collective, or they do not (`refusal` says how)."""
+        if header["cell"] == self._agent.cell.number:
+            self._agent.gate.open(header.get("refusal"))
+        return {}, []
+
+    def pending(self, header: Header, _: Sequence[Any]) -> Answer:
+        """Which variables that `code` mentions wait for a collective."""
+        if self._agent.ledger.seq == 0:
+            return {"names": []}, []
+        return {"names": pending_names(self._agent.user_ns, names_in(header["code"]))}, []
+
+    def refuse(self, header: Header, _: Sequence[Any]) -> Answer:
+        """The world is broken elsewhere: enter no more collectives in it."""
+        self._agent.ledger.refuse = header["because"]
+        return {}, []
+
+    def complete(self, header: Header, _: Sequence[Any]) -> Answer:
+        return {"matches": look.complete(self._agent.shell, header["code"], header["cursor"])}, []
+
+    def inspect(self, header: Header, _: Sequence[Any]) -> Answer:
+        return {"found": look.inspect(self._agent.user_ns, header["name"], header.get("detail", 0))}, []
+
+    def acknowledge(self, header: Header, _: Sequence[Any]) -> Answer:
+        self._agent.cell.acknowledge(header["cell"])
+        return {}, []
+
+    def exit(self, header: Header, _: Sequence[Any]) -> Answer:
+        """End cleanly if the main thread is free; the host process ends the rank otherwise."""
+        self._agent.call_main(self._agent.config.stop)
+        return {}, []

@@ -1,0 +1,95 @@
+"""Where the rank stands: its line, its collective, whether it waits, its memory."""
+
+from __future__ import annotations
+
+import sys
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from .ledger import Record
+from .lifeline import Header
+
+if TYPE_CHECKING:
+    from .agent import Agent
+
+EVERY_RUNNING = 0.2
+"""Seconds between reports while a cell runs."""
+EVERY_IDLE = 1.0
+ALIVE_EVERY = 2.0
+"""Seconds after which even an unchanged report is sent: the notebook calls a silent rank stopped."""
+
+
+class Reporter:
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._reported: Header = {}
+        self._reported_at = self._sent_at = self._metered_at = 0.0
+        self._meters: Header = {}
+        self._blocked_at: tuple[Any, float] = (None, 0.0)
+
+    @property
+    def every(self) -> float:
+        return EVERY_RUNNING if self._agent.cell.running else EVERY_IDLE
+
+    def forget(self) -> None:
+        """A new notebook knows nothing: the next report is news."""
+        self._reported = {}
+
+    def tick(self, now: float) -> float:
+        """Report if it is time; returns the seconds until it is time again."""
+        if now - self._reported_at >= self.every:
+            self._reported_at = now
+            self._report(now)
+        return max(0.0, self._reported_at + self.every - now)
+
+    def _report(self, now: float) -> None:
+        if now - self._metered_at >= EVERY_IDLE:
+            meters = self._agent.meters
+            self._meters, self._metered_at = {**meters.memory(), "cpu": round(meters.cpu(), 2)}, now
+        report = {**self._state(now), **self._meters}
+        if report != self._reported or self._agent.cell.running or now - self._sent_at >= ALIVE_EVERY:
+            self._reported, self._sent_at = report, now
+            self._agent.lifeline.send({"say": "state", **report})
+
+    def _state(self, now: float) -> Header:
+        cell, ledger = self._agent.cell, self._agent.ledger
+        state: Header = {"running": cell.running, "cell": cell.number, "seq": ledger.seq}
+        if cell.running and (frame := self.user_frame()) is not None:
+            state["line"], state["source"] = cell.line_of(frame)
+        record = ledger.last()
+        if record is not None:
+            in_cell = cell.running and record.seq > cell.first_seq
+            state["collective"] = self.collective(record)
+            state["waiting"] = bool(in_cell and self._blocked((state.get("line"), ledger.seq), now))
+        return state
+
+    def _blocked(self, place: Any, now: float) -> bool:
+        """Whether the main thread has stood in one place, asleep on a lock, for two reports or more."""
+        if not self._agent.meters.main_thread_asleep():
+            self._blocked_at = (None, 0.0)
+            return False
+        if self._blocked_at[0] != place:
+            self._blocked_at = (place, now)
+        return now - self._blocked_at[1] >= EVERY_RUNNING * 0.9
+
+    def collective(self, record: Record) -> list[Any]:
+        """A record as it travels; its line only where that is a line of the running cell."""
+        line = record.line if record.file == self._agent.cell.file else None
+        return [record.seq, record.op, list(record.shape), record.dtype, record.nbytes, line, record.shared]
+
+    def current_collective(self) -> list[Any] | None:
+        """The newest collective of the running cell."""
+        record = self._agent.ledger.last()
+        return self.collective(record) if record is not None and record.seq > self._agent.cell.first_seq else None
+
+    def user_frame(self) -> FrameType | None:
+        """The main thread's innermost frame that runs the user's code."""
+        frame = sys._current_frames().get(self._agent.main.ident or 0)
+        while frame is not None and frame.f_globals is not self._agent.user_ns:
+            frame = frame.f_back
+        return frame
+
+    def line(self) -> int | None:
+        """The line of the cell where the main thread stands now."""
+        frame = self.user_frame() if self._agent.cell.running else None
+        return self._agent.cell.line_of(frame)[0] if frame is not None else None
