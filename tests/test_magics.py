@@ -14,7 +14,7 @@ from tests.notebook import Notebook
 def test_up_says_what_it_chose_and_shows_the_status(kernel: Notebook) -> None:
     kernel.run("%distributed down")
     cell = kernel.ok("%distributed up -n 2")
-    assert re.match(r"(ring|nccl|jaccl|jaccl-ring), since .*\.\n", cell.stdout)
+    assert re.match(r"backend: (ring|nccl|jaccl|jaccl-ring), since .*\.\n", cell.stdout)
     [text], [html] = cell.mime("text/plain"), cell.mime("text/html")
     assert text.startswith('world "main" · 2 ranks · ') and "epoch 1 · whole" in text.splitlines()[0]
     assert "<table" in html and "<script" not in html
@@ -33,8 +33,8 @@ def test_two_ranks_are_the_default(kernel: Notebook) -> None:
 def test_the_options_of_up_reach_the_ranks(kernel: Notebook, tmp_path: object) -> None:
     kernel.run("%distributed down")
     kernel.ok(f"%distributed up -n 2 --backend ring --env A=1 --env 'B=two words' --cwd {tmp_path} --name mine")
-    cell = kernel.ok("%%distributed\nimport os\nos.environ['A'], os.environ['B'], os.getcwd()")
-    assert cell.stdout == f"ranks 0-1 │ ('1', 'two words', '{tmp_path}')\n"
+    cell = kernel.ok("%%distributed\nimport os\nprint(os.environ['A'], os.environ['B'], os.getcwd())")
+    assert cell.stdout == f"ranks 0-1 │ 1 two words {tmp_path}\n"
     assert 'world "mine"' in kernel.ok("%distributed status").all
     kernel.ok("%distributed down")
 
@@ -48,7 +48,7 @@ def test_help_is_printed_and_ends_nothing(line: str, kernel: Notebook) -> None:
 def test_help_names_every_verb_and_what_it_does(kernel: Notebook) -> None:
     said = kernel.ok("%distributed -h").stdout
     for verb in ("up", "status", "down", "push", "pull", "interrupt", "auto"):
-        assert re.search(rf"^ +{verb} +\w", said, re.M), said
+        assert re.search(rf"^ +{verb}\s+\w", said, re.M), said
 
 
 def test_push_and_pull(notebook: Notebook) -> None:
@@ -74,7 +74,7 @@ def test_out_keeps_the_result_of_each_rank(notebook: Notebook) -> None:
     assert notebook.ok("result").mime("text/plain")[0].startswith("<CellResult of ranks 0-3: ok, ")
     failed = notebook.run("%%distributed -o result\n1 / (rank - 2)")
     assert "rank 2 raised ZeroDivisionError" in failed.error
-    assert notebook.ok("result[2].error.ename, result[0].value").mime("text/plain") == ["('ZeroDivisionError', -1.0)"]
+    assert notebook.ok("result[2].error.ename, result[0].value").mime("text/plain") == ["('ZeroDivisionError', -0.5)"]
 
 
 def test_auto_sends_every_cell_to_the_ranks(notebook: Notebook) -> None:
@@ -84,12 +84,20 @@ def test_auto_sends_every_cell_to_the_ranks(notebook: Notebook) -> None:
     assert "ranks 0-3 │ out" in notebook.ok("!echo out").stdout
     assert "ranks 0-3 │ timed" in notebook.ok("%%time\nprint('timed')").stdout
     assert notebook.ok("%%rank 1\nrank").stdout == "rank 1 │ 1\n"
-    assert notebook.ok("%%local\nprint(where)").stdout == "notebook\n"
+    assert notebook.ok("%%local\nprint(where)\n!echo here").stdout.split() == ["notebook", "here"]
+    error = notebook.run("%%local\n1/0")
+    assert error.error.startswith("ZeroDivisionError") and "ranks" not in error.all
     assert notebook.ok("%distributed status").mime("text/plain")
     assert "ZeroDivisionError" in notebook.run("1/0").error
     assert "SyntaxError" in notebook.run("def f(:").error
     notebook.ok("%distributed auto off")
     assert notebook.ok("print(where)").stdout == "notebook\n"
+
+
+def test_local_without_auto_is_an_ordinary_cell(kernel: Notebook) -> None:
+    assert kernel.ok("%%local\nhere = 1\nhere + 1").mime("text/plain") == ["2"]
+    failed = kernel.run("%%local\n1 / 0")
+    assert failed.all.count("ZeroDivisionError: division by zero") == 1 and "allranks/" not in failed.all
 
 
 def test_an_error_stops_run_all(notebook: Notebook) -> None:

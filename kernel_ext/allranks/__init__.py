@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ._cell import CellResult, RankResult
+    from ._result import CellResult, RankResult
     from .cluster import Cluster
 
 __version__ = "0.1.0"
@@ -43,7 +43,7 @@ def __getattr__(name: str) -> Any:
 
         return Cluster
     if name in ("CellResult", "RankResult"):
-        from . import _cell
+        from . import _result
 
-        return getattr(_cell, name)
+        return getattr(_result, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-STAYS_HERE = ("%distributed", "%%distributed", "%%rank", "%%local", "%load_ext", "%reload_ext", "%unload_ext")
+STAYS_HERE = ("%distributed", "%%distributed", "%%rank", "%load_ext", "%reload_ext", "%unload_ext")
+LOCAL = "%%local"
 
 
 def switch(shell: Any, on: bool) -> None:
@@ -17,6 +18,8 @@ def switch(shell: Any, on: bool) -> None:
 
 def to_ranks(lines: list[str]) -> list[str]:
     """An IPython input transformer: the cell's lines in, the code that runs them on the ranks out."""
+    if lines and lines[0].startswith((LOCAL, "# " + LOCAL)):  # the second where IPython transforms what it has before
+        return ["# " + lines[0].removeprefix("# "), *lines[1:]]
     first = next((line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")), "")
     if not first or first.startswith(STAYS_HERE) or _CALL in first:
         return lines

@@ -16,10 +16,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from .rank.world import free_ports
+
 CONTROLLER_PORTS = {
     "engine": ("registration", "control", "mux", "task", "iopub", "hb_ping", "hb_pong", "broadcast"),
     "client": ("control", "mux", "task", "iopub", "notification", "broadcast"),
 }
+CONTROLLER_RANGE = range(14_000, 20_000)
+"""Below the ports that the system gives outgoing connections, which may take one before the controller does, and apart
+from the ring's, which are chosen before the controller has taken its own."""
 OnEvent = Callable[[dict[str, Any]], None]
 HEARTBEAT_MS = 1000
 """ipyparallel counts an engine as registered after its first heartbeat; our own readiness comes over the lifeline."""
@@ -178,7 +183,7 @@ def _controller_settings(directory: Path) -> tuple[dict[str, Any], dict[str, Any
     """Choose ports and key for a controller on loopback; returns engine info, client info and its settings."""
     key = secrets.token_hex(32)
     names = [(side, port) for side, ports in CONTROLLER_PORTS.items() for port in ports]
-    ports = dict(zip(names, _free_ports(len(names)), strict=True))
+    ports = dict(zip(names, free_ports(len(names), "127.0.0.1", CONTROLLER_RANGE), strict=True))
     engine: dict[str, Any] = {port: ports["engine", port] for port in CONTROLLER_PORTS["engine"]}
     client: dict[str, Any] = {port: ports["client", port] for port in CONTROLLER_PORTS["client"]}
     engine |= {"interface": "tcp://127.0.0.1", "broadcast": [engine["broadcast"]]}
@@ -202,18 +207,6 @@ def _controller_settings(directory: Path) -> tuple[dict[str, Any], dict[str, Any
         "heartbeat_ms": HEARTBEAT_MS,
     }
     return engine | shared, client | shared, settings
-
-
-def _free_ports(count: int) -> list[int]:
-    """Distinct TCP ports of the loopback that nobody listens on now."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
 
 
 def _write_private(path: Path, text: str) -> None:

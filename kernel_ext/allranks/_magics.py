@@ -160,7 +160,9 @@ class DistributedMagics(Magics):
     @cell_magic
     def local(self, line: str, cell: str) -> None:
         """%%local: run the cell here in the notebook while `%distributed auto on` sends the others to the ranks."""
-        self.shell.run_cell(cell).raise_error()
+        result = self.shell.run_cell(cell)  # which shows what it raises
+        if error := result.error_before_exec or result.error_in_exec:
+            raise AllranksError(f"the cell raised {type(error).__name__}.")
 
     def run_auto(self, cell: str) -> None:
         """A cell without a magic, with `auto on`."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import re
 import shutil
 import sys
@@ -14,24 +13,20 @@ from typing import TYPE_CHECKING, Any
 
 import zmq
 
-from allranks_backends._backend import BackendError, cannot_run, choose, get_backend, this_platform
-from allranks_backends._plan import Host, Snapshot, rank_label
-from allranks_backends.hostfile import read_hostfile
+from allranks_backends._backend import cannot_run, choose, this_platform
+from allranks_backends._plan import Snapshot, rank_label
 
 from . import _heal
-from ._cell import Cell, CellResult, Screen
+from ._arguments import hosts_of, known_backend, known_check
+from ._cell import Cell, Screen
 from ._kept import kept_file, kept_names, read_kept
 from ._ranks import Answer, Ranks, Settings
+from ._result import CellResult
 from .errors import Busy, CannotStart, CannotTravel, NoCluster, UsageError, WorldBroken, WouldHang
 from .rank import values
 
 if TYPE_CHECKING:
     from typing import Self
-
-DEFAULT_RANKS = 2
-"""The smallest world in which something is communicated."""
-LOCAL_NAMES = ("localhost", "127.0.0.1", "::1", os.uname().nodename)
-HERE = Host("localhost")
 
 
 class Cluster:
@@ -68,15 +63,15 @@ class Cluster:
         ordered: bool = False,
     ) -> None:
         self.name = name
-        self.check, self.ordered = _known_check(check), ordered
+        self.check, self.ordered = known_check(check), ordered
         self.chosen_because = ""
         self._settings = Settings(
             name, python or sys.executable, str(cwd or Path.cwd()), dict(env or {}), tuple(mpi_args), connections, keep
         )
-        self._hosts, named = _hosts(n, hosts, hostfile, ranks_per_host)
+        self._hosts, named = hosts_of(n, hosts, hostfile, ranks_per_host)
         self._backend_name = named if backend == "auto" and named else backend
         if self._backend_name != "auto":
-            _known(self._backend_name)
+            known_backend(self._backend_name)
         if connections < 1:
             raise UsageError(f"--connections {connections}: a ring link needs at least 1.")
         if not Path(self._settings.cwd).is_dir():
@@ -238,7 +233,7 @@ class Cluster:
         """
         ranks = self._whole()
         name = backend or self._backend_name
-        _known(name)
+        known_backend(name)
         if reason := cannot_run(name, this_platform(), self.size):
             raise CannotStart(reason)
         told = _heal.rewire(ranks, name, connections or ranks.settings.connections)
@@ -311,7 +306,7 @@ class Cluster:
             screen=screen,
             want_values=want_values,
             max_output=max_output,
-            check=_known_check(check) if check else self.check,
+            check=known_check(check) if check else self.check,
             ordered=self.ordered if ordered is None else ordered,
             on_end=self._after_cell,
         )
@@ -495,46 +490,3 @@ class Cluster:
         from allranks_widgets import status_html
 
         return status_html(self.snapshot) if self._ranks is not None else None
-
-
-def _hosts(
-    n: int | None, hosts: Sequence[str] | None, hostfile: str | Path | None, ranks_per_host: int
-) -> tuple[list[Host], str | None]:
-    """One Host for every rank, and the backend a hostfile names."""
-    if sum(given is not None for given in (n, hosts, hostfile)) > 1:
-        raise UsageError("-n, --hosts and --hostfile exclude each other: each says how many ranks there are.")
-    if ranks_per_host < 1:
-        raise UsageError(f"--ranks-per-host {ranks_per_host}: at least 1 rank a host is needed.")
-    named = None
-    if hostfile is not None:
-        try:
-            world = read_hostfile(hostfile)
-        except (BackendError, OSError) as error:
-            raise UsageError(str(error)) from None
-        found, named = list(world.hosts), world.backend
-    elif hosts is not None:
-        found = [Host(host) for host in hosts]
-    else:
-        count = DEFAULT_RANKS if n is None else n
-        if count < 1:
-            raise UsageError(f"-n {count}: a world needs at least 1 rank.")
-        return [HERE] * count, None
-    if remote := [host.name for host in found if host.name not in LOCAL_NAMES]:
-        raise UsageError(
-            f"{', '.join(dict.fromkeys(remote))}: ranks on other machines are not supported by this version; "
-            "only localhost is. Use -n N for ranks on this machine."
-        )
-    return [HERE for _ in found for _ in range(ranks_per_host)], named
-
-
-def _known_check(check: str) -> str:
-    if check not in ("off", "warn", "strict"):
-        raise UsageError(f"check {check!r}: off, warn or strict.")
-    return check
-
-
-def _known(backend: str) -> None:
-    try:
-        get_backend(backend)
-    except BackendError as error:
-        raise UsageError(str(error)) from None

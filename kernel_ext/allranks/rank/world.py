@@ -248,14 +248,14 @@ def _in_turn() -> Iterator[None]:
                 os.sched_setaffinity(thread, processors)
 
 
-def free_ports(count: int, address: str = "") -> list[int]:
+def free_ports(count: int, address: str = "", among: range = range(20_000, 32_000)) -> list[int]:
     """`count` random TCP ports nobody listens on, below the range from which outgoing connections take theirs.
 
     Random, since the ring has no handshake: a stale process on a reused port would be taken for a neighbour.
     """
     random, found = SystemRandom(), list[int]()
     while len(found) < count:
-        port = random.randrange(20_000, 32_000)
+        port = random.choice(among)
         with socket.socket() as probe:
             try:
                 probe.bind((address, port))
