@@ -18,8 +18,13 @@ import psutil
 from ._processes import wait_ended
 
 RANKS = 2
-WITHIN = 60.0
+WITHIN = 120.0
 """Seconds ranks get to join, and to answer."""
+
+
+class RanksFailed(RuntimeError):
+    """Ranks that did not come, or did not answer; the message says which and what they said."""
+
 
 Rates = Callable[[int, int], float]
 """Bytes and calls to calls a second."""
@@ -34,7 +39,7 @@ def address(folder: str) -> str:
 def serving(folder: str, starts: Sequence[tuple[Sequence[str], dict[str, str]]]) -> Iterator[Rates]:
     """Run these command lines, each with what is added to the environment, and end their ranks at last.
 
-    Raises RuntimeError with what they said when the ranks do not come.
+    Raises RanksFailed.
     """
     processes: list[psutil.Popen] = []
     connections: list[Connection[Any, Any]] = []
@@ -49,7 +54,7 @@ def serving(folder: str, starts: Sequence[tuple[Sequence[str], dict[str, str]]])
             while len(connections) < RANKS:
                 connections.append(_accept(listener, processes, log))
             if sorted(_answers(connections)) != list(range(RANKS)):
-                raise RuntimeError("the ranks did not join one world")
+                raise RanksFailed("the ranks did not join one world")
             yield lambda nbytes, calls: _ask(connections, nbytes, calls)
         finally:
             for connection in connections:
@@ -72,7 +77,7 @@ def _accept(listener: socket.socket, processes: Sequence[psutil.Popen], log: Pat
         except TimeoutError:
             if time.monotonic() > deadline or any(process.poll() is not None for process in processes):
                 said = log.read_text(errors="replace").strip().splitlines() or ["nothing"]
-                raise RuntimeError(f"the ranks did not come; the last they said: {said[-1]}") from None
+                raise RanksFailed(f"the ranks did not come; the last they said: {said[-1]}") from None
 
 
 def _ask(connections: Sequence[Connection[Any, Any]], nbytes: int, calls: int) -> float:
@@ -85,6 +90,6 @@ def _answers(connections: Sequence[Connection[Any, Any]]) -> list[float]:
     answers = []
     for connection in connections:
         if not connection.poll(WITHIN):
-            raise TimeoutError(f"a rank did not answer in {WITHIN:g} s")
+            raise RanksFailed(f"a rank did not answer in {WITHIN:g} s")
         answers.append(connection.recv())
     return answers

@@ -24,7 +24,7 @@ from allranks_backends._backend import get_backend, this_platform
 from allranks_backends._plan import Host, Placement, WorldPlan
 
 from . import _loop
-from ._serving import Rates, address, serving
+from ._serving import RanksFailed, Rates, address, serving
 from ._table import Bar, Row, Table
 
 RANKS = 2
@@ -32,6 +32,13 @@ SIZES = {"1 KiB": (1 << 10, 2000), "4 MiB": (4 << 20, 40)}
 """Bytes, and calls in a sample."""
 SAMPLES = 8
 """Samples of each side and size before all are started anew; the round's sample is their median."""
+LONGEST = 1.0
+"""Seconds a sample may take: where the cores are too few, mlx.launch makes hundreds of times fewer calls."""
+DIRECTLY, LAUNCHED = "started directly", "by mlx.launch"
+SIDES = ("cell", DIRECTLY, LAUNCHED)
+
+Found = dict[str, float]
+"""Calls a second, by size."""
 
 
 def measure(repeat: int | None, *, quick: bool = False) -> Table:
@@ -52,41 +59,45 @@ def measure(repeat: int | None, *, quick: bool = False) -> Table:
 
 
 def _measure(backend: str, rounds: int, samples: int, divide: int, table: Table) -> None:
-    rates: dict[tuple[str, str], list[float]] = {}
-
-    def keep(side: str, found: dict[str, float]) -> None:
-        for size, per_second in found.items():
-            rates.setdefault((size, side), []).append(per_second)
-
+    rates: dict[tuple[str, str], list[float]] = {(size, side): [] for size in SIZES for side in SIDES}
+    sides: dict[str, Found] = {}
     for _ in range(rounds):
         with in_a_cell(backend) as ours, started_directly(backend) as theirs:
-            for side, found in _in_turn({"cell": ours, "directly": theirs}, samples, divide).items():
-                keep(side, found)
-        with by_mlx_launch(backend) as launched:
-            keep("mlx.launch", _in_turn({"": launched}, samples, divide)[""])
+            sides = _in_turn({"cell": ours, DIRECTLY: theirs}, samples, divide)
+        try:
+            with by_mlx_launch(backend) as launched:
+                sides |= _in_turn({LAUNCHED: launched}, samples, divide)
+        except RanksFailed as error:
+            table.notes.append(f"{backend} under mlx.launch: {error}.")
+        for side, found in sides.items():
+            for size, per_second in found.items():
+                rates[size, side].append(per_second)
     for size in SIZES:
-        for side, bar in (("directly", Bar("at least", 0.98)), ("mlx.launch", None)):
-            against = f"started {side}" if side == "directly" else "by mlx.launch"
+        for against, bar in ((DIRECTLY, Bar("at least", 0.98)), (LAUNCHED, None)):
             table.rows.append(
-                Row(f"{backend}, {size}", "calls/s", rates[size, "cell"], rates[size, side], against, bar)
+                Row(f"{backend}, {size}", "calls/s", rates[size, "cell"], rates[size, against], against, bar)
             )
 
 
-def _in_turn(sides: dict[str, Rates], samples: int, divide: int) -> dict[str, dict[str, float]]:
+def _in_turn(sides: dict[str, Rates], samples: int, divide: int) -> dict[str, Found]:
     """Median rate of each side and size over ``samples``, the sides in turn and each as often first."""
-    found: dict[str, dict[str, float]] = {side: {} for side in sides}
-    for size, (nbytes, calls) in SIZES.items():
+    found: dict[str, Found] = {side: {} for side in sides}
+    for size, (nbytes, most) in SIZES.items():
         taken: dict[str, list[float]] = {side: [] for side in sides}
+        calls = {side: _calls(rates, nbytes, max(most // divide, 2)) for side, rates in sides.items()}
         order = list(sides)
-        for side in order:
-            sides[side](nbytes, max(calls // 4, 1))  # warm
         for _ in range(samples):
             for side in order:
-                taken[side].append(sides[side](nbytes, max(calls // divide, 1)))
+                taken[side].append(sides[side](nbytes, calls[side]))
             order.reverse()
-        for side, rates in taken.items():
-            found[side][size] = median(rates)
+        for side, rates_ in taken.items():
+            found[side][size] = median(rates_)
     return found
+
+
+def _calls(rates: Rates, nbytes: int, most: int) -> int:
+    """Calls of a sample: ``most``, or as many as fit into `LONGEST`; warms the side up to find out."""
+    return min(most, max(2, int(rates(nbytes, max(most // 20, 2)) * LONGEST)))
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from ._monitor import Event, Monitor, collective
 from ._release import Release
 from ._result import CellResult, RankResult
 from ._stall import Ended, StallWatch
+from ._stop import Stop
 from .errors import CellInterrupted, CellTimeout, RemoteError
 
 if TYPE_CHECKING:
@@ -74,16 +75,18 @@ class Cell:
         self._on_end = on_end
         self._first_seq: dict[int, int] = {}
         self._started = time.monotonic()
-        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+        self._pressed = Stop()
         self.result: CellResult | None = None
 
     def start(self) -> None:
         self._first_seq = {rank: self._monitor.ranks[rank].seq for rank in self.ranks}
-        self._events = self._monitor.listen(self.number, self.ranks)
-        for rank in self.ranks:
-            self._lifeline.execute(self._monitor.ranks[rank].uuid, self.code, self._options)
+        with self._pressed.noted():  # all ranks get the cell, or none
+            self._events = self._monitor.listen(self.number, self.ranks)
+            for rank in self.ranks:
+                self._lifeline.execute(self._monitor.ranks[rank].uuid, self.code, self._options)
 
-    def adopt(self, events: queue.SimpleQueue[Event]) -> None:
+    def adopt(self, events: queue.SimpleQueue[Event | None]) -> None:
         """Follow a cell that another notebook sent; `events` has what is kept of it."""
         self._events = events
         self._first_seq = {}
@@ -95,13 +98,15 @@ class Cell:
         Both come back within two seconds, also when ranks do not obey; those stay busy and are named.
         """
         deadline = None if timeout is None else self._started + timeout
-        try:
-            if not self._follow(deadline):
-                self._stop(CellTimeout, f"the cell was stopped after {timeout:g} s.")
-        except KeyboardInterrupt:
-            self._stop(CellInterrupted, "")
-        finally:
-            self._close()
+        with self._pressed.noted(self._events):
+            try:
+                if not self._follow(deadline):
+                    self._stop(CellTimeout, f"the cell was stopped after {timeout:g} s.")
+            except KeyboardInterrupt:
+                self._stop(CellInterrupted, "")
+            finally:
+                self._pressed.put_off()
+                self._close()
         assert self.result is not None
         return self.result
 
@@ -129,6 +134,7 @@ class Cell:
     def _follow(self, deadline: float | None) -> bool:
         """Handle events until all ranks are done (True) or the deadline has passed (False)."""
         while self._open:
+            self._pressed.raise_if_pressed()
             now = time.monotonic()
             if deadline is not None and now >= deadline:
                 return False
@@ -177,7 +183,7 @@ class Cell:
         elif what == "enter":
             self._agreement.enter(rank, header["collective"])
         elif what == "freed":
-            result.freed = str(collective(header["collective"]))
+            result.freed = str(collective(header["collective"])) if header["collective"] else "a collective"
         elif what == "dead":
             result.dead = header["cause"]
             text = f"died: {header['cause']}\n"
@@ -252,6 +258,8 @@ class Cell:
                 ended[rank] = Ended(f"is dead ({result.dead})", True, True)
             elif result.error and not result.freed:
                 ended[rank] = Ended(f"raised {result.error}", True)
+            elif result.freed:
+                ended[rank] = Ended("was freed", False, came=True)
             else:
                 ended[rank] = Ended("finished the cell", False)
         return ended

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hmac
 import itertools
 import json
+import logging
 import os
 import threading
 from collections import deque
@@ -166,13 +167,19 @@ class Lifeline:
                 header = json.loads(first.bytes)
             except ValueError:
                 continue
-            if header.get("say") == "hello":
-                if not hmac.compare_digest(str(header.pop("token", "")), self._token):
-                    continue
-                self._peers[identity.bytes] = first.get(zmq.SRCFD)
-            elif identity.bytes not in self._peers:
+            if not isinstance(header, dict):
                 continue
-            self._dispatch(identity.bytes.decode(), header, [frame.buffer for frame in rest])
+            connection = first.get(zmq.SRCFD)
+            if header.get("say") == "hello":
+                if not hmac.compare_digest(str(header.pop("token", "")).encode(), self._token.encode()):
+                    continue
+                self._peers[identity.bytes] = connection
+            elif self._peers.get(identity.bytes) != connection:  # a stranger, perhaps under a rank's name
+                continue
+            try:
+                self._dispatch(identity.bytes.decode(), header, [frame.buffer for frame in rest])
+            except Exception:  # this thread must go on whatever one rank says
+                logging.getLogger("allranks").exception("a rank's message could not be understood")
 
     def _dispatch(self, uuid: str, header: Header, buffers: list[Any]) -> None:
         if header.get("say") == "answer":

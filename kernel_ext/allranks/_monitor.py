@@ -73,7 +73,7 @@ class Monitor:
         self.changed = threading.Condition()
         self.acknowledge: Callable[[str, int], None] = lambda _uuid, _cell: None
         self._by_uuid: dict[str, Rank] = {}
-        self._listeners: dict[int, queue.SimpleQueue[Event]] = {}
+        self._listeners: dict[int, queue.SimpleQueue[Event | None]] = {}
 
     def put(self, rank: Rank) -> None:
         """Know a new process: the next rank, or one in place of another that had its number."""
@@ -92,7 +92,7 @@ class Monitor:
                 self._by_uuid.pop(rank.uuid, None)
             del self.ranks[size:]
 
-    def adopted(self) -> dict[int, tuple[list[int], queue.SimpleQueue[Event]]]:
+    def adopted(self) -> dict[int, tuple[list[int], queue.SimpleQueue[Event | None]]]:
         """The cells of the notebook before: their ranks, and their events from the first one kept."""
         with self.changed:
             self.adopting = False
@@ -101,9 +101,9 @@ class Monitor:
                 for cell, events in self._listeners.items()
             }
 
-    def listen(self, cell: int, ranks: Sequence[int]) -> queue.SimpleQueue[Event]:
+    def listen(self, cell: int, ranks: Sequence[int]) -> queue.SimpleQueue[Event | None]:
         """Events of one cell. The ranks are busy from now on, until they are done with it or dead."""
-        events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
         with self.changed:
             self._listeners[cell] = events
             for number in ranks:

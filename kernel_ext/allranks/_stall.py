@@ -25,6 +25,8 @@ class Ended:
     """``finished the cell``, ``raised ValueError: boom (line 3)``, ``is dead (killed by SIGKILL)``."""
     failed: bool
     dead: bool = False
+    came: bool = False
+    """It stood in the collective before it was freed."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,8 @@ class StallWatch:
             if hopeless or max(view.since or 0.0 for view in group) >= STALL_AFTER
         ]
         lost = {view.rank for view in waiting} if hopeless else self._disagreeing(waiting, snapshot, findings)
-        free = [rank for rank in sorted(lost) if self._first(rank, "freed")]
+        # Again every second: a rank may just have left one collective for the next when it was to be freed.
+        free = [rank for rank in sorted(lost) if self._first(rank, f"freed {since_failure or 0.0:.0f}")]
         return [finding for finding in findings if finding is not None], free
 
     def _disagreeing(self, waiting: list[RankView], snapshot: Snapshot, findings: list[Finding | None]) -> set[int]:
@@ -116,7 +119,7 @@ def _missing(here: set[int], snapshot: Snapshot, ended: Mapping[int, Ended], ran
             continue
         if view.rank in ended:
             # Those that raised only because their neighbour was lost did come.
-            if ended[view.rank].failed or not _came(view, seq):
+            if ended[view.rank].failed or not (ended[view.rank].came or _came(view, seq)):
                 told.setdefault(f"never came: it {ended[view.rank].how}", []).append(view.rank)
         elif view.rank not in ranks:
             told.setdefault("is not part of this cell", []).append(view.rank)

@@ -242,6 +242,8 @@ class Cluster:
 
     def _whole(self) -> Ranks:
         ranks = self._up()
+        if self._can_form_anew(ranks):  # the last rank was freed only after the cell's prompt was back
+            ranks.form_anew()
         self._refuse_if_broken(ranks)
         return ranks
 
@@ -320,9 +322,7 @@ class Cluster:
             return None
         if cell.mismatch and ranks.monitor.breakable:
             ranks.monitor.state = "broken"
-        if ranks.monitor.state != "broken":
-            return None
-        if any(rank.dead for rank in ranks.monitor.ranks) or ranks.monitor.busy(range(self.size)):
+        if not self._can_form_anew(ranks):
             return None
         started = time.monotonic()
         try:
@@ -333,6 +333,12 @@ class Cluster:
             f"The world was formed anew (epoch {ranks.monitor.epoch}) in {time.monotonic() - started:.2f} s; "
             "all variables are kept."
         )
+
+    def _can_form_anew(self, ranks: Ranks) -> bool:
+        """Whether the world is broken, and every rank is alive and idle."""
+        if ranks.monitor.state != "broken" or any(rank.dead for rank in ranks.monitor.ranks):
+            return False
+        return not ranks.monitor.busy(range(self.size))
 
     def interrupt(self) -> None:
         """SIGINT to every rank that runs a cell; Python code there raises KeyboardInterrupt."""

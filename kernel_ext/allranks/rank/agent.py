@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from . import values
+from . import recompile, values
 from .cell import CellRecorder
 from .config import RankConfig
 from .freeing import Freeing
@@ -28,8 +28,11 @@ from .world import World
 EXIT = os._exit  # the engine wraps os._exit for the user's calls; this one is ours
 SEND_EVERY = 0.03
 """Seconds between two batches of output: enough for an eye, and few enough messages for Jupyter."""
-ORPHAN_AFTER = 8.0
-"""Seconds without a notebook after which a rank that may not outlive it ends itself."""
+ORPHAN_AFTER = 60.0
+"""Seconds without a notebook after which a rank that may not outlive it ends itself.
+
+A last resort, long enough for a notebook that is stopped with Ctrl-Z or a machine that sleeps: the host process ends
+its ranks as soon as the notebook's process is gone."""
 PLAIN = (values.CannotTravel, KeyboardInterrupt, TimeoutError, RuntimeError, NameError)
 """Errors whose message says all; others are bugs and travel with their traceback."""
 
@@ -42,7 +45,7 @@ class Agent:
         self.main = threading.main_thread()
         self.user_ns: dict[str, Any] = {}
         self.shell: Any = None
-        self.ledger = Ledger()
+        self.ledger = recompile.Epoch.ledger = Ledger()
         self.meters = Meters()
         self.lifeline = Lifeline(
             config.lifeline_url,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import linecache
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -28,12 +29,19 @@ class CellRecorder:
         self.running = False
         self.ended = False
         self.first_seq = 0
+        self.waits_since = 0
+        """Number of the collective after which those come that this cell may wait in."""
+        self.interruptible = False
+        """Whether SIGINT raises KeyboardInterrupt: in the user's code, but not in the engine around it."""
+        self._stopped: int | None = None
+        """The cell that was to be stopped before its code ran."""
         self.file: str | None = None
         self.outlet = Outlet(agent.lifeline.wake)
         self._sequence = 0
         self._unacknowledged: list[tuple[dict[str, Any], list[Any]]] = []
         self._error: dict[str, Any] | None = None
         self._final: tuple[dict[str, Any], list[Any]] | None = None
+        self._left_pending = False
 
     def begin(self, options: Mapping[str, Any], file: str | None) -> None:
         """Called in the main thread when a cell of the notebook's starts; `options` came with it."""
@@ -52,12 +60,36 @@ class CellRecorder:
         self._unacknowledged.clear()
         self._sequence, self._error, self.ended = 0, None, False
         self.file = file
-        self.first_seq = self._agent.ledger.seq
+        self.first_seq = ledger.seq
+        if not self._left_pending:
+            self.waits_since = ledger.seq
         self.running = True
         header: dict[str, Any] = {"say": "began", "cell": number}
         if late:
             header["late"] = late
         self._agent.lifeline.send(header)
+
+    def stop(self, number: int) -> None:
+        """Cell `number`, whose code does not run yet, is to end as soon as it begins."""
+        self._stopped = number
+
+    @contextmanager
+    def interrupted_here(self) -> Iterator[None]:
+        """Within, SIGINT raises KeyboardInterrupt."""
+        try:
+            self.interruptible = True
+            if self._stopped == self.number:
+                raise KeyboardInterrupt
+            yield
+        finally:
+            self.interruptible = False
+
+    def on_signal(self) -> None:
+        """SIGINT, in the main thread."""
+        if self.interruptible:
+            raise KeyboardInterrupt
+        if self.running:
+            self._stopped = self.number
 
     def forget_output(self) -> None:
         """Drop what was printed so far: the engine's own start is no user's output."""
@@ -96,12 +128,14 @@ class CellRecorder:
         buffers: list[Any] = []
         if wants_value and self._error is None:
             try:
-                buffers = values.pack(value)
+                with self.interrupted_here():
+                    buffers = values.pack(value)
             except values.CannotTravel as error:
                 final["no_value"] = str(error)
             except KeyboardInterrupt:  # packing evaluates arrays, and so may wait for other ranks
                 final["no_value"] = "it was interrupted while its value was computed"
         final |= self._collectives()
+        self._left_pending = bool(final["pending"])
         final |= {"lines": self.outlet.lines, "bytes": self.outlet.nbytes, "cut": self.outlet.cut}
         self._final = (final, buffers)
         self.running = False

@@ -9,6 +9,7 @@ import hashlib
 import io
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -52,7 +53,14 @@ class RankEngine(IPEngine):
         self.agent.engine_ready(self.kernel.shell)
 
     def init_signal(self) -> None:
-        """Keep Python's own SIGINT handling; the agent sends SIGINT only while a cell runs."""
+        """SIGINT is for the user's code: anywhere else KeyboardInterrupt would end the engine, and the rank with it."""
+
+        def on_signal(_number: int, _frame: object) -> None:
+            if RankStream.elsewhere:
+                raise KeyboardInterrupt
+            self.agent.cell.on_signal()
+
+        signal.signal(signal.SIGINT, on_signal)
 
 
 class _KernelWithoutSubshells(IPythonParallelKernel):
@@ -164,9 +172,12 @@ def _divert_cells(kernel: Any, agent: Agent) -> None:
             kernel.execution_count = ours["count"] - 1
             shell.execution_count = ours["count"]
             cell.begin(ours, shell.compile.get_code_name(code, code, ours["count"]))
-            await execute(stream, ident, parent)
+            with cell.interrupted_here():
+                await execute(stream, ident, parent)
         except BaseException as error:  # the machinery failed, IPython's or ours: the cell did not run to its end
             lines = traceback.format_exc().splitlines()
+            if isinstance(error, KeyboardInterrupt):
+                lines = ["KeyboardInterrupt: outside the cell's own code"]
             cell.error({"ename": type(error).__name__, "evalue": str(error), "traceback": lines}, None)
         finally:
             if (raised := last.pop("error", None)) is not None:
@@ -192,6 +203,8 @@ def _divert_cells(kernel: Any, agent: Agent) -> None:
         raise RuntimeError(INPUT_REFUSED)
 
     handlers["execute_request"], handlers["apply_request"] = execute_request, apply_request
+    # ipykernel's would put Python's own SIGINT handling back around each message.
+    kernel.pre_handler_hook = kernel.post_handler_hook = lambda: None
     shell.events.register("post_run_cell", keep_value)
     shell.ask_exit = refuse_exit
     shell.compile.get_code_name = _file_name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .agent import Agent
@@ -18,34 +18,42 @@ class Freeing:
         self._agent = agent
         self._signal_at: tuple[float, int] | None = None
         """When to send SIGINT, and for which cell."""
+        self._break_at: tuple[float, int] | None = None
+        """When to look whether that cell, which was sent SIGINT, waits in a collective all the same."""
 
     def stop(self) -> None:
         """Stop the running cell; an idle rank has nothing to stop."""
         if not self._agent.cell.running:
             return
+        later = (time.monotonic() + SIGNAL_AFTER, self._agent.cell.number)
         if self.free():
             # A thread of the user's own may be what the main thread waits for: then it needs the signal too.
-            self._signal_at = (time.monotonic() + SIGNAL_AFTER, self._agent.cell.number)
+            self._signal_at = later
         else:
             self._interrupt()
+            self._break_at = later
 
     def free(self) -> bool:
         """Make the collective that the main thread waits in raise; False if it waits in none that can."""
         agent = self._agent
-        record = agent.ledger.last()
-        if not agent.cell.running or record is None or record.seq <= agent.cell.first_seq:
+        collective = agent.reporter.current_collective()
+        if not agent.cell.running or collective is None:
             return False
-        freed = {"say": "freed", "cell": agent.cell.number, "collective": agent.reporter.collective(record)}
         if agent.gate.closed:
-            agent.lifeline.send(freed)
+            agent.lifeline.send({"say": "freed", "cell": agent.cell.number, "collective": collective})
             agent.gate.open("freed, since not every rank came")
             return True
+        return self._break_up(collective)
+
+    def _break_up(self, collective: list[Any] | None) -> bool:
+        """Break the world, if the main thread waits on a lock, as it does in a collective."""
+        agent = self._agent
         if not agent.world.breakable or not agent.meters.main_thread_asleep():
             return False
         agent.ledger.refuse = (
             "the world is broken, since a blocked collective was freed; it is formed anew after the cell"
         )
-        agent.lifeline.send({**freed, "broke": True})
+        agent.lifeline.send({"say": "freed", "cell": agent.cell.number, "collective": collective, "broke": True})
         agent.world.break_up()
         return True
 
@@ -53,8 +61,18 @@ class Freeing:
         """Called by the agent again and again."""
         if self._signal_at is not None and now >= self._signal_at[0]:
             number, self._signal_at = self._signal_at[1], None
-            if self._agent.cell.running and self._agent.cell.number == number:
+            # Not while the error is being shown, which takes long the first time.
+            stuck = self._agent.reporter.user_frame() is not None or self._agent.meters.main_thread_asleep()
+            if stuck and self._runs(number):
                 self._interrupt()
+        if self._break_at is not None and now >= self._break_at[0]:
+            # Again and again until the cell ends: it may come to a collective only now, and nobody else will.
+            number, self._break_at = self._break_at[1], None
+            if self._runs(number) and not self._break_up(self._agent.reporter.current_collective()):
+                self._break_at = (now + SIGNAL_AFTER, number)
+
+    def _runs(self, number: int) -> bool:
+        return self._agent.cell.running and self._agent.cell.number == number
 
     def _interrupt(self) -> None:
         signal.pthread_kill(self._agent.main.ident or 0, signal.SIGINT)

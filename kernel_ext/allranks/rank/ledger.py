@@ -1,8 +1,8 @@
 """The ledger: a numbered record of every collective this rank's code asked for.
 
 `install` puts a thin wrapper around each function of ``mx.distributed``. `nn.average_gradients` and the sharded layers
-look the functions up when they are called, so theirs are recorded too. A call inside ``mx.compile`` is seen once, when
-the function is traced.
+look the functions up when they are called, so theirs are recorded too. A call inside ``mx.compile`` is seen when the
+function is traced, and repeated at each call of the compiled function (see `recompile`).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import sys
 import zlib
 from collections import deque
 from collections.abc import Callable, Sequence
+from types import FrameType
 from typing import Any, NamedTuple
 
 from . import transforms
@@ -79,6 +80,33 @@ class Ledger:
     def since(self, seq: int) -> list[Record]:
         """The records after number `seq`, oldest first, as far as they are kept."""
         return [_record(*record) for record in list(self._records) if record[0] > seq]
+
+    def entries(self, seq: int) -> list[tuple[Any, ...]]:
+        """What `repeat` takes: the collectives after number `seq`."""
+        return [record for record in list(self._records) if record[0] > seq]
+
+    def repeat(self, entries: Sequence[tuple[Any, ...]]) -> None:
+        """A compiled function is called again, and with it these collectives of its trace."""
+        __tracebackhide__ = True
+        where = self._user_place()
+        for _seq, op, shape, dtype, _where, shared in entries:
+            self.seq += 1
+            self._records.append((self.seq, op, shape, dtype, where, shared))
+            if shared and self.guard is not None:
+                self.guard(_record(*self._records[-1]))
+
+    def raise_if_refused(self) -> None:
+        """Raise RuntimeError where no collective may be entered."""
+        __tracebackhide__ = True
+        if self.refuse is not None:
+            raise RuntimeError(self.refuse)
+
+    def _user_place(self) -> tuple[str | None, int | None]:
+        """File and line of the user's innermost frame."""
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and frame.f_globals is not self._user_ns:
+            frame = frame.f_back
+        return (frame.f_code.co_filename, frame.f_lineno) if frame is not None else (None, None)
 
     def fingerprint(self, seq: int) -> tuple[int, int]:
         """How many shared collectives came after number `seq`, and a checksum of their ops, shapes and dtypes."""

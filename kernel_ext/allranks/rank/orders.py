@@ -55,14 +55,18 @@ class Orders:
         """Take over the variables in a file that `save` wrote."""
         path = Path(header["path"])
         self._agent.user_ns.update(carry.load(path))
+        self._agent.world.set_names()
         if not header.get("keep"):
             path.unlink()
         return {}, []
 
     def interrupt(self, header: Header, _: Sequence[Any]) -> Answer:
         """Stop a cell: a blocked collective is freed where that is possible, Python code gets a SIGINT."""
-        if header.get("cell") in (None, self._agent.cell.number):
+        cell, number = self._agent.cell, header.get("cell")
+        if number is None or (cell.running and number == cell.number):
             self._agent.freeing.stop()
+        else:
+            cell.stop(number)
         return {}, []
 
     def free(self, header: Header, _: Sequence[Any]) -> Answer:

@@ -13,12 +13,15 @@ from collections.abc import Callable
 from typing import Any
 
 from . import transforms
+from .ledger import Ledger
 
 
 class Epoch:
     """Counts the worlds this process has joined."""
 
     number = 0
+    ledger: Ledger | None = None
+    """Where the collectives of compiled functions are recorded at each call: MLX calls the wrappers at a trace only."""
 
 
 def install(mx: Any) -> None:
@@ -41,11 +44,25 @@ class _Compiled:
         self._function = function
         self._compile, self._compiled = compile, compile()
         self._epoch = Epoch.number
+        self._traced: list[tuple[Any, ...]] = []
+        """The collectives of the last trace."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
         if self._epoch != Epoch.number:
-            self._compiled, self._epoch = self._compile(), Epoch.number
-        return self._compiled(*args, **kwargs)
+            self._compiled, self._epoch, self._traced = self._compile(), Epoch.number, []
+        ledger = Epoch.ledger
+        if ledger is None:
+            return self._compiled(*args, **kwargs)
+        if self._traced:
+            ledger.raise_if_refused()
+        before = ledger.seq
+        result = self._compiled(*args, **kwargs)
+        if ledger.seq != before:
+            self._traced = ledger.entries(before)
+        elif self._traced:
+            ledger.repeat(self._traced)
+        return result
 
     def __reduce__(self) -> Any:
         return _compile_again, (self._function, self._compile.args[1:], self._compile.keywords)

@@ -58,7 +58,7 @@ class Reporter:
             state["line"], state["source"] = cell.line_of(frame)
         record = ledger.last()
         if record is not None:
-            in_cell = cell.running and record.seq > cell.first_seq
+            in_cell = cell.running and record.seq > cell.waits_since
             state["collective"] = self.collective(record)
             state["waiting"] = bool(in_cell and self._blocked((state.get("line"), ledger.seq), now))
         return state
@@ -78,9 +78,9 @@ class Reporter:
         return [record.seq, record.op, list(record.shape), record.dtype, record.nbytes, line, record.shared]
 
     def current_collective(self) -> list[Any] | None:
-        """The newest collective of the running cell."""
+        """The newest collective that the running cell can be waiting in."""
         record = self._agent.ledger.last()
-        return self.collective(record) if record is not None and record.seq > self._agent.cell.first_seq else None
+        return self.collective(record) if record is not None and record.seq > self._agent.cell.waits_since else None
 
     def user_frame(self) -> FrameType | None:
         """The main thread's innermost frame that runs the user's code."""

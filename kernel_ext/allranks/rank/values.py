@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import pickle
 import sys
+import types
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,7 +24,8 @@ class CannotTravel(ValueError):
 def pack(value: Any, *, for_rank: bool = False) -> list[Any]:
     """Turn a value into buffers that `unpack` restores.
 
-    With `for_rank`, a Group in it becomes the receiving rank's own; a notebook has none, so otherwise it cannot travel.
+    With `for_rank`, the world's Group in it becomes the receiving rank's own (a notebook has none, so otherwise it
+    cannot travel), and the user's functions look up their global names in the receiving rank's namespace.
     Returns the pickle stream followed by the out-of-band buffers. Evaluates MLX arrays, so a pending collective among
     them must be packed by every rank. Raises CannotTravel.
     """
@@ -31,7 +33,9 @@ def pack(value: Any, *, for_rank: bool = False) -> list[Any]:
     stream = io.BytesIO()
     try:
         pickler = _Pickler(stream, protocol=5, buffer_callback=lambda buffer: buffers.append(buffer.raw()))
-        pickler.for_rank = for_rank
+        if for_rank:
+            pickler.for_rank = True
+            pickler.globals_ref[id(_namespace())] = _Namespace()
         pickler.dump(value)
     except Exception as error:  # an object's own __reduce__ may raise anything
         raise CannotTravel(
@@ -62,10 +66,35 @@ class _Pickler(cloudpickle.Pickler):
             if type(obj) is mx.Dtype:
                 return _dtype, (_dtype_name(obj),)
             if type(obj) is mx.distributed.Group:
-                if self.for_rank:
+                if self.for_rank and obj is mx.distributed.init():
                     return _own_group, ()
                 raise pickle.PicklingError("a Group belongs to the process that joined the world")
-        return super().reducer_override(obj)
+        reduced = super().reducer_override(obj)
+        if self.for_rank and isinstance(obj, types.FunctionType) and obj.__globals__ is _namespace():
+            _leave_globals(reduced)
+        return reduced
+
+
+class _Namespace:
+    """Stands for the user's namespace, in a process as it is there."""
+
+    def __reduce__(self) -> Any:
+        return _namespace, ()
+
+
+def _namespace() -> dict[str, Any]:
+    return sys.modules["__main__"].__dict__
+
+
+def _leave_globals(reduced: Any) -> None:
+    """Take the global names that a function uses out of what cloudpickle (3.1) sends with it.
+
+    They travel by themselves. Underscored ones do not, so they stay.
+    """
+    if isinstance(reduced, tuple) and len(reduced) > 2 and isinstance(reduced[2], tuple):
+        names = reduced[2][1]["__globals__"]
+        for name in [name for name in names if not name.startswith("_")]:
+            del names[name]
 
 
 def _own_group() -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import gc
 import os
 import signal
@@ -37,6 +38,10 @@ class World:
         self.epoch = 0
         self.group: Any = None
         self._ports: frozenset[int] = frozenset()
+        self._backend = ""
+        self._init: Any = None
+        self._places: list[rebind.Put] = []
+        """Where the group was held before the world was left; kept until the next one is joined."""
 
     def form(self, order: dict[str, Any]) -> dict[str, Any]:
         """Join the world the notebook planned, after leaving the one before; runs in the main thread.
@@ -50,40 +55,60 @@ class World:
 
         recompile.install(mx)
         transforms.install(mx)
-        places = self._leave()
+        self._hand_out_one_group(mx)
+        self._leave()
         self._wire(order)
         self._agent.ledger.install(mx, self._agent.user_ns)
         _wait_for_listeners(order.get("after", ()), order.get("delay", 0.0))
         late = f"a neighbour of rank {order['rank']} did not join in {order['timeout']:g} s"
         with _time_limit(order["timeout"], late), _in_turn() if order.get("in_turn") else nullcontext():
             if order["size"] == 1 and order["backend"] != "mpi":
-                self.group = mx.distributed.init()
+                group = self._init()
             else:
-                self.group = mx.distributed.init(strict=True, backend=order["backend"])
-        joined, meant = (self.group.rank(), self.group.size()), (order["rank"], order["size"])
+                group = self._init(strict=True, backend=order["backend"])
+        joined, meant = (group.rank(), group.size()), (order["rank"], order["size"])
+        self.group, self.epoch, self._backend = group, order["epoch"], order["backend"]
+        self._ports = frozenset(order["ports"])
+        recompile.Epoch.number += 1
         if joined != meant:
             raise RuntimeError(f"this process became rank {joined[0]} of {joined[1]}, not {meant[0]} of {meant[1]}")
-        self.epoch, self._ports = order["epoch"], frozenset(order["ports"])
-        recompile.Epoch.number += 1
-        for put in places:
-            put(self.group)
+        for put in self._places:
+            put(group)
+        self._places.clear()
         self._agent.ledger.enter_world(order["seq"], joined[1])
         self.set_names()
         return {"rank": joined[0], "size": joined[1]}
 
-    def _leave(self) -> list[rebind.Put]:
-        """Let go of the old world, if there is one; the places that held it are returned."""
+    def _hand_out_one_group(self, mx: Any) -> None:
+        """Have ``mx.distributed.init`` return this world's group, always the same object.
+
+        MLX makes a new Python object for the same group at each call (0.32.4), and only the object that is known can be
+        found in what holds it, when the world is left.
+        """
+        if self._init is not None:
+            return
+        init = self._init = mx.distributed.init
+
+        @functools.wraps(init, updated=())
+        def init_once(strict: bool = False, backend: str = "any", **options: Any) -> Any:
+            if self.group is not None and backend in ("any", self._backend):
+                return self.group
+            return init(strict, backend, **options)
+
+        mx.distributed.init = init_once
+
+    def _leave(self) -> None:
+        """Let go of the old world, if there is one; the places that held it are remembered."""
         if self.group is None:
-            return []
+            return
         # Tracebacks keep the frames of what was interrupted, and these keep arrays that wait for the old group.
         for name in ("last_value", "last_traceback", "last_exc"):
             if hasattr(sys, name):
                 setattr(sys, name, None)
-        places = rebind.take_out(self.group)
+        self._places += rebind.take_out(self.group)
         self.group = None
         gc.collect()
         clear_backends()
-        return places
 
     def set_names(self) -> None:
         """The names every cell starts with."""
@@ -249,7 +274,7 @@ def _in_turn() -> Iterator[None]:
 
 
 def free_ports(count: int, address: str = "", among: range = range(20_000, 32_000)) -> list[int]:
-    """`count` random TCP ports nobody listens on, below the range from which outgoing connections take theirs.
+    """`count` random TCP ports nobody listens on, by default below the range outgoing connections take theirs from.
 
     Random, since the ring has no handshake: a stale process on a reused port would be taken for a neighbour.
     """

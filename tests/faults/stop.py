@@ -1,0 +1,46 @@
+"""The user presses stop: SIGINT to this process, at a moment that a rank tells of."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+
+from allranks import Cluster
+from allranks_backends._plan import Snapshot
+from tests.waiting import comes_true
+
+WITHIN = 60.0
+
+
+@contextlib.contextmanager
+def stop_pressed(cluster: Cluster, when: Callable[[Snapshot], bool], *also: Callable[[Snapshot], bool]) -> Iterator[None]:
+    """Press stop once `when` holds of the cluster, and again when each of `also` does, if that is before the end."""
+    over = threading.Event()
+
+    def press() -> None:
+        for condition in (when, *also):
+            if comes_true(cluster, lambda now, condition=condition: over.is_set() or condition(now), WITHIN):
+                if over.is_set():
+                    return
+                os.kill(os.getpid(), signal.SIGINT)
+
+    user = threading.Thread(target=press, daemon=True)
+    user.start()
+    try:
+        yield
+    finally:
+        over.set()
+        user.join(WITHIN)
+
+
+def waiting(*ranks: int) -> Callable[[Snapshot], bool]:
+    """Whether these ranks wait in a collective."""
+    return lambda now: all(now.ranks[rank].state == "waiting" for rank in ranks)
+
+
+def running(*ranks: int) -> Callable[[Snapshot], bool]:
+    """Whether these ranks run a cell and have said at which line."""
+    return lambda now: all(now.ranks[rank].state == "running" and now.ranks[rank].line for rank in ranks)

@@ -1,0 +1,239 @@
+"""A rank is killed: named at once, replaced by `heal`, and the others hold what they held."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+
+from allranks import Cluster
+from allranks.errors import CannotStart, CellTimeout, UsageError, WorldBroken
+from tests.faults.kept import WITHIN, Kept, keep, look, sums_are_right
+from tests.faults.stop import running, stop_pressed
+from tests.waiting import comes_true, idle
+
+PATIENCE = 10.0
+"""What a machine that is busy with other things gets on top of what is promised."""
+VICTIM = 2
+
+
+def kill(cluster: Cluster, rank: int = VICTIM) -> None:
+    """Kill it, and wait until that is known."""
+    pid = cluster.snapshot.ranks[rank].pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    killed = time.monotonic()
+    assert comes_true(cluster, lambda now: now.ranks[rank].state == "dead", WITHIN)
+    assert time.monotonic() - killed < 1 + PATIENCE
+    if cluster.backend == "ring":
+        assert "killed by SIGKILL" in (cluster.snapshot.ranks[rank].cause or "")
+    assert cluster.state == "broken"
+
+
+def without(kept: dict[int, Kept], rank: int = VICTIM) -> dict[int, Kept]:
+    return {number: each for number, each in kept.items() if number != rank}
+
+
+def healed(cluster: Cluster, kept: dict[int, Kept]) -> None:
+    """Heal, and hold the survivors against what they held."""
+    before = time.monotonic()
+    told = cluster.heal()
+    assert time.monotonic() - before < 3 + PATIENCE
+    assert "ranks 0-1, 3 kept every variable" in told and "rank 2 started empty" in told
+    assert cluster.state == "whole" and sums_are_right(cluster)
+    assert look(cluster, sorted(without(kept))) == without(kept)
+    assert cluster.run("'kept' in globals(), rank, world.rank()", ranks=VICTIM)[VICTIM].value == (False, 2, 2)
+
+
+def test_idle(ring4: Cluster) -> None:
+    kept = keep(ring4)
+    kill(ring4)
+    with pytest.raises(WorldBroken, match="rank 2 killed by SIGKILL"):
+        ring4.run("1")
+    healed(ring4, kept)
+
+
+def test_in_a_collective(ring4: Cluster) -> None:
+    kept = keep(ring4)
+    cell = ring4.begin("while True:\n    mx.eval(mx.distributed.all_sum(mx.ones(1000)))")
+    assert comes_true(ring4, running(0, 1, 2, 3), WITHIN)
+    kill(ring4)
+    result = cell.finish(WITHIN)
+    assert result[2].dead and all(result[rank].freed for rank in (0, 1, 3)), result
+    assert result.errors == {}, "no rank but the dead one is to blame"
+    assert "rank 2 died: killed by SIGKILL" in result.failure()
+    healed(ring4, kept)
+
+
+def test_in_python_while_others_wait_for_it(ring4: Cluster) -> None:
+    kept = keep(ring4)
+    cell = ring4.begin(
+        f"import time\nif rank == {VICTIM}:\n    time.sleep(600)\nmx.eval(mx.distributed.all_sum(mx.ones(10)))"
+    )
+    assert comes_true(ring4, lambda now: now.ranks[VICTIM].line == 3 and now.ranks[0].state == "waiting", WITHIN)
+    kill(ring4)
+    result = cell.finish(WITHIN)
+    assert "last seen at line 3" in (result[VICTIM].dead or "")
+    assert all(result[rank].freed for rank in (0, 1, 3))
+    healed(ring4, kept)
+
+
+def test_in_python_while_others_run_python(ring4: Cluster) -> None:
+    kept = keep(ring4)
+    cell = ring4.begin("import time\ntime.sleep(600)")
+    assert comes_true(ring4, running(0, 1, 2, 3), WITHIN)
+    kill(ring4)
+    with pytest.raises(CellTimeout):
+        cell.finish(0.1)
+    healed(ring4, kept)
+
+
+def test_heal_stops_a_cell_that_still_runs_on_the_others(ring4: Cluster) -> None:
+    kept = keep(ring4)
+    ring4.begin("import time\ntime.sleep(600)")
+    assert comes_true(ring4, running(0, 1, 2, 3), WITHIN)
+    kill(ring4)
+    healed(ring4, kept)
+
+
+@pytest.mark.parametrize("state", ["idle", "collective"])
+def test_heal_from_another_rank_restores_the_replica_bit_for_bit(state: str, ring4: Cluster) -> None:
+    kept = keep(ring4)
+    if state == "collective":
+        cell = ring4.begin("while True:\n    mx.eval(mx.distributed.all_sum(mx.ones(1000)))")
+        assert comes_true(ring4, running(0, 1, 2, 3), WITHIN)
+        kill(ring4)
+        cell.finish(WITHIN)
+    else:
+        kill(ring4)
+    assert "rank 2 got the variables of rank 0" in ring4.heal(source=0)
+    now = look(ring4)
+    assert without(now) == without(kept)
+    assert now[VICTIM].digest == kept[0].digest
+    assert sums_are_right(ring4)
+
+
+def test_what_a_copy_is_given_is_its_own(ring4: Cluster) -> None:
+    """Its rank, its world, and functions that look up names in its own namespace."""
+    ring4.run(
+        "import mlx.nn as nn\nrate = 0.5\n_secret = 3\nmine = world\n"
+        "def scaled():\n    return rate * 2, rank, world.rank(), mine is world, _secret\n"
+        "class Doubler:\n    def __call__(self):\n        return rate * 4\n"
+        "doubler = Doubler()\n"
+        "stuck = (i for i in range(3))\n"
+        "def uses_stuck():\n    return next(stuck)"
+    ).check()
+    kill(ring4)
+    assert "except stuck, which cannot travel" in ring4.heal(source=0)
+    ring4.run("rate = 10").check()
+    assert ring4.run("scaled(), doubler(), rank, size")[VICTIM].value == ((20, 2, 2, True, 3), 40, 2, 4)
+    assert ring4.run("scaled(), doubler(), rank, size")[0].value == ((20, 0, 0, True, 3), 40, 0, 4)
+    ring4.run("stuck = iter([7])").check()
+    assert ring4.run("uses_stuck()")[VICTIM].value == 7
+
+
+def test_two_at_once_and_again_and_again(ring4: Cluster) -> None:
+    kept = keep(ring4)
+    for _ in range(2):
+        kill(ring4, 1)
+        kill(ring4, 3)
+        assert "ranks 1, 3 started empty" in ring4.heal()
+        assert sums_are_right(ring4)
+        assert look(ring4, [0, 2]) == {rank: kept[rank] for rank in (0, 2)}
+
+
+def test_every_rank(ring4: Cluster) -> None:
+    for rank in range(4):
+        kill(ring4, rank)
+    assert "ranks 0-3 started empty" in ring4.heal()
+    assert sums_are_right(ring4)
+
+
+def test_healing_what_is_whole_changes_nothing(ring4: Cluster) -> None:
+    kept, epoch = keep(ring4), ring4.snapshot.epoch
+    assert "Nothing to heal" in ring4.heal()
+    kill(ring4)
+    ring4.heal()
+    assert "Nothing to heal" in ring4.heal()
+    assert ring4.snapshot.epoch == epoch + 1
+    assert look(ring4, [0, 1, 3]) == without(kept)
+
+
+def test_a_dead_rank_cannot_be_copied_from(ring4: Cluster) -> None:
+    kill(ring4)
+    with pytest.raises(UsageError, match="rank 2 is dead itself"):
+        ring4.heal(source=2)
+    with pytest.raises(UsageError, match="there is no rank 9"):
+        ring4.heal(source=9)
+    ring4.heal()
+
+
+def test_stop_while_healing_can_be_healed(ring4: Cluster) -> None:
+    kept = keep(ring4)
+    kill(ring4)
+    with stop_pressed(ring4, lambda now: now.ranks[VICTIM].state == "starting"):
+        try:
+            ring4.heal()
+        except KeyboardInterrupt:
+            pass
+    ring4.heal()
+    assert idle(ring4) and sums_are_right(ring4)
+    assert look(ring4, [0, 1, 3]) == without(kept)
+
+
+def test_a_rank_that_dies_while_the_world_is_formed_is_healed_in_its_turn(ring4: Cluster) -> None:
+    """Nothing that held the group is forgotten over the world that never came to be."""
+    kept = keep(ring4)
+    ring4.run("nest = [{'group': world}]\n_env = __import__('os')").check()
+    ranks = ring4._ranks
+    assert ranks is not None
+    pid = ring4.snapshot.ranks[VICTIM].pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)  # so that it is there still, and never joins
+    ranks.monitor.state = "broken"
+    import threading
+
+    killer = threading.Timer(0.5, os.kill, (pid, signal.SIGKILL))
+    killer.start()
+    with pytest.raises(CannotStart, match="rank 2: killed by SIGKILL"):
+        ring4.heal()
+    killer.join()
+    ring4.heal()
+    assert sums_are_right(ring4)
+    assert look(ring4, [0, 1, 3]) == without(kept)
+    result = ring4.run("nest[0]['group'] is world, kept_plain['world'] is world", ranks=[0, 1, 3])
+    assert [each.value for each in result.values()] == [(True, True)] * 3
+
+
+def test_heal_when_the_host_process_is_gone_says_so() -> None:
+    cluster = Cluster(2, backend="ring", name="orphans").up()
+    try:
+        ranks = cluster._ranks
+        assert ranks is not None and ranks.host._process is not None
+        os.kill(ranks.host._process.pid, signal.SIGKILL)
+        assert comes_true(cluster, lambda now: all(rank.state == "dead" for rank in now.ranks), WITHIN)
+        with pytest.raises(CannotStart, match="host process"):
+            cluster.heal()
+        with pytest.raises((WorldBroken, CannotStart)):
+            cluster.run("1")
+    finally:
+        cluster.down()
+    with Cluster(2, backend="ring", name="orphans") as again:
+        assert sums_are_right(again)
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("source", [None, 0], ids=["empty", "copy"])
+def test_on_mpi_the_others_are_carried_over_a_restart(source: int | None, mpi4: Cluster) -> None:
+    kept = keep(mpi4)
+    kill(mpi4)
+    told = mpi4.heal(source=source)
+    assert "ranks 0-1, 3 kept every variable over a restart" in told
+    assert sums_are_right(mpi4)
+    chosen = [0, 1, 3] if source is None else [0, 1, 2, 3]
+    digests = {rank: each.digest for rank, each in look(mpi4, chosen).items()}
+    meant = {rank: each.digest for rank, each in without(kept).items()}
+    assert digests == (meant if source is None else {**meant, VICTIM: kept[0].digest})
+    assert not list((mpi4.connection_file.parent / "carried").glob("*"))

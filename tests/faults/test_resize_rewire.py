@@ -1,0 +1,71 @@
+"""4 to 6 to 3 ranks, ring to mpi to ring: namespaces are kept, and every world computes right."""
+
+from __future__ import annotations
+
+import pytest
+
+from allranks import Cluster
+from tests.faults.kept import keep, look, sums_are_right
+
+
+def test_in_place_the_ranks_that_stay_keep_the_very_objects() -> None:
+    with Cluster(4, backend="ring", name="sizes") as cluster:
+        kept = keep(cluster)
+        pids = [rank.pid for rank in cluster.snapshot.ranks]
+        assert "ranks 4-5 started empty" in cluster.resize(6)
+        assert cluster.size == 6 and sums_are_right(cluster)
+        assert look(cluster, range(4)) == kept
+        assert cluster.run("size, world.size(), rank, kept_plain['world'] is world", ranks=3)[3].value == (6, 6, 3, True)
+        keep(cluster, [4, 5])
+        cluster.resize(3)
+        assert cluster.size == 3 and sums_are_right(cluster)
+        assert look(cluster) == {rank: kept[rank] for rank in range(3)}
+        assert [rank.pid for rank in cluster.snapshot.ranks] == pids[:3]
+        assert cluster.state == "whole"
+
+
+def test_down_to_one_rank_and_up_again() -> None:
+    with Cluster(2, backend="ring", name="one") as cluster:
+        kept = keep(cluster)
+        for size in (1, 3, 1, 2):
+            cluster.resize(size)
+            assert sums_are_right(cluster)
+            assert look(cluster, [0])[0] == kept[0]
+
+
+@pytest.mark.mpi
+def test_over_another_backend_the_values_are_carried(need_mpi: None) -> None:
+    with Cluster(3, backend="ring", name="rewired") as cluster:
+        kept = keep(cluster)
+        digests = {rank: each.digest for rank, each in kept.items()}
+        cluster.run(
+            "import mlx.nn as nn\nfrom mlx.nn.layers.distributed import shard_linear\n"
+            "mx.random.seed(1)\nlayer = shard_linear(nn.Linear(6, 12), 'all-to-sharded')\n"
+            "step = mx.compile(lambda x: mx.distributed.all_sum(x) * rank)\n"
+            "def forward():\n    return mx.distributed.all_gather(layer(mx.ones((1, 6)))).tolist(), step(mx.ones(2)).tolist()"
+        ).check()
+        forward = {rank: each.value for rank, each in cluster.run("forward()").check().items()}
+        for backend in ("mpi", "ring"):
+            assert f"runs on {backend} now" in cluster.rewire(backend)
+            assert cluster.backend == backend and sums_are_right(cluster)
+            assert {rank: each.digest for rank, each in look(cluster).items()} == digests
+            assert cluster.run("kept_plain['world'] is world is layer.group")[1].value is True
+            assert {rank: each.value for rank, each in cluster.run("forward()").check().items()} == forward
+        cluster.run("kept_plain['name'] = 'changed'\nstep = None").check()
+
+
+@pytest.mark.mpi
+def test_mpi_grows_and_shrinks(need_mpi: None) -> None:
+    with Cluster(2, backend="mpi", name="mpisizes") as cluster:
+        digests = {rank: each.digest for rank, each in keep(cluster).items()}
+        for size in (3, 2):
+            cluster.resize(size)
+            assert sums_are_right(cluster)
+            assert {rank: each.digest for rank, each in look(cluster, [0, 1]).items()} == digests
+
+
+def test_other_connections_in_place() -> None:
+    with Cluster(2, backend="ring", name="wires") as cluster:
+        kept = keep(cluster)
+        cluster.rewire(connections=2)
+        assert sums_are_right(cluster) and look(cluster) == kept

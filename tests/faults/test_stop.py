@@ -1,0 +1,176 @@
+"""A rank skips a collective and the others wait for ever: stop gives the prompt back, and nothing is lost."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from allranks import Cluster
+from allranks.errors import CellInterrupted, CellTimeout
+from tests.faults.kept import keep, look, sums_are_right
+from tests.faults.stop import WITHIN, running, stop_pressed, waiting
+from tests.notebook import Notebook
+from tests.waiting import idle
+
+SKIPS = "if rank != 1:\n    mx.eval(mx.distributed.all_sum(mx.ones(1000)))"
+PATIENCE = 10.0
+"""What a machine that is busy with other things gets on top of what is promised."""
+
+
+def test_stop_in_this_process(ring4: Cluster) -> None:
+    kept, epoch = keep(ring4), ring4.snapshot.epoch
+    with stop_pressed(ring4, waiting(0, 2, 3)), pytest.raises(CellInterrupted):
+        ring4.run(SKIPS)
+    assert (ring4.state, ring4.snapshot.epoch) == ("whole", epoch + 1)
+    assert sums_are_right(ring4)
+    assert look(ring4) == kept
+
+
+def test_the_stop_button_of_a_notebook(notebook: Notebook) -> None:
+    notebook.ok("%%distributed\nheld = mx.arange(3) + rank\nmx.eval(held)\nwhich = id(held)")
+    running_cell = notebook.begin(f"%%distributed\n{SKIPS}")
+    notebook.shows(running_cell, "rank 1 never came: it finished the cell")
+    pressed = time.monotonic()
+    notebook.interrupt()
+    cell = notebook.finish(running_cell)
+    assert time.monotonic() - pressed < 2 + PATIENCE
+    assert cell.error.startswith(("KeyboardInterrupt", "CellInterrupted")), cell.all
+    assert "The world was formed anew" in cell.stderr
+    assert notebook.ok("%%distributed\nid(held) == which, (held - rank).tolist()").text == (
+        "ranks 0-3 │ (True, [0, 1, 2])\n"
+    )
+    assert notebook.ok("%%distributed\nmx.distributed.all_sum(mx.array(1)).item()").text == "ranks 0-3 │ 4\n"
+
+
+@pytest.mark.mpi
+def test_on_mpi_no_rank_is_restarted(mpi4: Cluster) -> None:
+    kept, pids = keep(mpi4), [rank.pid for rank in mpi4.snapshot.ranks]
+    with stop_pressed(mpi4, waiting(0, 2, 3)), pytest.raises(CellInterrupted):
+        mpi4.run(SKIPS)
+    assert idle(mpi4) and mpi4.state == "whole"
+    assert [rank.pid for rank in mpi4.snapshot.ranks] == pids
+    assert sums_are_right(mpi4)
+    assert look(mpi4) == kept
+
+
+@pytest.mark.mpi
+def test_on_mpi_a_compiled_step_that_a_rank_skipped_is_entered_for_it(mpi4: Cluster) -> None:
+    mpi4.run("step = mx.compile(lambda x: mx.distributed.all_sum(x) + 1)\nmx.eval(step(mx.ones(4)))").check()
+    with stop_pressed(mpi4, waiting(0, 2, 3)), pytest.raises(CellInterrupted):
+        mpi4.run("if rank != 1:\n    mx.eval(step(mx.ones(4)))")
+    assert idle(mpi4) and sums_are_right(mpi4)
+
+
+def test_a_timeout_does_the_same(ring4: Cluster) -> None:
+    kept = keep(ring4)
+    with pytest.raises(CellTimeout):
+        ring4.run(SKIPS, timeout=0.5)
+    assert idle(ring4) and sums_are_right(ring4)
+    assert look(ring4) == kept
+
+
+def test_stop_pressed_again_and_again_is_one_stop(ring4: Cluster) -> None:
+    """Also while the first one is being carried out and while the world is formed anew."""
+    kept = keep(ring4)
+    epoch = ring4.snapshot.epoch
+    again = [lambda now: now.state == "broken", lambda now: now.state == "broken" and now.ranks[0].state == "failed"]
+    with stop_pressed(ring4, waiting(0, 2, 3), *again), pytest.raises(CellInterrupted):
+        ring4.run(SKIPS)
+    assert idle(ring4)
+    # A second stop may give the prompt back before the world is formed anew; then the next cell does that.
+    assert sums_are_right(ring4)
+    assert ring4.snapshot.epoch == epoch + 1
+    assert look(ring4) == kept
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "while True:\n    mx.eval(mx.distributed.all_sum(mx.ones(1000)))",
+        "import time\nwhile True:\n    time.sleep(0.001)",
+        "import itertools\nfor i in itertools.count():\n    print(i, flush=i % 3 == 0)",
+        "while True:\n    exec(compile('1 + 1', '<text>', 'exec'))",
+        "import asyncio\nwhile True:\n    await asyncio.sleep(0)",
+    ],
+    ids=["collectives", "sleeps", "prints", "compiles", "awaits"],
+)
+def test_stop_at_any_moment_ends_no_rank(code: str, ring4: Cluster) -> None:
+    kept, pids = keep(ring4), [rank.pid for rank in ring4.snapshot.ranks]
+    for _ in range(4):
+        with stop_pressed(ring4, running(0, 1, 2, 3)), pytest.raises(CellInterrupted):
+            ring4.run(code)
+        assert idle(ring4)
+    assert [rank.pid for rank in ring4.snapshot.ranks] == pids
+    assert sums_are_right(ring4)
+    assert look(ring4) == kept
+
+
+def test_stop_before_the_cell_has_begun_on_the_ranks(ring4: Cluster) -> None:
+    """The order to stop overtakes the cell, which goes a longer way."""
+    ring4.run("reached = 0").check()
+    for _ in range(10):
+        cell = ring4.begin("import time\nreached += 1\ntime.sleep(600)")
+        cell.interrupt()
+        assert not cell.finish(WITHIN).ok
+    assert sums_are_right(ring4)
+
+
+def test_stop_of_a_cell_that_is_over_stops_nothing(ring4: Cluster) -> None:
+    for _ in range(10):
+        cell = ring4.begin("1")
+        cell.finish(WITHIN).check()
+        cell.interrupt()
+        cell._open.update(cell.ranks)  # as if the rank's last word were still on its way
+        cell.interrupt()
+        ring4.run("import time\ntime.sleep(0.01)", timeout=WITHIN).check()
+
+
+def test_a_rank_frees_itself_that_comes_to_a_collective_only_after_the_prompt_is_back(
+    ring4: Cluster, tmp_path: Path
+) -> None:
+    """Nobody follows that cell any more; the next one finds the world formed anew."""
+    kept, go = keep(ring4), tmp_path / "go"
+    with pytest.raises(CellTimeout, match="still there"):
+        ring4.run(
+            "import ctypes, os\n"
+            "if rank == 1:\n"
+            "    libc = ctypes.CDLL(None)\n"
+            f"    while libc.access({str(go).encode()!r}, 0):\n"
+            "        try:\n"
+            "            libc.usleep(20000)\n"
+            "        except KeyboardInterrupt:\n"
+            "            pass\n"
+            "    mx.eval(mx.distributed.all_sum(mx.ones(10)))",
+            timeout=0.5,
+        )
+    go.touch()
+    assert idle(ring4, WITHIN)
+    assert sums_are_right(ring4)
+    assert look(ring4) == kept
+
+
+def test_threads_of_the_notebook_that_follow_a_cell_leave_ctrl_c_alone(ring4: Cluster) -> None:
+    cell = ring4.begin("import time\ntime.sleep(600)")
+    ended: list[BaseException] = []
+
+    def follow() -> None:
+        try:
+            cell.finish()
+        except BaseException as error:
+            ended.append(error)
+
+    follower = threading.Thread(target=follow)
+    follower.start()
+    with pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), signal.SIGINT)
+        follower.join(WITHIN)
+    assert follower.is_alive(), "it is the notebook's own code that was stopped"
+    cell.interrupt()
+    follower.join(WITHIN)
+    assert not follower.is_alive() and re.search("KeyboardInterrupt", cell.result.failure() if cell.result else "")
