@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import socket
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ def plain_cluster(n: int, **options: Any) -> Iterator[Any]:
     cluster = ipyparallel.Cluster(n=n, log_level=logging.WARNING, **options)
     client = None
     try:
-        client = cluster.start_and_connect_sync()
+        with redirect_stderr(io.StringIO()):  # its progress bar
+            client = cluster.start_and_connect_sync()
         yield client
     finally:
         if client is not None:

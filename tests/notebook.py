@@ -44,6 +44,20 @@ class CellOutputs:
         return self._streams("stderr")
 
     @property
+    def by_rank(self) -> dict[int, str]:
+        """What each rank said on stdout, folded or not (a machine under load may be too slow to fold)."""
+        said: dict[int, str] = {}
+        ranks: list[int] = []
+        for line in self.stdout.splitlines(keepends=True):
+            label, _, text = line.partition("│ ")
+            spans = [span.partition("-") for span in label.removeprefix("rank").removeprefix("s").split(",")]
+            if label.strip():
+                ranks = [rank for first, _, last in spans for rank in range(int(first), int(last or first) + 1)]
+            for rank in ranks:
+                said[rank] = said.get(rank, "") + text
+        return said
+
+    @property
     def error(self) -> str:
         """``Name: message`` of the exception the cell ended with, or nothing."""
         for output in self.outputs:
@@ -190,7 +204,7 @@ class Notebook:
         kind, content = message["msg_type"], message["content"]
         display_id = (content.get("transient") or {}).get("display_id")
         if kind == "update_display_data":
-            for shown in self._shown.get(display_id, ()):
+            for shown in self._shown.get(str(display_id), ()):
                 shown.update(data=content["data"], metadata=content["metadata"])
         elif cell is not None and kind in OUTPUTS:
             cell.take(kind, content)

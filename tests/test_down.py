@@ -93,7 +93,7 @@ class Traces:
 
     @staticmethod
     def _listening_anywhere() -> set[int]:
-        return {c.laddr.port for c in psutil.net_connections("tcp") if c.status == psutil.CONN_LISTEN}
+        return {c.laddr.port for c in psutil.net_connections("tcp") if c.laddr and c.status == psutil.CONN_LISTEN}
 
 
 def _words(process: psutil.Process) -> str:

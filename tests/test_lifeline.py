@@ -1,4 +1,4 @@
-"""The side channel between notebook and ranks: no stranger is heard, junk does no harm, a dropped connection comes back."""
+"""The side channel of notebook and ranks: strangers are not heard, junk does no harm, connections come back."""
 
 from __future__ import annotations
 

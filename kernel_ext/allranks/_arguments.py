@@ -20,32 +20,33 @@ HERE = Host("localhost")
 
 def hosts_of(
     n: int | None, hosts: Sequence[str] | None, hostfile: str | Path | None, ranks_per_host: int
-) -> tuple[list[Host], str | None]:
-    """One Host for every rank, and the backend a hostfile names."""
+) -> tuple[list[Host], str | None, dict[str, str]]:
+    """One Host for every rank, and the backend and environment a hostfile names."""
     if sum(given is not None for given in (n, hosts, hostfile)) > 1:
         raise UsageError("-n, --hosts and --hostfile exclude each other: each says how many ranks there are.")
     if ranks_per_host < 1:
         raise UsageError(f"--ranks-per-host {ranks_per_host}: at least 1 rank a host is needed.")
-    named = None
+    named, env = None, dict[str, str]()
     if hostfile is not None:
         try:
             world = read_hostfile(hostfile)
         except (BackendError, OSError) as error:
             raise UsageError(str(error)) from None
         found, named = list(world.hosts), world.backend
+        env = dict(setting.split("=", 1) for setting in world.envs)
     elif hosts is not None:
         found = [Host(host) for host in hosts]
     else:
         count = DEFAULT_RANKS if n is None else n
         if count < 1:
             raise UsageError(f"-n {count}: a world needs at least 1 rank.")
-        return [HERE] * count, None
+        return [HERE] * count, None, {}
     if remote := [host.name for host in found if host.name not in LOCAL_NAMES]:
         raise UsageError(
             f"{', '.join(dict.fromkeys(remote))}: ranks on other machines are not supported by this version; "
             "only localhost is. Use -n N for ranks on this machine."
         )
-    return [HERE for _ in found for _ in range(ranks_per_host)], named
+    return [HERE for _ in found for _ in range(ranks_per_host)], named, env
 
 
 def known_check(check: str) -> str:

@@ -26,6 +26,8 @@ INTERRUPT_WITHIN = 1.6
 """Seconds ranks get to obey an interrupt before the prompt is given back without them."""
 RELEASE_WITHIN = 4.5
 """The same where blocked ranks must be released one collective after the other (see `_release`)."""
+DRAW_EVERY = 0.1
+"""Seconds after which what has come is drawn, and a stop noticed, though more keeps coming."""
 
 
 class Screen(Protocol):
@@ -72,12 +74,19 @@ class Cell:
         self._watch = StallWatch(self.ranks)
         self._release = Release(monitor, lifeline)
         self._releasing = False
+        self._releasing_since = float("inf")
+        self._given_up = False
         self._on_end = on_end
         self._first_seq: dict[int, int] = {}
         self._started = time.monotonic()
         self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
         self._pressed = Stop()
         self.result: CellResult | None = None
+
+    def __repr__(self) -> str:
+        if self.result is not None:
+            return f"<Cell {self.number}: {self.result!r}>"
+        return f"<Cell {self.number} on {rank_label(list(self.ranks))}: running>"
 
     def start(self) -> None:
         self._first_seq = {rank: self._monitor.ranks[rank].seq for rank in self.ranks}
@@ -95,7 +104,8 @@ class Cell:
         """Follow the cell to its end.
 
         Ctrl-C interrupts the ranks and raises CellInterrupted; after `timeout` seconds the same raises CellTimeout.
-        Both come back within two seconds, also when ranks do not obey; those stay busy and are named.
+        Both come back within two seconds (five where ranks must be released), also when ranks do not obey; those stay
+        busy and are named.
         """
         deadline = None if timeout is None else self._started + timeout
         with self._pressed.noted(self._events):
@@ -127,13 +137,13 @@ class Cell:
             where = _where(self._monitor.snapshot(), left)
             message += (
                 f" {where}: still there; neither an interrupt nor a release could end it. "
-                "%distributed status shows them; %distributed down and up start over."
+                "%distributed status shows them; %distributed heal --kill RANKS ends and replaces them."
             )
         raise kind(message.strip()) from None
 
     def _follow(self, deadline: float | None) -> bool:
         """Handle events until all ranks are done (True) or the deadline has passed (False)."""
-        while self._open:
+        while self._open and not self._given_up:
             self._pressed.raise_if_pressed()
             now = time.monotonic()
             if deadline is not None and now >= deadline:
@@ -143,10 +153,11 @@ class Cell:
                 event = self._events.get(timeout=max(0.0, min(until) - now) if until else 1.0)
             except queue.Empty:
                 event = None
+            busy_until = time.monotonic() + DRAW_EVERY
             while event is not None:
                 self._handle(event)
                 try:
-                    event = self._events.get_nowait()
+                    event = self._events.get_nowait() if time.monotonic() < busy_until else None
                 except queue.Empty:
                     event = None
             self._draw()
@@ -209,8 +220,8 @@ class Cell:
     def _note_peer_loss(self, rank: int, error: Mapping[str, Any]) -> None:
         """A ring's break travels: the neighbours of a freed or dead rank raise too, and are no culprits either."""
         result = self._results[rank]
-        if PEER_LOST in error["evalue"] and not result.freed:
-            result.freed = str(collective(error["collective"])) if error["collective"] else "a collective"
+        if PEER_LOST in error["evalue"] and error["collective"] and not result.freed:
+            result.freed = str(collective(error["collective"]))
 
     def _ended(self, rank: int) -> None:
         self._open.discard(rank)
@@ -248,6 +259,11 @@ class Cell:
         for rank in waiting:
             self._results[rank].freed = str(snapshot.ranks[rank].collective)
         self._release.step(waiting)
+        since = min(self._releasing_since, now := time.monotonic())
+        self._releasing_since = since
+        dead = any(result.dead for result in self._results.values())
+        # Nobody can come in a dead rank's place: the cell ends, and the ranks stay where they are.
+        self._given_up = dead and now - since > RELEASE_WITHIN
 
     def _ended_how(self) -> dict[int, Ended]:
         ended = {}
@@ -255,7 +271,7 @@ class Cell:
             if rank in self._open:
                 continue
             if result.dead:
-                ended[rank] = Ended(f"is dead ({result.dead})", True, True)
+                ended[rank] = Ended(f"is dead: {result.dead}", True, True)
             elif result.error and not result.freed:
                 ended[rank] = Ended(f"raised {result.error}", True)
             elif result.freed:
@@ -298,7 +314,9 @@ class Cell:
         return self.mismatch is not None or any(result.freed for result in self._results.values())
 
 
-RING_NOISE = re.compile(r"(\[ring\] (Socket \d+ was closed by the peer|Too many send/recv errors.*)\n?)+")
+RING_NOISE = re.compile(
+    r"(\[ring\] (Socket \d+ was closed by the peer|Sending to socket \d+ failed.*|Too many send/recv errors.*)\n?)+"
+)
 """What MLX writes to stderr, a dozen lines a rank, when a ring breaks; we say it in one (mlx 0.32.4)."""
 PEER_LOST = "connection to a peer was lost"
 """What MLX's ring says when a neighbour's socket closed (mlx 0.32.4)."""

@@ -7,6 +7,9 @@ are saved to the cluster's private folder, the processes started again, and the 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
+
+import psutil
 
 from allranks_backends._plan import rank_label
 
@@ -19,20 +22,20 @@ SAVE_WITHIN = 600.0
 """Seconds a rank gets to write its namespace."""
 
 
-def heal(ranks: Ranks, source: int | None) -> str:
-    """Replace dead ranks; with `source`, by copies of that rank. Returns what was kept and what was lost."""
+def heal(ranks: Ranks, source: int | None, kill: Sequence[int]) -> str:
+    """Replace dead ranks, and those to `kill`; with `source`, by copies of that rank. Returns what was kept."""
     monitor = ranks.monitor
+    _kill(ranks, kill)
+    _quiet(ranks)
     dead = [rank.rank for rank in monitor.ranks if rank.dead]
     kept = [rank.rank for rank in monitor.ranks if not rank.dead]
     assert ranks.plan is not None
     if ranks.backend.reform == "in place":
-        _quiet(ranks)
         ranks.plan_next(ranks.hosts, ranks.plan.backend)
         ranks.launch(dead)
         ranks.form()
         told = [f"{rank_label(kept)} kept every variable"] if kept else []
     else:
-        ranks.interrupt()
         told = _restart(ranks, len(ranks.hosts), ranks.plan.backend, kept)
     if dead:
         told.append(f"{rank_label(dead)} started empty" if source is None else _copy(ranks, source, dead))
@@ -83,9 +86,19 @@ def _quiet(ranks: Ranks) -> None:
     if not monitor.wait(lambda: not monitor.busy(everybody), QUIET_WITHIN):
         busy = rank_label([rank.rank for rank in monitor.busy(everybody)])
         raise Busy(
-            f"{busy} cannot be interrupted, so nothing was changed. %distributed status says where; "
-            "%distributed down and up start over."
+            f"{busy} cannot be interrupted (%distributed status says where). %distributed heal --kill "
+            f"{busy.partition(' ')[2].replace(' ', '')} ends and replaces it, and what it holds is lost."
         )
+
+
+def _kill(ranks: Ranks, numbers: Sequence[int]) -> None:
+    """End these ranks' processes, whatever they do."""
+    monitor = ranks.monitor
+    for number in numbers:
+        if (pid := monitor.ranks[number].pid) is not None and not monitor.ranks[number].dead:
+            with suppress(psutil.NoSuchProcess):
+                psutil.Process(pid).kill()
+    monitor.wait(lambda: all(monitor.ranks[number].dead for number in numbers), QUIET_WITHIN)
 
 
 def _restart(ranks: Ranks, size: int, backend: str, kept: Sequence[int]) -> list[str]:

@@ -22,6 +22,8 @@ import zmq
 from jupyter_client.session import Session
 from zmq.utils.monitor import parse_monitor_message
 
+AT_ONCE = 1000
+"""Messages taken before orders are sent again: ranks that print without end must not keep an interrupt from them."""
 Header = dict[str, Any]
 Handler = Callable[[str, Header, Sequence[Any]], None]
 """Called with a rank's uuid, the message's header and its buffers, in the lifeline's thread."""
@@ -60,6 +62,7 @@ class Lifeline:
         self._mux: zmq.Socket[bytes] | None = None
         self._session: Session | None = None
         self._peers: dict[bytes, int] = {}
+        self._greeted: dict[bytes, int] = {}
         self._outbox: deque[tuple[zmq.Socket[bytes], list[Any]]] = deque()
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_write, False)
@@ -156,7 +159,7 @@ class Lifeline:
         os.close(self._wake_write)
 
     def _receive_all(self) -> None:
-        while True:
+        for _ in range(AT_ONCE):
             try:
                 identity, first, *rest = self._router.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
@@ -164,8 +167,9 @@ class Lifeline:
             except ValueError:
                 continue  # an empty message of a stranger
             try:
-                header = json.loads(first.bytes)
+                header, uuid = json.loads(first.bytes), identity.bytes.decode()
             except ValueError:
+                # When a rank connects anew, ZeroMQ gives what its old connection still held a name of random bytes.
                 continue
             if not isinstance(header, dict):
                 continue
@@ -174,10 +178,11 @@ class Lifeline:
                 if not hmac.compare_digest(str(header.pop("token", "")).encode(), self._token.encode()):
                     continue
                 self._peers[identity.bytes] = connection
+                self._greeted[identity.bytes] = next(self._numbers)
             elif self._peers.get(identity.bytes) != connection:  # a stranger, perhaps under a rank's name
                 continue
             try:
-                self._dispatch(identity.bytes.decode(), header, [frame.buffer for frame in rest])
+                self._dispatch(uuid, header, [frame.buffer for frame in rest])
             except Exception:  # this thread must go on whatever one rank says
                 logging.getLogger("allranks").exception("a rank's message could not be understood")
 
@@ -191,10 +196,12 @@ class Lifeline:
 
     def _handle_disconnect(self) -> None:
         descriptor = parse_monitor_message(self._events.recv_multipart())["value"]
+        gone = {identity: self._greeted[identity] for identity, known in self._peers.items() if known == descriptor}
         self._receive_all()  # what the rank said before it went
-        for identity, known in list(self._peers.items()):
-            if known == descriptor:
-                del self._peers[identity]
+        for identity, greeted in gone.items():
+            # One that connects anew may be given the same descriptor; it has said hello again and is not gone.
+            if self._greeted[identity] == greeted:
+                del self._peers[identity], self._greeted[identity]
                 self._fail_questions(identity.decode())
                 self._on_gone(identity.decode())
 

@@ -88,16 +88,17 @@ def _line_parser() -> _Parser:
 
     attach = verbs.add_parser("attach", help="take over a kept cluster, its running cell included")
     attach.add_argument("name", nargs="?", default="main")
-    verbs.add_parser("status", help="hosts, ranks, state, epoch, memory, last collective")
+    verbs.add_parser("status", help="hosts, ranks, state and collective, epoch, memory")
     verbs.add_parser("down", help="end everything this cluster started, leave nothing behind")
     heal = verbs.add_parser("heal", help="replace dead ranks, form the world anew, say what was kept and lost")
+    heal.add_argument("--kill", type=parse_ranks, metavar="RANKS", help="end these first: for ranks that are stuck")
     heal.add_argument("--from", type=int, dest="source", metavar="R", help="give new ranks the variables of rank R")
     resize = verbs.add_parser("resize", help="grow or shrink the world; ranks that stay keep their variables")
     resize.add_argument("size", type=int, metavar="N")
     rewire = verbs.add_parser("rewire", help="same ranks and variables, other backend")
     rewire.add_argument("--backend", help=BACKENDS.removeprefix("auto, "))
     rewire.add_argument("--connections", type=int, help="TCP connections of a ring link")
-    verbs.add_parser("interrupt", help="stop the Python code of a cell that runs with --no-wait")
+    verbs.add_parser("interrupt", help="stop a cell that runs with --no-wait")
     for verb, text in (("push", "copy notebook variables to the ranks"), ("pull", "copy variables from the ranks")):
         move = verbs.add_parser(verb, help=text)
         move.add_argument("names", nargs="+", metavar="NAME")
@@ -281,7 +282,7 @@ class DistributedMagics(Magics):
         print(f"{cluster.size} ranks ended.")
 
     def _heal(self, options: argparse.Namespace) -> None:
-        print(self._need().heal(source=options.source))
+        print(self._need().heal(source=options.source, kill=options.kill or ()))
 
     def _resize(self, options: argparse.Namespace) -> None:
         print(self._need().resize(options.size))

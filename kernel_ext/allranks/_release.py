@@ -23,20 +23,31 @@ class Release:
 
     def __init__(self, monitor: Monitor, lifeline: Lifeline) -> None:
         self._monitor, self._lifeline = monitor, lifeline
+        self._settled: set[int] = set()
 
     def step(self, waiting: Sequence[int]) -> None:
         """Have every idle rank that lags behind the `waiting` ones enter what it missed."""
         ranks = self._monitor.ranks
         leader = max((ranks[number] for number in waiting), key=lambda rank: rank.seq)
         for rank in self._monitor.alive():
-            if rank.cell is None and not rank.replaying and rank.seq < leader.seq:
+            if rank.cell is not None or rank.replaying:
+                continue
+            if rank.seq < leader.seq:
                 self._replay(rank, leader)
+            elif rank.rank not in self._settled:
+                # It asked for the collective but never evaluated it.
+                self._settled.add(rank.rank)
+                self._have(rank, {"do": "settle"})
 
     def _replay(self, rank: Rank, leader: Rank) -> None:
         try:
             header, _ = self._lifeline.ask(leader.uuid, {"do": "records", "after": rank.seq}).result(RECORDS_WITHIN)
         except (TimeoutError, ConnectionError):
             return
+        self._have(rank, {"do": "replay", "records": header["records"]})
+
+    def _have(self, rank: Rank, order: dict[str, Any]) -> None:
+        """Have an idle rank enter collectives; it is busy until it is through."""
         rank.replaying = True
 
         def note(answer: Future[tuple[dict[str, Any], list[Any]]]) -> None:
@@ -44,4 +55,4 @@ class Release:
             if answer.exception() is None:
                 rank.seq = answer.result()[0].get("seq", rank.seq)
 
-        self._lifeline.ask(rank.uuid, {"do": "replay", "records": header["records"]}).add_done_callback(note)
+        self._lifeline.ask(rank.uuid, order).add_done_callback(note)

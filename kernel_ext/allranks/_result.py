@@ -20,6 +20,7 @@ class RankResult:
     ok: bool = False
     """It ran to its end."""
     error: RemoteError | None = None
+    """What it raised; for a rank that was freed, MLX's complaint about that."""
     dead: str | None = None
     """Why the rank's process ended, if it did."""
     freed: str | None = None
@@ -30,16 +31,18 @@ class RankResult:
     """Characters printed, including those cut."""
     cut: Mapping[str, int] = field(default_factory=lambda: {"lines": 0, "bytes": 0})
     """What was printed but not kept."""
-    _text: dict[str, list[str]] = field(default_factory=lambda: {"stdout": [], "stderr": []})
-    _packed: Sequence[Any] = ()
-    _no_value: str | None = None
+    _text: dict[str, list[str]] = field(init=False, default_factory=lambda: {"stdout": [], "stderr": []})
+    _packed: Sequence[Any] = field(init=False, default=())
+    _no_value: str | None = field(init=False, default=None)
 
     @property
     def stdout(self) -> str:
+        """What it printed."""
         return "".join(self._text["stdout"])
 
     @property
     def stderr(self) -> str:
+        """What it wrote to the error stream."""
         return "".join(self._text["stderr"])
 
     @property
@@ -51,10 +54,13 @@ class RankResult:
 
 
 class CellResult(Mapping[int, RankResult]):
-    """What a cell did on each of its ranks; ``result[2].error``, ``result.values_by_rank()``."""
+    """What a cell did on each of its ranks; ``result[2].error``, ``result.ok``."""
 
     def __init__(self, cell: int, ranks: Mapping[int, RankResult], seconds: float, mismatch: str | None = None) -> None:
-        self.cell, self.seconds = cell, seconds
+        self.cell = cell
+        """Number of the cell, counted by the cluster."""
+        self.seconds = seconds
+        """How long it took."""
         self.mismatch = mismatch
         """The first collective on which the ranks disagreed (its result is garbage), in words."""
         self._ranks = dict(ranks)
@@ -88,7 +94,7 @@ class CellResult(Mapping[int, RankResult]):
             elif rank.error:
                 said.setdefault(f"raised {rank.error}", []).append(number)
             elif not rank.ok:
-                said.setdefault("did not finish", []).append(number)
+                said.setdefault("did not finish (%distributed heal --kill RANKS replaces it)", []).append(number)
         culprits_first = sorted(said.items(), key=lambda each: each[0].startswith("waited"))
         return "; ".join(f"{rank_label(ranks)} {what}" for what, ranks in culprits_first)
 

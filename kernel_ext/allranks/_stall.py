@@ -121,6 +121,8 @@ def _missing(here: set[int], snapshot: Snapshot, ended: Mapping[int, Ended], ran
             # Those that raised only because their neighbour was lost did come.
             if ended[view.rank].failed or not (ended[view.rank].came or _came(view, seq)):
                 told.setdefault(f"never came: it {ended[view.rank].how}", []).append(view.rank)
+            elif not ended[view.rank].came:
+                told.setdefault("asked for it but ended the cell without evaluating it", []).append(view.rank)
         elif view.rank not in ranks:
             told.setdefault("is not part of this cell", []).append(view.rank)
         elif view.state == "waiting" and _came(view, seq) and _kind(view) != kind:

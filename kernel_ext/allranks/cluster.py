@@ -65,10 +65,16 @@ class Cluster:
         self.name = name
         self.check, self.ordered = known_check(check), ordered
         self.chosen_because = ""
+        self._hosts, named, told = hosts_of(n, hosts, hostfile, ranks_per_host)
         self._settings = Settings(
-            name, python or sys.executable, str(cwd or Path.cwd()), dict(env or {}), tuple(mpi_args), connections, keep
+            name=name,
+            python=python or sys.executable,
+            cwd=str(cwd or Path.cwd()),
+            env={**told, **(env or {})},
+            mpi_args=tuple(mpi_args),
+            connections=connections,
+            keep=keep,
         )
-        self._hosts, named = hosts_of(n, hosts, hostfile, ranks_per_host)
         self._backend_name = named if backend == "auto" and named else backend
         if self._backend_name != "auto":
             known_backend(self._backend_name)
@@ -196,19 +202,23 @@ class Cluster:
 
     # Who is in the world.
 
-    def heal(self, *, source: int | None = None) -> str:
+    def heal(self, *, source: int | None = None, kill: Sequence[int] = ()) -> str:
         """Replace dead ranks by new processes and form the world anew; the others keep every variable.
 
-        With ``source``, a new rank gets the variables of that rank, as far as they can travel. Returns a sentence on
-        what was kept and what was lost. Raises CannotStart, and Busy where a cell cannot be interrupted.
+        With ``source``, a new rank gets the variables of that rank, as far as they can travel. Ranks to ``kill`` are
+        ended first: for one that is stuck where nothing else reaches it. Returns a sentence on what was kept and what
+        was lost. Raises CannotStart, and Busy where a cell cannot be interrupted.
         """
         ranks = self._up()
         dead = [rank.rank for rank in ranks.monitor.ranks if rank.dead]
-        if not dead and ranks.monitor.state == "whole":
-            return "Nothing to heal: every rank is alive and the world is whole."
-        if source is not None and self.choose_ranks(source)[0] in dead:
+        doomed = self.choose_ranks(kill) if kill else []
+        busy = [rank.rank for rank in ranks.monitor.busy(range(self.size))]
+        if not dead and not doomed and ranks.monitor.state == "whole":
+            stuck = f" {rank_label(busy)} still runs a cell: %distributed interrupt stops it." if busy else ""
+            return f"Nothing to heal: every rank is alive and the world is whole.{stuck}"
+        if source is not None and self.choose_ranks(source)[0] in (*dead, *doomed):
             raise UsageError(f"rank {source} is dead itself: name a living rank to copy from.")
-        return _heal.heal(ranks, source)
+        return _heal.heal(ranks, source, doomed)
 
     def resize(self, size: int) -> str:
         """Grow or shrink the world to `size` ranks; those that stay keep their variables. Returns what became of them.
@@ -264,8 +274,11 @@ class Cluster:
     ) -> CellResult:
         """Run `code` as an IPython cell on `ranks` (all by default) and wait for its end.
 
-        What ranks raise is in the result (`CellResult.check` raises it). Output is in the result, and shown where a
-        `screen` is given. Raises NoCluster, WorldBroken, Busy, UsageError, CellTimeout (after `timeout` seconds) and
+        What ranks raise is in the result (`CellResult.check` raises it). Output is in the result, `max_output` bytes of
+        text a rank (4 MB), and shown where a `screen` is given. `want_values` brings the last expression's value along,
+        `count` is the cell's number in tracebacks, `check` and `ordered` replace the cluster's own for this cell.
+
+        Raises NoCluster, WorldBroken, WouldHang, Busy, UsageError, CellTimeout (after `timeout` seconds) and
         CellInterrupted (Ctrl-C); the ranks live on after each of them.
         """
         cell = self.begin(
@@ -341,7 +354,7 @@ class Cluster:
         return not ranks.monitor.busy(range(self.size))
 
     def interrupt(self) -> None:
-        """SIGINT to every rank that runs a cell; Python code there raises KeyboardInterrupt."""
+        """Stop every cell that runs: Python code raises KeyboardInterrupt, blocked collectives are freed."""
         if self._ranks is not None:
             self._ranks.interrupt()
 
@@ -360,15 +373,18 @@ class Cluster:
     def _refuse_if_unable(self, chosen: Sequence[int]) -> Ranks:
         """The living ranks, if all of `chosen` can take a cell now. Raises NoCluster, WorldBroken or Busy."""
         ranks = self._whole()
+        self._refuse_if_busy(ranks, chosen)
+        return ranks
+
+    def _refuse_if_busy(self, ranks: Ranks, chosen: Sequence[int]) -> None:
         if busy := ranks.monitor.busy(chosen):
             snapshot = ranks.monitor.snapshot()
             doing = "; ".join(f"rank {rank.rank} {snapshot.ranks[rank.rank].doing}" for rank in busy[:4])
             verb = "is" if len(busy) == 1 else "are"
             raise Busy(
                 f"{rank_label([rank.rank for rank in busy])} {verb} still busy with an earlier cell ({doing}). "
-                "Wait for it, stop it with %distributed interrupt, or start over with %distributed down and up."
+                "Wait for it, or stop it with %distributed interrupt."
             )
-        return ranks
 
     def _refuse_pending(self, ranks: Ranks, chosen: Sequence[int], code: str) -> None:
         """A cell on some ranks must not evaluate what all ranks have to compute together."""
@@ -380,7 +396,7 @@ class Cluster:
             if names:
                 raise WouldHang(
                     f"{', '.join(names)} on rank {rank} is still to be computed by a collective, which every rank must "
-                    f"enter. Run the cell on all ranks, or first evaluate it there: mx.eval({', '.join(names)})."
+                    f"enter. Run the cell on all ranks, or first mx.eval({', '.join(names)}) on all of them."
                 )
 
     def _refuse_if_broken(self, ranks: Ranks) -> None:
@@ -416,7 +432,7 @@ class Cluster:
     def pull(self, name: str, *, ranks: Sequence[int] | int | None = None) -> list[Any]:
         """The value of `name` (or of a dotted path such as ``model.layers``) on each rank, in rank order.
 
-        Raises CannotTravel for what cannot be moved, NameError where a rank does not have it, and what `run` raises.
+        Raises CannotTravel for what cannot be moved, UsageError where a rank does not have it, and what `run` raises.
         """
         answers = self._ask_all({"do": "pull", "name": name}, ranks)
         return [values.unpack(self._answer(rank, answer, name)) for rank, answer in answers.items()]
@@ -426,7 +442,10 @@ class Cluster:
     ) -> dict[int, Answer]:
         chosen = self.choose_ranks(ranks)
         # What the living ranks of a broken world hold can still be fetched.
-        living = self._up() if self.state == "broken" else self._refuse_if_unable(chosen)
+        living = self._up()
+        if living.monitor.state != "broken":
+            self._refuse_if_broken(living)
+        self._refuse_if_busy(living, [rank for rank in chosen if not living.monitor.ranks[rank].dead])
         return living.ask(chosen, order, buffers)
 
     def _answer(self, rank: int, answer: Answer, name: str) -> list[Any]:

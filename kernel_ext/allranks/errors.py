@@ -35,7 +35,7 @@ class Busy(AllranksError, RuntimeError):
 
 
 class WorldBroken(AllranksError, RuntimeError):
-    """A rank is dead, so collectives cannot complete."""
+    """A rank is dead or a collective was broken off, so collectives cannot complete until the world is healed."""
 
 
 class WouldHang(AllranksError, RuntimeError):
@@ -66,7 +66,7 @@ class RemoteError:
 
 
 class CellFailed(AllranksError, RuntimeError):
-    """The cell raised on some ranks, or ranks died in it. ``errors`` has what each rank raised."""
+    """The cell raised on some ranks, or ranks died in it. ``errors`` has what each rank raised of its own."""
 
     def __init__(self, message: str, errors: Mapping[int, RemoteError]) -> None:
         super().__init__(message)

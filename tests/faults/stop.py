@@ -13,10 +13,11 @@ from allranks_backends._plan import Snapshot
 from tests.waiting import comes_true
 
 WITHIN = 60.0
+Condition = Callable[[Snapshot], bool]
 
 
 @contextlib.contextmanager
-def stop_pressed(cluster: Cluster, when: Callable[[Snapshot], bool], *also: Callable[[Snapshot], bool]) -> Iterator[None]:
+def stop_pressed(cluster: Cluster, when: Condition, *also: Condition) -> Iterator[None]:
     """Press stop once `when` holds of the cluster, and again when each of `also` does, if that is before the end."""
     over = threading.Event()
 
@@ -36,11 +37,11 @@ def stop_pressed(cluster: Cluster, when: Callable[[Snapshot], bool], *also: Call
         user.join(WITHIN)
 
 
-def waiting(*ranks: int) -> Callable[[Snapshot], bool]:
+def waiting(*ranks: int) -> Condition:
     """Whether these ranks wait in a collective."""
     return lambda now: all(now.ranks[rank].state == "waiting" for rank in ranks)
 
 
-def running(*ranks: int) -> Callable[[Snapshot], bool]:
+def running(*ranks: int) -> Condition:
     """Whether these ranks run a cell and have said at which line."""
     return lambda now: all(now.ranks[rank].state == "running" and now.ranks[rank].line for rank in ranks)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 
 import pytest
@@ -193,8 +194,6 @@ def test_a_rank_that_dies_while_the_world_is_formed_is_healed_in_its_turn(ring4:
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)  # so that it is there still, and never joins
     ranks.monitor.state = "broken"
-    import threading
-
     killer = threading.Timer(0.5, os.kill, (pid, signal.SIGKILL))
     killer.start()
     with pytest.raises(CannotStart, match="rank 2: killed by SIGKILL"):

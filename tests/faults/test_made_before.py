@@ -50,7 +50,7 @@ held = world
 @mx.compile
 def scale(x, times=3):
     return mx.distributed.all_sum(x, group=held) * times
-shapeless = mx.compile(lambda x: mx.distributed.all_max(x), shapeless=True)
+shapeless = mx.compile(lambda x: x * 2 + rank, shapeless=True)
 
 def values():
     out = []

@@ -15,7 +15,7 @@ def test_in_place_the_ranks_that_stay_keep_the_very_objects() -> None:
         assert "ranks 4-5 started empty" in cluster.resize(6)
         assert cluster.size == 6 and sums_are_right(cluster)
         assert look(cluster, range(4)) == kept
-        assert cluster.run("size, world.size(), rank, kept_plain['world'] is world", ranks=3)[3].value == (6, 6, 3, True)
+        assert cluster.run("size, world.size(), kept_plain['world'] is world", ranks=3)[3].value == (6, 6, True)
         keep(cluster, [4, 5])
         cluster.resize(3)
         assert cluster.size == 3 and sums_are_right(cluster)
@@ -42,7 +42,8 @@ def test_over_another_backend_the_values_are_carried(need_mpi: None) -> None:
             "import mlx.nn as nn\nfrom mlx.nn.layers.distributed import shard_linear\n"
             "mx.random.seed(1)\nlayer = shard_linear(nn.Linear(6, 12), 'all-to-sharded')\n"
             "step = mx.compile(lambda x: mx.distributed.all_sum(x) * rank)\n"
-            "def forward():\n    return mx.distributed.all_gather(layer(mx.ones((1, 6)))).tolist(), step(mx.ones(2)).tolist()"
+            "def forward():\n"
+            "    return mx.distributed.all_gather(layer(mx.ones((1, 6)))).tolist(), step(mx.ones(2)).tolist()"
         ).check()
         forward = {rank: each.value for rank, each in cluster.run("forward()").check().items()}
         for backend in ("mpi", "ring"):

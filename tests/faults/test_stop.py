@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import threading
@@ -168,8 +167,7 @@ def test_threads_of_the_notebook_that_follow_a_cell_leave_ctrl_c_alone(ring4: Cl
     follower = threading.Thread(target=follow)
     follower.start()
     with pytest.raises(KeyboardInterrupt):
-        os.kill(os.getpid(), signal.SIGINT)
-        follower.join(WITHIN)
+        signal.raise_signal(signal.SIGINT)
     assert follower.is_alive(), "it is the notebook's own code that was stopped"
     cell.interrupt()
     follower.join(WITHIN)

@@ -44,7 +44,7 @@ def test_a_print_is_one_item_however_many_lines_it_has() -> None:
     outlet.write("stdout", "\n")
     outlet.write("stderr", "careful\n")
     assert outlet.take()[0] == [("text", "stdout", "[[1, 2],\n [3, 4]]\n"), ("text", "stderr", "careful\n")]
-    assert outlet.woken == 3
+    assert outlet.woken
 
 
 def test_an_unfinished_line_waits_for_its_end() -> None:
@@ -72,6 +72,24 @@ def test_a_progress_bar_keeps_its_last_state_alone() -> None:
         outlet.write("stderr", f"\r{percent / 10:5.1f}% {'#' * (percent // 20)}")
     items = outlet.ended()
     assert items == [("text", "stderr", f" 99.9% {'#' * 49}")]
+
+
+def test_a_progress_bar_may_return_after_each_state() -> None:
+    outlet = Written()
+    for percent in (10, 20, 30):
+        outlet.write("stdout", f"{percent}%")
+        outlet.write("stdout", "\r")  # as print(..., end="\r") writes it
+    assert outlet.ended() == [("text", "stdout", "30%")]
+
+
+def test_the_agent_is_woken_once_for_all_that_it_has_not_taken() -> None:
+    outlet = Written()
+    for text in ("line", "\n", "line\n"):
+        outlet.write("stdout", text)
+    assert outlet.woken == 1
+    outlet.take()
+    outlet.write("stdout", "line\n")
+    assert outlet.woken == 2
 
 
 def test_displays_come_where_they_were_made() -> None:

@@ -26,6 +26,7 @@ from traitlets.config import Config
 from . import look
 from .agent import Agent
 from .config import RankConfig
+from .outlet import Outlet
 
 EXIT = os._exit
 INPUT_REFUSED = (
@@ -81,7 +82,7 @@ def run(config: RankConfig) -> None:
     config.stop = lambda: engine.loop.stop()
     engine.connection_info_env = json.dumps(dict(config.engine))
     agent = Agent(config, call_main=engine.loop.add_callback)
-    engine.agent = RankStream.agent = agent
+    engine.agent, RankStream.outlet = agent, agent.cell.outlet
     engine.user_ns = agent.user_ns
     _announce_exit(agent)
     agent.start()
@@ -119,7 +120,7 @@ def _engine_config(config: RankConfig) -> Config:
 class RankStream(OutStream):
     """``sys.stdout`` and ``sys.stderr`` of a rank; also fed by what the process writes to its descriptors 1 and 2."""
 
-    agent: Agent
+    outlet: Outlet
     elsewhere = False
     """True while a cell of plain ipyparallel runs."""
 
@@ -128,7 +129,7 @@ class RankStream(OutStream):
             return int(super().write(string) or len(string))
         if not isinstance(string, str):
             raise TypeError(f"write() argument must be str, not {type(string).__name__}")
-        self.agent.cell.outlet.write(self.name, string)
+        RankStream.outlet.write(self.name, string)
         return len(string)
 
     @property

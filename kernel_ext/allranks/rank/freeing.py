@@ -48,7 +48,7 @@ class Freeing:
     def _break_up(self, collective: list[Any] | None) -> bool:
         """Break the world, if the main thread waits on a lock, as it does in a collective."""
         agent = self._agent
-        if not agent.world.breakable or not agent.meters.main_thread_asleep():
+        if not agent.world.breakable or not agent.reporter.blocked:
             return False
         agent.ledger.refuse = (
             "the world is broken, since a blocked collective was freed; it is formed anew after the cell"
@@ -62,7 +62,7 @@ class Freeing:
         if self._signal_at is not None and now >= self._signal_at[0]:
             number, self._signal_at = self._signal_at[1], None
             # Not while the error is being shown, which takes long the first time.
-            stuck = self._agent.reporter.user_frame() is not None or self._agent.meters.main_thread_asleep()
+            stuck = self._agent.reporter.user_frame() is not None or self._agent.reporter.blocked
             if stuck and self._runs(number):
                 self._interrupt()
         if self._break_at is not None and now >= self._break_at[0]:

@@ -181,7 +181,7 @@ class Ledger:
 def _record(
     seq: int, op: str, shape: Any, dtype: Any, where: tuple[str | None, int | None], shared: bool = True
 ) -> Record:
-    sizes = tuple(shape) if isinstance(shape, (tuple, list)) else ()
+    sizes = tuple(shape) if isinstance(shape, (tuple, list)) else ((shape,) if isinstance(shape, int) else ())
     count = 1
     for size in sizes:
         count *= size

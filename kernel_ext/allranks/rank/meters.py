@@ -42,7 +42,7 @@ class Meters:
         """Whether the main thread waits on a lock, as it does inside a collective; None where that cannot be known.
 
         Linux names the system call a thread is in: a futex for a lock, another for ``time.sleep`` or a read. The field
-        may be hidden (hardened kernels), and macOS has no such file; then the thread's state alone must do.
+        may be hidden (hardened kernels); then the thread's state alone must do. macOS has no such files.
         """
         # The main thread's id is the process's; threading's native_id is still the parent's after a fork (3.11).
         task = f"/proc/self/task/{os.getpid()}"

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from . import carry, look, values
 from .lifeline import Header
-from .pending import names_in, pending_names
+from .pending import names_in, pending_names, settle
 
 if TYPE_CHECKING:
     from .agent import Agent
 
 Answer = tuple[Header, list[Any]]
-IN_MAIN = frozenset({"form", "push", "pull", "save", "load", "replay"})
+IN_MAIN = frozenset({"form", "push", "pull", "save", "load", "replay", "settle"})
 KNOWN = IN_MAIN | {
     *("interrupt", "free", "records", "open", "pending", "refuse", "complete", "inspect", "acknowledge", "exit")
 }
@@ -84,6 +84,11 @@ class Orders:
     def replay(self, header: Header, _: Sequence[Any]) -> Answer:
         """Enter collectives this rank missed, with zeros, so that those blocked in them return."""
         self._agent.ledger.replay(header["records"])
+        return {"seq": self._agent.ledger.seq}, []
+
+    def settle(self, _header: Header, _: Sequence[Any]) -> Answer:
+        """Evaluate what the user's variables still want from collectives."""
+        settle(self._agent.user_ns)
         return {"seq": self._agent.ledger.seq}, []
 
     def open(self, header: Header, _: Sequence[Any]) -> Answer:

@@ -57,6 +57,7 @@ class Outlet:
     def reset(self, limit: int = LIMIT) -> None:
         """Start a new cell with `limit` bytes of text to keep."""
         with self._lock:
+            self._announced = False
             self._left = limit
             self._rich_left = RICH_LIMIT
             self._pending: list[Item] = []
@@ -74,28 +75,39 @@ class Outlet:
 
     def write(self, stream: str, text: str) -> None:
         """Take text printed on ``stdout`` or ``stderr``."""
-        text = sendable(text)
+        if not text.isascii():
+            text = sendable(text)
         with self._lock:
-            whole = self._partial[stream] + text
+            held = self._partial[stream]
+            whole = held + text
             if whole.endswith("\n"):
                 self._partial[stream] = ""
                 self._put_text(stream, overlaid(whole))
+            elif held and "\r" not in whole and len(whole) <= self._tail_limit:  # print writes each argument by itself
+                self._partial[stream] = whole
             elif len(whole) > self._tail_limit and "\n" in whole:
                 done, _, rest = whole.rpartition("\n")
                 self._partial[stream] = rest
                 self._put_text(stream, overlaid(done + "\n"))
             else:
-                if not self._partial[stream]:
+                if not held:
                     self._partial_since[stream] = time.monotonic()
                 self._hold(stream, whole)
-        self._wake()
+        self._announce()
+
+    def _announce(self) -> None:
+        """Wake the agent, once until it has taken what there is: it knows itself when the next batch is due."""
+        if not self._announced:
+            self._announced = True
+            self._wake()
 
     def _hold(self, stream: str, unfinished: str) -> None:
         """Keep an unfinished line; only the last state of a progress bar, only the start of an endless line."""
         if "\r" in unfinished and "\n" not in unfinished:
+            returned = "\r" if unfinished.endswith("\r") else ""  # what is written next goes over it
             unfinished = overlaid(unfinished)
-            if unfinished.isspace():  # a progress bar that has wiped itself out
-                unfinished = ""
+            # A progress bar that is all blanks has wiped itself out.
+            unfinished = unfinished + returned if unfinished.strip() else ""
         room = max(self._left, 0) + self._tail_limit
         if len(unfinished) > room:
             self._cut_bytes += len(unfinished) - room
@@ -115,14 +127,14 @@ class Outlet:
             else:
                 self._rich_left -= size
                 self._put((kind, bundle))
-        self._wake()
+        self._announce()
 
     def clear(self, wait: bool) -> None:
         """Take a ``clear_output``: what is waiting in the tail is gone for the user too, so it is not kept."""
         with self._lock:
             self._flush_partial("stdout")
             self._put(("clear", wait))
-        self._wake()
+        self._announce()
 
     def end(self) -> None:
         """Close the cell: hand over unfinished lines, the count of what was cut, and the tail."""
@@ -140,10 +152,11 @@ class Outlet:
     def take(self) -> tuple[list[Item], dict[str, str] | None]:
         """The items since the last call, and the unfinished lines where those changed (None where not)."""
         with self._lock:
+            self._announced = False
             items, self._pending = self._pending, []
             shown_before = time.monotonic() - LIVE_AFTER
             live = {
-                stream: text[-2000:]
+                stream: text.rstrip("\r")[-2000:]
                 for stream, text in self._partial.items()
                 if text and self._partial_since[stream] <= shown_before
             }
@@ -158,7 +171,7 @@ class Outlet:
     def _flush_partial(self, stream: str) -> None:
         text, self._partial[stream] = self._partial[stream], ""
         if text:
-            self._put_text(stream, text)
+            self._put_text(stream, text.removesuffix("\r"))
 
     def _put_text(self, stream: str, text: str) -> None:
         size = len(text)

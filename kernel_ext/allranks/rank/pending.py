@@ -40,6 +40,14 @@ def pending_names(user_ns: Mapping[str, Any], names: set[str] | None = None, wit
     return sorted(found)
 
 
+def settle(user_ns: Mapping[str, Any]) -> None:
+    """Evaluate the user's arrays that wait for a collective, all at once."""
+    import mlx.core as mx
+
+    values = [value for name, value in list(user_ns.items()) if not name.startswith("_")]
+    mx.eval([array for value in values for array in _arrays(value) if waits_for_collective(array)])
+
+
 def names_in(code: str) -> set[str]:
     """Variables that `code` mentions; all words of it where it is no plain Python (magics)."""
     try:

@@ -18,12 +18,12 @@ Put = Callable[[Any], None]
 def take_out(group: Any) -> list[Put]:
     """Replace `group` by None wherever it is held; each function returned puts a successor in one of these places.
 
-    Tuples cannot be changed and keep the old group, which then raises when it is used.
+    Tuples cannot be changed and keep the old group; those of default arguments are replaced.
     """
     _forget_cached()
     places: list[Put] = []
     own = sys._getframe()
-    for holder in gc.get_referrers(group):
+    for holder in [*gc.get_referrers(group), *_untracked_holders(group)]:
         if holder is own or isinstance(holder, types.FrameType):
             continue
         places.extend(_places(holder, group))
@@ -32,9 +32,27 @@ def take_out(group: Any) -> list[Put]:
     return places
 
 
+def _untracked_holders(group: Any) -> list[Any]:
+    """Holders that the collector does not track: it leaves out dicts and tuples of things that hold nothing.
+
+    A group is such a thing, so that ``{"world": world}`` and the defaults of ``def f(x, group=world)`` are found only
+    through what holds them. Objects that were there before the rank began are frozen, and not looked through.
+    """
+    objects = gc.get_objects()
+    dicts = {
+        id(each): each
+        for each in gc.get_referents(*objects)
+        if type(each) is dict and not gc.is_tracked(each) and any(value is group for value in each.values())
+    }
+    functions = [each for each in objects if type(each) is types.FunctionType]
+    return [*dicts.values(), *(each for each in functions if any(value is group for value in each.__defaults__ or ()))]
+
+
 def _places(holder: Any, group: Any) -> list[Put]:
     if isinstance(holder, types.CellType):
         return [lambda new: setattr(holder, "cell_contents", new)]
+    if isinstance(holder, types.FunctionType) and holder.__defaults__:
+        return [*_in_defaults(holder, group), *_in_dict(vars(holder), group)]
     if isinstance(holder, list):
         return [lambda new, i=i: holder.__setitem__(i, new) for i, item in enumerate(holder) if item is group]  # type: ignore[misc]
     found: list[Put] = []
@@ -50,6 +68,18 @@ def _places(holder: Any, group: Any) -> list[Put]:
 def _in_dict(holder: dict[Any, Any], group: Any) -> list[Put]:
     keys = [key for key, value in list(dict.items(holder)) if value is group]
     return [lambda new, key=key: dict.__setitem__(holder, key, new) for key in keys]  # type: ignore[misc]
+
+
+def _in_defaults(function: types.FunctionType, group: Any) -> list[Put]:
+    """A tuple cannot be changed, but the default arguments of a function can be replaced."""
+    # The place must not keep the tuple, which keeps the group.
+    kept = [None if value is group else value for value in function.__defaults__ or ()]
+    at = {i for i, value in enumerate(function.__defaults__ or ()) if value is group}
+
+    def put(new: Any) -> None:
+        function.__defaults__ = tuple(new if i in at else value for i, value in enumerate(kept))
+
+    return [put] if at else []
 
 
 def _forget_cached() -> None:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 EVERY_RUNNING = 0.2
 """Seconds between reports while a cell runs."""
 EVERY_IDLE = 1.0
+UNSURE_AFTER = 1.0
+"""Seconds at one instruction after which a rank counts as waiting where its thread's state cannot be read."""
 ALIVE_EVERY = 2.0
 """Seconds after which even an unchanged report is sent: the notebook calls a silent rank stopped."""
 
@@ -54,23 +56,36 @@ class Reporter:
     def _state(self, now: float) -> Header:
         cell, ledger = self._agent.cell, self._agent.ledger
         state: Header = {"running": cell.running, "cell": cell.number, "seq": ledger.seq}
-        if cell.running and (frame := self.user_frame()) is not None:
+        frame = self.user_frame() if cell.running else None
+        if frame is not None:
             state["line"], state["source"] = cell.line_of(frame)
         record = ledger.last()
         if record is not None:
             in_cell = cell.running and record.seq > cell.waits_since
             state["collective"] = self.collective(record)
-            state["waiting"] = bool(in_cell and self._blocked((state.get("line"), ledger.seq), now))
+            at = (frame.f_lasti, id(frame)) if frame is not None else None
+            state["waiting"] = bool(in_cell and self._blocked((at, state.get("line"), ledger.seq), now))
         return state
 
     def _blocked(self, place: Any, now: float) -> bool:
-        """Whether the main thread has stood in one place, asleep on a lock, for two reports or more."""
-        if not self._agent.meters.main_thread_asleep():
+        """Whether the main thread has stood in one place, asleep on a lock, for two reports or more.
+
+        Where a lock cannot be told from a computation (macOS; not run there), standing at one instruction for a second
+        must do.
+        """
+        asleep = self._agent.meters.main_thread_asleep()
+        if asleep is False:
             self._blocked_at = (None, 0.0)
             return False
         if self._blocked_at[0] != place:
             self._blocked_at = (place, now)
-        return now - self._blocked_at[1] >= EVERY_RUNNING * 0.9
+        return now - self._blocked_at[1] >= (EVERY_RUNNING * 0.9 if asleep else UNSURE_AFTER)
+
+    @property
+    def blocked(self) -> bool:
+        """Whether the main thread waits on a lock now, as far as that can be known."""
+        asleep = self._agent.meters.main_thread_asleep()
+        return self._reported.get("waiting", False) if asleep is None else asleep
 
     def collective(self, record: Record) -> list[Any]:
         """A record as it travels; its line only where that is a line of the running cell."""

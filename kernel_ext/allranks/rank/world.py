@@ -105,6 +105,8 @@ class World:
         for name in ("last_value", "last_traceback", "last_exc"):
             if hasattr(sys, name):
                 setattr(sys, name, None)
+        # Arrays that still wait for the old world raise from now on; they would hang.
+        self.break_up()
         self._places += rebind.take_out(self.group)
         self.group = None
         gc.collect()
