@@ -283,6 +283,8 @@ class Cell:
     def _close(self) -> None:
         self._draw(flush=True)
         self._monitor.unlisten(self.number)
+        for rank in self._open:  # it was to be freed, and was not
+            self._results[rank].freed = None
         blocks = self._look_back()
         self.result = CellResult(self.number, self._results, time.monotonic() - self._started, self.mismatch)
         if note := self._on_end(self):

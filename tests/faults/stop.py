@@ -23,9 +23,7 @@ def stop_pressed(cluster: Cluster, when: Condition, *also: Condition) -> Iterato
 
     def press() -> None:
         for condition in (when, *also):
-            if comes_true(cluster, lambda now, condition=condition: over.is_set() or condition(now), WITHIN):
-                if over.is_set():
-                    return
+            if comes_true(cluster, _either(over, condition), WITHIN) and not over.is_set():
                 os.kill(os.getpid(), signal.SIGINT)
 
     user = threading.Thread(target=press, daemon=True)
@@ -35,6 +33,10 @@ def stop_pressed(cluster: Cluster, when: Condition, *also: Condition) -> Iterato
     finally:
         over.set()
         user.join(WITHIN)
+
+
+def _either(over: threading.Event, condition: Condition) -> Condition:
+    return lambda now: over.is_set() or condition(now)
 
 
 def waiting(*ranks: int) -> Condition:

@@ -106,7 +106,7 @@ def test_they_go_on_training(cluster: Cluster) -> None:
     """Three steps before a break and three after it end where six without a break end."""
     code = """
 def learn(count, model):
-    optimizer = optim.SGD(0.05)
+    optimizer = optim.SGD(1e-5)
     for _ in range(count):
         value, grads = nn.value_and_grad(model, loss)(model, x)
         optimizer.update(model, nn.average_gradients(grads))
