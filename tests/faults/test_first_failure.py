@@ -10,7 +10,7 @@ from allranks import Cluster
 from tests.faults.kept import WITHIN, keep, look, sums_are_right
 from tests.notebook import Notebook
 
-RAISES = """
+RAISES = """batch = None
 if rank == 2:
     raise ValueError("bad batch")
 mx.eval(mx.distributed.all_sum(mx.ones(1000)))
@@ -34,9 +34,9 @@ def test_the_cell_ends_and_names_who_failed_and_who_waited_where(ring4: Cluster)
 
 def test_a_notebook_says_it_unasked_and_goes_on(notebook: Notebook) -> None:
     notebook.ok("%%distributed\nheld = rank + 40")
-    cell = notebook.run(f"%%distributed{RAISES}")
-    assert "rank 2 raised ValueError: bad batch (line 3)" in cell.error, cell.all
-    assert "waiting in all_sum" in cell.stderr and "line 4; rank 2 never came" in cell.stderr
+    cell = notebook.run(f"%%distributed\n{RAISES}")
+    assert "rank 2 raised ValueError: bad batch (line 4)" in cell.error, cell.all
+    assert "waiting in all_sum" in cell.stderr and "line 5; rank 2 never came" in cell.stderr
     assert "The world was formed anew" in cell.stderr
     after = notebook.ok("%%distributed\nheld - rank, mx.distributed.all_sum(mx.array(1)).item()")
     assert after.text == "ranks 0-3 │ (40, 4)\n"
