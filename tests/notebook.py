@@ -170,7 +170,7 @@ class Notebook:
         )
         if asked.error:
             self.run("%distributed down")
-            self.ok(f"%distributed up -n {size} --backend {backend}")
+            self.ok(f"%distributed up -n {size} --backend {backend}", within=100)  # its own limit is shorter
         return self
 
     def comes_true(self, condition: str) -> None:

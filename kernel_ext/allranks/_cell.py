@@ -125,9 +125,20 @@ class Cell:
         for rank in self._open:
             self._lifeline.tell(self._monitor.ranks[rank].uuid, {"do": "interrupt", "cell": self.number})
 
+    def free(self, ranks: Sequence[int]) -> None:
+        """Free those of `ranks` that wait in a collective; their other code goes on."""
+        for rank in self._open & set(ranks):
+            order = "free" if self._monitor.breakable else "interrupt"
+            self._lifeline.tell(self._monitor.ranks[rank].uuid, {"do": order, "cell": self.number})
+        self.release()
+
+    def release(self) -> None:
+        """Where nothing can be broken: from now on let missing ranks enter what others wait in."""
+        self._releasing = not self._monitor.breakable
+
     def _stop(self, kind: type[BaseException], message: str) -> None:
         self.interrupt()
-        self._releasing = not self._monitor.breakable
+        self.release()
         try:
             self._follow(time.monotonic() + (RELEASE_WITHIN if self._releasing else INTERRUPT_WITHIN))
         except KeyboardInterrupt:

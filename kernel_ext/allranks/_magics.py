@@ -98,6 +98,8 @@ def _line_parser() -> _Parser:
     rewire = verbs.add_parser("rewire", help="same ranks and variables, other backend")
     rewire.add_argument("--backend", help=BACKENDS.removeprefix("auto, "))
     rewire.add_argument("--connections", type=int, help="TCP connections of a ring link")
+    free = verbs.add_parser("break", help="free ranks blocked in a collective of a cell that runs with --no-wait")
+    free.add_argument("-r", "--ranks", type=parse_ranks, help="only these, e.g. 0,2-3")
     verbs.add_parser("interrupt", help="stop a cell that runs with --no-wait")
     for verb, text in (("push", "copy notebook variables to the ranks"), ("pull", "copy variables from the ranks")):
         move = verbs.add_parser(verb, help=text)
@@ -289,6 +291,9 @@ class DistributedMagics(Magics):
 
     def _rewire(self, options: argparse.Namespace) -> None:
         print(self._need().rewire(options.backend, connections=options.connections))
+
+    def _break(self, options: argparse.Namespace) -> None:
+        self._need().break_collectives(ranks=options.ranks)
 
     def _interrupt(self, _: argparse.Namespace) -> None:
         self._need().interrupt()

@@ -89,6 +89,7 @@ class Cluster:
         self._ranks: Ranks | None = None
         self._cells = itertools.count(1)
         self._client: Any = None
+        self._following: list[Cell] = []
 
     @property
     def size(self) -> int:
@@ -326,11 +327,14 @@ class Cluster:
             on_end=self._after_cell,
         )
         cell.start()
+        self._following.append(cell)
         return cell
 
     def _after_cell(self, cell: Cell) -> str | None:
         """Form the world anew if the cell had to break it; returns what to tell the user."""
         ranks = self._ranks
+        if cell in self._following:
+            self._following.remove(cell)
         if ranks is None or not cell.broke:
             return None
         if cell.mismatch and ranks.monitor.breakable:
@@ -357,6 +361,17 @@ class Cluster:
         """Stop every cell that runs: Python code raises KeyboardInterrupt, blocked collectives are freed."""
         if self._ranks is not None:
             self._ranks.interrupt()
+        for cell in list(self._following):
+            cell.release()
+
+    def break_collectives(self, *, ranks: Sequence[int] | int | None = None) -> None:
+        """Free ranks that wait in a collective (``%distributed break``); Python code goes on.
+
+        The cell fails on them, and the world is formed anew when it is over.
+        """
+        chosen = self.choose_ranks(ranks)
+        for cell in list(self._following):
+            cell.free(chosen)
 
     def choose_ranks(self, ranks: Sequence[int] | int | None) -> list[int]:
         """The ranks meant, checked; all of them for None."""

@@ -14,6 +14,8 @@ from typing import Any
 
 PRIMITIVE = re.compile(r'label ="(\w+ )?(AllReduce|AllGather|ReduceScatter|Send|Recv)"')
 """As MLX labels them: ``Sum AllReduce``, ``AllGather``, ``Sum ReduceScatter`` (mlx 0.32.4)."""
+LOOKED_AT = re.compile(r"^[ \t]*(\?{1,2}[\w.]+|[\w.]+\?{1,2})[ \t]*$", re.MULTILINE)
+"""``x?`` and ``?x``, which on a rank evaluate nothing."""
 LOOK_AT = 200
 """Arrays looked at in one container."""
 
@@ -50,6 +52,7 @@ def settle(user_ns: Mapping[str, Any]) -> None:
 
 def names_in(code: str) -> set[str]:
     """Variables that `code` mentions; all words of it where it is no plain Python (magics)."""
+    code = LOOKED_AT.sub("", code)
     try:
         tree = ast.parse(code)
     except SyntaxError:
