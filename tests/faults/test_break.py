@@ -53,7 +53,8 @@ def test_a_collective_asked_for_and_never_evaluated_is_settled(mpi2: Cluster) ->
 def test_a_busy_world_says_so_and_a_stuck_rank_can_be_killed(ring2: Cluster) -> None:
     ring2.run("mine = mx.arange(4)")
     cell = ring2.begin(
-        "import signal, time\nif rank:\n    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])\n    time.sleep(600)"
+        "import signal, time\n"
+        "if rank:\n    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])\n    time.sleep(600)"
     )
     assert ring2._ranks is not None
     monitor = ring2._ranks.monitor
