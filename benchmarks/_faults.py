@@ -21,7 +21,8 @@ STATES = {
     "in time.sleep": "time.sleep(0.03)",
     "in a collective": "mx.eval(mx.distributed.all_sum(mx.ones(1000)))",
     "in a compiled step": "mx.eval(soak_step(mx.ones(4)))",
-    "mid-print": "print('soak', soak_i, end='' if soak_i % 3 else '\\n', flush=soak_i % 5 == 0)",
+    # Ten thousand lines a second, not as many as there may be: floods have a benchmark of their own.
+    "mid-print": "print('soak', soak_i, end='' if soak_i % 3 else '\\n', flush=soak_i % 5 == 0); time.sleep(1e-4)",
 }
 """One turn of each rank's loop. While idle, the fault comes before the ranks have anything to do."""
 

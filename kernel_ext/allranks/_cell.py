@@ -117,6 +117,8 @@ class Cell:
             finally:
                 self._pressed.put_off()
                 self._close()
+        if self._pressed.pressed:  # at the very end, and yet "Run All" is to stop here
+            raise CellInterrupted
         assert self.result is not None
         return self.result
 

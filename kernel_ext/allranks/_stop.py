@@ -59,3 +59,13 @@ class Stop:
         self.pressed = True
         if self._wake is not None:
             self._wake.put(None)  # SimpleQueue.put is made for signal handlers
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Within, a stop is put off to the end: half a change of the world would be worse than a moment's wait."""
+    stop = Stop()
+    with stop.noted():
+        stop.put_off()
+        yield
+    stop.raise_if_pressed()

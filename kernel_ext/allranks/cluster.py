@@ -21,6 +21,7 @@ from ._arguments import hosts_of, known_backend, known_check
 from ._cell import Cell, Screen
 from ._kept import kept_file, kept_names, read_kept
 from ._ranks import Answer, Ranks, Settings
+from ._stop import undisturbed
 from ._result import CellResult
 from .errors import Busy, CannotStart, CannotTravel, NoCluster, UsageError, WorldBroken, WouldHang
 from .rank import values
@@ -219,7 +220,8 @@ class Cluster:
             return f"Nothing to heal: every rank is alive and the world is whole.{stuck}"
         if source is not None and self.choose_ranks(source)[0] in (*dead, *doomed):
             raise UsageError(f"rank {source} is dead itself: name a living rank to copy from.")
-        return _heal.heal(ranks, source, doomed)
+        with undisturbed():
+            return _heal.heal(ranks, source, doomed)
 
     def resize(self, size: int) -> str:
         """Grow or shrink the world to `size` ranks; those that stay keep their variables. Returns what became of them.
@@ -233,9 +235,11 @@ class Cluster:
             raise CannotStart(reason)
         if size == self.size:
             return f"The world has {size} ranks already."
-        told = _heal.resize(ranks, size)
-        self._hosts = ranks.hosts
-        return told
+        with undisturbed():
+            try:
+                return _heal.resize(ranks, size)
+            finally:
+                self._hosts = ranks.hosts
 
     def rewire(self, backend: str | None = None, *, connections: int | None = None) -> str:
         """The same ranks over another backend; they keep their variables. Returns what became of them.
@@ -247,14 +251,16 @@ class Cluster:
         known_backend(name)
         if reason := cannot_run(name, this_platform(), self.size):
             raise CannotStart(reason)
-        told = _heal.rewire(ranks, name, connections or ranks.settings.connections)
-        self._backend_name = name
+        with undisturbed():
+            told = _heal.rewire(ranks, name, connections or ranks.settings.connections)
+            self._backend_name = name
         return told
 
     def _whole(self) -> Ranks:
         ranks = self._up()
         if self._can_form_anew(ranks):  # the last rank was freed only after the cell's prompt was back
-            ranks.form_anew()
+            with undisturbed():
+                ranks.form_anew()
         self._refuse_if_broken(ranks)
         return ranks
 

@@ -45,5 +45,5 @@ def waiting(*ranks: int) -> Condition:
 
 
 def running(*ranks: int) -> Condition:
-    """Whether these ranks run a cell and have said at which line."""
-    return lambda now: all(now.ranks[rank].state == "running" and now.ranks[rank].line for rank in ranks)
+    """Whether these ranks run a cell, or wait in a collective of it."""
+    return lambda now: all(now.ranks[rank].state in ("running", "waiting") for rank in ranks)

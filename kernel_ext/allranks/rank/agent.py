@@ -54,7 +54,6 @@ class Agent:
             on_connect=self._greet,
             on_message=self._obey,
             on_tick=self._tick,
-            on_disconnect=self._lost_notebook,
         )
         self.world = World(self)
         self.gate = Gate(self)
@@ -64,7 +63,9 @@ class Agent:
         self._orders = Orders(self)
         self._ready = False
         self._sent_output_at = 0.0
-        self._disconnected_at: float | None = time.monotonic()
+        self._alone = 0.0
+        """Seconds without a notebook."""
+        self._ticked_at = time.monotonic()
 
     def start(self) -> None:
         self.lifeline.start()
@@ -81,7 +82,7 @@ class Agent:
 
     def _greet(self) -> None:
         """Tell a notebook that has just connected who this is and what it missed."""
-        self._disconnected_at = None
+        self._alone = 0.0
         self.reporter.forget()
         self.lifeline.send(
             {
@@ -97,9 +98,6 @@ class Agent:
             }
         )
         self.cell.resend()
-
-    def _lost_notebook(self) -> None:
-        self._disconnected_at = time.monotonic()
 
     def _obey(self, header: Header, buffers: Sequence[Any]) -> None:
         """Carry out an order; the answer, or what went wrong, carries the number of the question."""
@@ -141,9 +139,10 @@ class Agent:
         return self.reporter.every
 
     def _end_if_orphaned(self, now: float) -> None:
-        if self.config.keep or self._disconnected_at is None:
-            return
-        if now - self._disconnected_at > ORPHAN_AFTER + self.config.patience:
+        # A process that was stopped, or whose machine slept, may still find its notebook: only its waking hours count.
+        step, self._ticked_at = min(now - self._ticked_at, 2.0), now
+        self._alone = 0.0 if self.lifeline.connected else self._alone + step
+        if self._alone > ORPHAN_AFTER + self.config.patience and not self.config.keep:
             EXIT(0)
 
     def ask_to_enter(self, record: Record) -> None:

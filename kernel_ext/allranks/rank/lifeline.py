@@ -34,10 +34,9 @@ class Lifeline:
         on_connect: Callable[[], None],
         on_message: Callable[[Header, Sequence[Any]], None],
         on_tick: Callable[[], float],
-        on_disconnect: Callable[[], None],
     ) -> None:
         self._on_connect, self._on_message = on_connect, on_message
-        self._on_tick, self._on_disconnect = on_tick, on_disconnect
+        self._on_tick = on_tick
         self._outbox: deque[list[Any]] = deque()
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_write, False)
@@ -115,7 +114,6 @@ class Lifeline:
             self._on_connect()
         elif self.connected:
             self.connected = False
-            self._on_disconnect()
 
     def _receive(self) -> bool:
         try:
