@@ -21,8 +21,8 @@ from ._arguments import hosts_of, known_backend, known_check
 from ._cell import Cell, Screen
 from ._kept import kept_file, kept_names, read_kept
 from ._ranks import Answer, Ranks, Settings
-from ._stop import undisturbed
 from ._result import CellResult
+from ._stop import undisturbed
 from .errors import Busy, CannotStart, CannotTravel, NoCluster, UsageError, WorldBroken, WouldHang
 from .rank import values
 
