@@ -79,6 +79,7 @@ class CellRecorder:
         try:
             self.interruptible = True
             if self._stopped == self.number:
+                self._stopped = None
                 raise KeyboardInterrupt
             yield
         finally:
@@ -87,6 +88,7 @@ class CellRecorder:
     def on_signal(self) -> None:
         """SIGINT, in the main thread."""
         if self.interruptible:
+            self._stopped = None
             raise KeyboardInterrupt
         if self.running:
             self._stopped = self.number

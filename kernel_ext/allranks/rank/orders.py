@@ -63,10 +63,10 @@ class Orders:
     def interrupt(self, header: Header, _: Sequence[Any]) -> Answer:
         """Stop a cell: a blocked collective is freed where that is possible, Python code gets a SIGINT."""
         cell, number = self._agent.cell, header.get("cell")
+        if number is not None:
+            cell.stop(number)  # before looking whether it runs: it may begin between the two
         if number is None or (cell.running and number == cell.number):
             self._agent.freeing.stop()
-        else:
-            cell.stop(number)
         return {}, []
 
     def free(self, header: Header, _: Sequence[Any]) -> Answer:
