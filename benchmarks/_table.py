@@ -40,7 +40,7 @@ class Row:
     @property
     def spread(self) -> tuple[float, float] | None:
         """Lowest and highest ratio of a single round."""
-        rounds = [ours / theirs for ours, theirs in zip(self.ours, self.theirs) if theirs]
+        rounds = [ours / theirs for ours, theirs in zip(self.ours, self.theirs) if theirs and self.ratio is not None]
         return (min(rounds), max(rounds)) if rounds else None
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from mlx.utils import tree_flatten
 
 import allranks
 from allranks.errors import AllranksError, Busy, CannotTravel, NoCluster, UsageError, WorldBroken
+from allranks.rank.world import free_ports
 from allranks_backends._plan import Snapshot
 from tests.waiting import comes_true, idle
 
@@ -97,6 +99,22 @@ def test_a_hostfile_of_this_machine(tmp_path: Path) -> None:
     with allranks.Cluster(hostfile=hostfile) as cluster:
         assert cluster.size == 2
         assert cluster.run("size")[1].value == 2
+
+
+def test_a_port_that_was_taken_since_it_was_chosen_costs_another_try(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = [other.getsockname()[1]]
+
+        def choose(count: int, *args: Any) -> list[int]:
+            ports = free_ports(count, *args)
+            if taken:
+                ports[0] = taken.pop()
+            return ports
+
+        monkeypatch.setattr("allranks._engines.free_ports", choose)
+        with allranks.Cluster(2, backend="ring") as cluster:
+            assert cluster.run("mx.distributed.all_sum(mx.array(1)).item()")[1].value == 2
+        assert not taken
 
 
 @pytest.mark.parametrize(

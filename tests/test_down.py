@@ -57,7 +57,7 @@ class Traces:
         assert self.files(), "the cluster's folder should be seen"
         for path in self.folder.glob("allranks-*"):
             assert path.stat().st_mode & 0o077 == 0, f"{path} is open to others"
-        for path in self.folder.rglob("*.json"):
+        for path in (path for path in self.folder.rglob("*.json") if '"key"' in path.read_text()):
             assert path.stat().st_mode & 0o077 == 0, f"{path} holds keys and is open to others"
 
     def files(self) -> list[str]:

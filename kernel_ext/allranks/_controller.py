@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import threading
+import traceback
 from typing import Any
 
 from ipyparallel.controller import app as controller_app
@@ -37,8 +38,13 @@ def main() -> None:
     controller = Controller(config=_config(settings), log_level=40)
     controller.engine_info, controller.client_info = settings["engine_info"], settings["client_info"]
     controller.write_connection_files = False
-    controller.initialize([])
-    controller.start()
+    try:
+        controller.initialize([])
+        controller.start()
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)  # a usual end would wait for the thread that reads standard input
 
 
 class _NoSleep:

@@ -61,6 +61,7 @@ class Ranks:
         self.plan: WorldPlan | None = None
         self.hosts: list[Host] = []
         self._launcher: int | None = None
+        self._controller_ended: Mapping[str, Any] | None = None
         self.monitor.acknowledge = self._acknowledge
         self._present: dict[str, int] | None = None
         if kept is not None:
@@ -146,8 +147,9 @@ class Ranks:
         settings = [self._rank_settings(number) for number in numbers]
         for each in settings:
             self.monitor.put(Rank(each["rank"], each["host"], each["uuid"]))
-        if self.host.ended is not None:  # before there was a rank to tell of
-            self._on_host_event(self.host.ended)
+        for ended in (self.host.ended, self._controller_ended):
+            if ended is not None:  # before there was a rank to tell of
+                self._on_host_event(ended)
         backend: Any = get_backend(self.plan.backend)
         if backend.launcher == "mpirun":
             self._launch_mpi(backend, settings)
@@ -282,6 +284,7 @@ class Ranks:
             for rank in self.monitor.alive():
                 self.monitor.died(rank.rank, how)
         elif kind == "controller":
+            self._controller_ended = event
             for rank in self.monitor.alive():
                 self.monitor.died(rank.rank, f"cannot be reached: ipyparallel's controller {ended_because(event)}")
 

@@ -133,12 +133,16 @@ class Cluster:
                 f"a kept cluster called {self.name!r} is up already: %distributed attach {self.name} takes it over, "
                 "--name starts another."
             )
-        self._ranks = Ranks(self._settings)
-        try:
-            self._ranks.start(self._hosts, self._backend_name)
-        except BaseException:
-            self.down()
-            raise
+        for tries_left in (2, 1, 0):
+            self._ranks = Ranks(self._settings)
+            try:
+                self._ranks.start(self._hosts, self._backend_name)
+            except BaseException as error:
+                self.down()
+                if not (tries_left and isinstance(error, CannotStart) and _port_was_taken(error)):
+                    raise
+            else:
+                break
         return self
 
     @classmethod
@@ -536,3 +540,8 @@ class Cluster:
         from allranks_widgets import status_html
 
         return status_html(self.snapshot) if self._ranks is not None else None
+
+
+def _port_was_taken(error: CannotStart) -> bool:
+    """A port that was free when it was chosen is another process's now: others will do."""
+    return any(said in str(error) for said in ("Address already in use", "bind socket"))

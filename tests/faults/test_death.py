@@ -181,6 +181,7 @@ def test_stop_while_healing_is_put_off_until_the_world_is_whole(ring4: Cluster) 
     assert look(ring4, [0, 1, 3]) == without(kept)
 
 
+@pytest.mark.slow
 def test_a_rank_that_dies_while_the_world_is_formed_is_healed_in_its_turn(ring4: Cluster) -> None:
     """Nothing that held the group is forgotten over the world that never came to be."""
     kept = keep(ring4)

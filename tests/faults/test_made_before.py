@@ -159,7 +159,7 @@ partial = functools.partial(mx.distributed.all_sum, group=world)
     broken(cluster)
     result = cluster.run(
         "[world is each for each in (nest[0]['group'][0], enclosed(), holder.group, Holder.shared, mine, held,"
-        " mx.distributed.init(), net.up.group, net.down.group, named())], partial(mx.array(1)).item(), world.size()"
+        " slotted.group, mx.distributed.init(), net.up.group, net.down.group, default(), named())], partial(mx.array(1)).item(), world.size()"
     ).check()
-    assert [each.value for each in result.values()] == [([True] * 10, 2, 2)] * 2
+    assert [each.value for each in result.values()] == [([True] * 12, 2, 2)] * 2
     cluster.run("del nest, enclosed, holder, Holder, slotted, default, named, mine, partial").check()

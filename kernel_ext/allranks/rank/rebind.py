@@ -62,7 +62,14 @@ def _places(holder: Any, group: Any) -> list[Put]:
     attributes = getattr(holder, "__dict__", None)
     if isinstance(attributes, dict) and attributes is not holder:
         found += _in_dict(attributes, group)
-    return found
+    return found + _in_slots(holder, group)
+
+
+def _in_slots(holder: Any, group: Any) -> list[Put]:
+    named = [slots for kind in type(holder).__mro__ if (slots := vars(kind).get("__slots__"))]
+    names = [name for slots in named for name in ([slots] if isinstance(slots, str) else slots)]
+    held = [name for name in names if getattr(holder, name, None) is group]
+    return [lambda new, name=name: setattr(holder, name, new) for name in held]  # type: ignore[misc]
 
 
 def _in_dict(holder: dict[Any, Any], group: Any) -> list[Put]:

@@ -11,7 +11,7 @@ import socket
 import stat
 import sys
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from random import SystemRandom
@@ -61,11 +61,13 @@ class World:
         self._agent.ledger.install(mx, self._agent.user_ns)
         _wait_for_listeners(order.get("after", ()), order.get("delay", 0.0))
         late = f"a neighbour of rank {order['rank']} did not join in {order['timeout']:g} s"
+        known = set(_sockets())
         with _time_limit(order["timeout"], late), _in_turn() if order.get("in_turn") else nullcontext():
             if order["size"] == 1 and order["backend"] != "mpi":
                 group = self._init()
             else:
                 group = self._init(strict=True, backend=order["backend"])
+        _close_refused(set(_sockets()) - known)
         joined, meant = (group.rank(), group.size()), (order["rank"], order["size"])
         self.group, self.epoch, self._backend = group, order["epoch"], order["backend"]
         self._ports = frozenset(order["ports"])
@@ -182,6 +184,26 @@ def _sockets() -> list[int]:
         except OSError:
             continue
     return found
+
+
+def _close_refused(descriptors: Iterable[int]) -> None:
+    """Close what mlx 0.32.4 forgets: the socket of each attempt to connect before the neighbour listened.
+
+    They are blocking, neither connected nor listening; ZeroMQ's threads may make sockets meanwhile, which never block.
+    """
+    for descriptor in descriptors:
+        with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as each:
+            refused = each.family == socket.AF_INET and each.type == socket.SOCK_STREAM and os.get_blocking(descriptor)
+            if refused and not each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) and not _connected(each):
+                os.close(descriptor)
+
+
+def _connected(each: socket.socket) -> bool:
+    try:
+        each.getpeername()
+    except OSError:
+        return False
+    return True
 
 
 def _port_pair(each: socket.socket) -> set[int]:

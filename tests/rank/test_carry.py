@@ -1,0 +1,152 @@
+"""A rank's variables in a private file: what travels comes back equal, what cannot is named."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+import pytest
+
+from allranks.rank import carry
+
+DTYPES = (
+    *(mx.bool_, mx.uint8, mx.uint16, mx.uint32, mx.uint64, mx.int8, mx.int16, mx.int32, mx.int64),
+    *(mx.float16, mx.bfloat16, mx.float32, mx.complex64),
+)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "rank-0"
+
+
+@pytest.fixture
+def user_ns(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+    """Stands for the namespace of cells, which is that of ``__main__`` in a rank."""
+    import types
+
+    main = types.ModuleType("__main__")
+    main.__dict__["mx"] = mx
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    yield main.__dict__
+
+
+def over(file: Path, variables: dict[str, Any]) -> dict[str, Any]:
+    assert carry.save(file, variables) == []
+    return carry.load(file)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 3, 4)], ids=str)
+def test_arrays_come_back_bit_for_bit(dtype: mx.Dtype, shape: tuple[int, ...], file: Path) -> None:
+    before = (mx.random.uniform(shape=shape) * 100).astype(dtype)
+    after = over(file, {"x": before})["x"]
+    assert (after.dtype, after.shape) == (dtype, shape)
+    assert mx.array_equal(after, before)
+
+
+def test_arrays_that_are_views_or_not_computed_yet(file: Path) -> None:
+    base = mx.arange(24).reshape(4, 6)
+    after = over(file, {"turned": base.T, "part": base[1:3, ::2], "pending": base * 2 + 1, "nan": mx.array([mx.nan])})
+    assert after["turned"].tolist() == base.T.tolist()
+    assert after["part"].tolist() == base[1:3, ::2].tolist()
+    assert after["pending"].tolist() == (base * 2 + 1).tolist()
+    assert np.isnan(after["nan"].item())
+
+
+def test_what_is_shared_stays_shared(file: Path) -> None:
+    weights = mx.ones(3)
+    items = [weights]
+    after = over(file, {"weights": weights, "items": items, "same": items})
+    assert after["items"] is after["same"]
+    assert after["items"][0] is after["weights"]
+
+
+def test_models_optimizer_states_and_plain_things(file: Path) -> None:
+    model = nn.Sequential(nn.Linear(3, 2), nn.ReLU())
+    after = over(
+        file, {"model": model, "config": {"rate": 1e-3, "names": ("a", "b")}, "none": None, "text": "\udcff ä"}
+    )
+    assert mx.array_equal(after["model"].layers[0].weight, model.layers[0].weight)
+    assert after["config"] == {"rate": 1e-3, "names": ("a", "b")} and after["text"] == "\udcff ä"
+
+
+def test_what_cannot_travel_is_named_and_the_rest_goes(file: Path) -> None:
+    variables = {"x": mx.ones(2), "steps": (i for i in range(3)), "log": open(file.parent / "log", "w"), "y": [1]}
+    assert carry.save(file, variables) == ["steps", "log"]
+    after = carry.load(file)
+    assert sorted(after) == ["x", "y"]
+
+
+def test_the_world_becomes_the_receivers_own_group(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine, theirs = mx.distributed.init(), mx.distributed.init()
+    monkeypatch.setattr(mx.distributed, "init", lambda: mine)  # as in a rank: always the same object
+    assert carry.save(file, {"world": mine, "nest": [{"group": mine}]}) == []
+    monkeypatch.setattr(mx.distributed, "init", lambda: theirs)
+    after = carry.load(file)
+    assert after["world"] is theirs and after["nest"][0]["group"] is theirs
+
+
+def test_a_group_that_is_not_the_world_cannot_travel(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world, part = mx.distributed.init(), mx.distributed.init()
+    monkeypatch.setattr(mx.distributed, "init", lambda: world)
+    assert carry.save(file, {"part": part, "x": 1}) == ["part"]
+    assert carry.load(file) == {"x": 1}
+
+
+def test_functions_look_up_names_in_the_namespace_they_come_to(file: Path, user_ns: dict[str, Any]) -> None:
+    code = """
+rate, rank, stuck = 2, 0, (i for i in range(3))
+_hidden = 5
+def scaled(x):
+    return x * rate + rank + _hidden
+def uses_stuck():
+    return next(stuck)
+class Scaler:
+    def __call__(self, x):
+        return scaled(x)
+scaler = Scaler()
+"""
+    exec(code, user_ns)
+    variables = carry.user_variables(user_ns, {})
+    assert "rank" not in variables and "_hidden" not in variables
+    assert carry.save(file, variables) == ["stuck"]
+    user_ns.clear()
+    user_ns.update(mx=mx, rank=7)
+    user_ns.update(carry.load(file))
+    assert user_ns["scaled"](10) == 10 * 2 + 7 + 5
+    user_ns["rate"] = 100
+    assert user_ns["scaler"](1) == 100 + 7 + 5
+    user_ns["stuck"] = iter([3])
+    assert user_ns["uses_stuck"]() == 3
+    assert user_ns["scaled"].__globals__ is user_ns
+
+
+def test_only_what_the_user_made_is_carried() -> None:
+    def get_ipython() -> None:
+        pass
+
+    user_ns = {
+        "mx": mx,
+        "world": 1,
+        "rank": 0,
+        "size": 1,
+        "In": [],
+        "_": 3,
+        "__name__": "x",
+        "mine": 1,
+        "tool": get_ipython,
+    }
+    assert carry.user_variables(user_ns, {"tool": get_ipython, "mine": "something else"}) == {"mine": 1}
+
+
+def test_the_file_is_private_and_an_older_one_is_replaced(file: Path) -> None:
+    carry.save(file, {"x": mx.ones(1000)})
+    carry.save(file, {"y": 1})
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert carry.load(file) == {"y": 1}

@@ -1,0 +1,176 @@
+"""``mx.compile`` in a rank: compiled again for each world, and its collectives are in the ledger at each call."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import cloudpickle
+import mlx.core as mx
+import mlx.nn as nn
+import pytest
+
+from allranks.rank import recompile
+from allranks.rank.ledger import Ledger
+
+
+@pytest.fixture
+def ours(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """mlx.core with our ``compile``, and a ledger of the calls of its ``distributed``; put back afterwards."""
+    for name in ("compile", "eval", "async_eval"):
+        monkeypatch.setattr(mx, name, getattr(mx, name))
+    for name in ("all_sum", "all_max", "all_min", "all_gather", "sum_scatter", "send", "recv", "recv_like"):
+        monkeypatch.setattr(mx.distributed, name, getattr(mx.distributed, name))
+    monkeypatch.setattr(recompile.Epoch, "number", 0)
+    monkeypatch.setattr(recompile.Epoch, "ledger", None)
+    recompile.install(mx)
+    yield mx
+
+
+@pytest.fixture
+def ledger(ours: Any, monkeypatch: pytest.MonkeyPatch) -> Ledger:
+    made = Ledger()
+    made.install(mx, globals())
+    monkeypatch.setattr(recompile.Epoch, "ledger", made)
+    return made
+
+
+def test_it_computes_what_mlx_computes(ours: Any) -> None:
+    double = mx.compile(lambda x: x * 2 + 1)
+    assert double(mx.array([1, 2])).tolist() == [3, 5]
+    assert double(mx.array([1.5])).tolist() == [4.0]
+
+
+def test_a_function_is_traced_once_for_each_world(ours: Any) -> None:
+    traces: list[int] = []
+
+    @mx.compile
+    def step(x: Any) -> Any:
+        traces.append(1)
+        return x + 1
+
+    for _ in range(3):
+        step(mx.ones(2))
+    assert len(traces) == 1
+    recompile.Epoch.number += 1
+    for _ in range(3):
+        step(mx.ones(2))
+    assert len(traces) == 2
+
+
+def test_arguments_of_compile_pass_through(ours: Any) -> None:
+    state = [mx.array(0.0)]
+
+    def count(x: Any) -> Any:
+        state[0] = state[0] + x
+        return state[0] * 2
+
+    step = mx.compile(count, inputs=state, outputs=state)
+    for _ in range(2):
+        recompile.Epoch.number += 1
+        step(mx.array(1.0))
+        step(mx.array(1.0))
+    assert state[0].item() == 4.0
+    shapeless = mx.compile(lambda x: x + 1, shapeless=True)
+    assert shapeless(mx.ones((2,))).shape == (2,) and shapeless(mx.ones((3, 3))).shape == (3, 3)
+
+
+def test_it_is_a_function_to_look_at_and_a_method_in_a_class(ours: Any) -> None:
+    class Net:
+        scale = 3
+
+        @mx.compile
+        def forward(self, x: Any) -> Any:
+            """Scale it."""
+            return x * self.scale
+
+    assert Net.forward.__name__ == "forward" and Net.forward.__doc__ == "Scale it."
+    assert Net().forward(mx.array(2)).item() == 6
+
+
+def test_it_works_under_grad_and_on_modules(ours: Any) -> None:
+    layer = nn.Linear(2, 1, bias=False)
+    layer.weight = mx.array([[2.0, 3.0]])
+    loss = mx.compile(lambda weight, x: (x @ weight.T).sum())
+    grad = mx.grad(loss)(layer.weight, mx.ones((1, 2)))
+    assert grad.tolist() == [[1.0, 1.0]]
+    recompile.Epoch.number += 1
+    assert mx.grad(loss)(layer.weight, mx.ones((1, 2))).tolist() == [[1.0, 1.0]]
+
+
+def test_it_travels_as_its_function(ours: Any) -> None:
+    copy = cloudpickle.loads(cloudpickle.dumps(mx.compile(lambda x: x + 5, shapeless=True)))
+    assert type(copy).__name__ == "_Compiled"
+    assert copy(mx.array(1)).item() == 6
+
+
+def test_installing_twice_wraps_once(ours: Any) -> None:
+    before = mx.compile
+    recompile.install(mx)
+    assert mx.compile is before and isinstance(mx.compile, types.FunctionType)
+
+
+# The ledger.
+
+
+def test_each_call_counts_though_only_the_first_is_traced(ledger: Ledger) -> None:
+    step = mx.compile(lambda x: mx.distributed.all_sum(x) + mx.distributed.all_max(x))
+    for calls in (1, 2, 3):
+        step(mx.ones(3))
+        assert ledger.seq == 2 * calls
+    step_line = [(record.op, record.shape, record.dtype) for record in ledger.since(0)]
+    assert step_line == [("all_sum", (3,), "float32"), ("all_max", (3,), "float32")] * 3
+
+
+def test_a_new_shape_is_recorded_with_its_own_sizes(ledger: Ledger) -> None:
+    step = mx.compile(lambda x: mx.distributed.all_sum(x))
+    for size in (3, 3, 5, 5):
+        step(mx.ones(size))
+    assert [record.shape for record in ledger.since(0)] == [(3,), (3,), (5,), (5,)]
+
+
+def test_the_line_is_that_of_the_call(ledger: Ledger) -> None:
+    ns: dict[str, Any] = {"mx": mx}
+    ledger.install(mx, ns)
+    exec(compile("step = mx.compile(lambda x: mx.distributed.all_sum(x))\nstep(mx.ones(1))", "<one>", "exec"), ns)
+    exec(compile("\n\n\nstep(mx.ones(1))", "<two>", "exec"), ns)
+    assert [(record.file, record.line) for record in ledger.since(0)] == [("<one>", 1), ("<two>", 4)]
+
+
+def test_compiled_functions_in_compiled_functions_count_once_each(ledger: Ledger) -> None:
+    inner = mx.compile(lambda x: mx.distributed.all_sum(x))
+    outer = mx.compile(lambda x: inner(x) + inner(x + 1))
+    outer(mx.ones(2))
+    first = ledger.seq
+    outer(mx.ones(2))
+    assert ledger.seq == 2 * first == 4
+
+
+def test_a_compiled_function_without_collectives_costs_the_ledger_nothing(ledger: Ledger) -> None:
+    step = mx.compile(lambda x: x + 1)
+    for _ in range(3):
+        step(mx.ones(2))
+    assert ledger.seq == 0 and ledger.last() is None
+
+
+def test_in_a_broken_world_it_raises_before_it_hangs(ledger: Ledger) -> None:
+    step, plain = mx.compile(lambda x: mx.distributed.all_sum(x)), mx.compile(lambda x: x + 1)
+    step(mx.ones(2))
+    plain(mx.ones(2))
+    ledger.refuse = "the world is broken"
+    with pytest.raises(RuntimeError, match="the world is broken"):
+        step(mx.ones(2))
+    assert plain(mx.ones(2)).tolist() == [2.0, 2.0]
+    ledger.enter_world(ledger.seq, 1)
+    recompile.Epoch.number += 1
+    assert step(mx.ones(2)).tolist() == [1.0, 1.0]
+
+
+def test_a_guard_sees_every_call(ledger: Ledger) -> None:
+    seen: list[int] = []
+    ledger.begin_cell(guard=lambda record: seen.append(record.seq), ordered=False)
+    step = mx.compile(lambda x: mx.distributed.all_sum(x))
+    step(mx.ones(2))
+    step(mx.ones(2))
+    assert seen == [1, 2]
