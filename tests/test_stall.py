@@ -72,7 +72,7 @@ def test_several_that_do_the_same_are_one_phrase() -> None:
 
 @pytest.mark.parametrize(("how", "grace"), [(RAISED, AFTER_FAILURE), (DEAD, AFTER_DEATH)])
 def test_those_that_wait_for_a_failed_rank_are_named_and_freed_after_a_grace(how: Ended, grace: float) -> None:
-    views = waiting(0, since=grace), at(1, "failed"), waiting(2, since=grace)
+    views = waiting(0, since=SHORT), at(1, "failed"), waiting(2, since=SHORT)
     assert look(*views, ended={1: how}, since=grace - 0.05) == ([], [])
     said, free = look(*views, ended={1: how}, since=grace)
     assert free == [0, 2]

@@ -157,9 +157,10 @@ import functools
 partial = functools.partial(mx.distributed.all_sum, group=world)
 """).check()
     broken(cluster)
-    result = cluster.run(
-        "[world is each for each in (nest[0]['group'][0], enclosed(), holder.group, Holder.shared, mine, held,"
-        " slotted.group, mx.distributed.init(), net.up.group, net.down.group, default(), named())], partial(mx.array(1)).item(), world.size()"
-    ).check()
-    assert [each.value for each in result.values()] == [([True] * 12, 2, 2)] * 2
+    held_by = (
+        "nest[0]['group'][0], enclosed(), holder.group, Holder.shared, slotted.group, mine, held, default(), named(), "
+        "mx.distributed.init(), net.up.group, net.down.group"
+    )
+    code = f"[world is each for each in ({held_by})], partial(mx.array(1)).item(), world.size()"
+    assert [each.value for each in cluster.run(code).check().values()] == [([True] * 12, 2, 2)] * 2
     cluster.run("del nest, enclosed, holder, Holder, slotted, default, named, mine, partial").check()

@@ -74,6 +74,11 @@ def _in_slots(holder: Any, group: Any) -> list[Put]:
 
 def _in_dict(holder: dict[Any, Any], group: Any) -> list[Put]:
     keys = [key for key, value in list(dict.items(holder)) if value is group]
+    if keys and "__module__" in holder:
+        # A class notices only what is set through it: the interpreter caches its attributes.
+        owner = next((each for each in gc.get_referrers(holder) if isinstance(each, type)), None)
+        if owner is not None:
+            return [lambda new, key=key: setattr(owner, key, new) for key in keys]  # type: ignore[misc]
     return [lambda new, key=key: dict.__setitem__(holder, key, new) for key in keys]  # type: ignore[misc]
 
 
