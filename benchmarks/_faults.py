@@ -17,12 +17,12 @@ from allranks.errors import CellInterrupted, CellTimeout
 
 STATES = {
     "idle": "pass",
-    "in Python": "soak_scratch = sum(range(3000))",
+    "in Python": "scratch = sum(range(3000))",
     "in time.sleep": "time.sleep(0.03)",
     "in a collective": "mx.eval(mx.distributed.all_sum(mx.ones(1000)))",
     "in a compiled step": "mx.eval(soak_step(mx.ones(4)))",
     # Ten thousand lines a second, not as many as there may be: floods have a benchmark of their own.
-    "mid-print": "print('soak', soak_i, end='' if soak_i % 3 else '\\n', flush=soak_i % 5 == 0); time.sleep(1e-4)",
+    "mid-print": "print('soak', turn, end='' if turn % 3 else '\\n', flush=turn % 5 == 0); time.sleep(1e-4)",
 }
 """One turn of each rank's loop. While idle, the fault comes before the ranks have anything to do."""
 
@@ -77,17 +77,17 @@ class Round:
         """Make it so; all ranks are idle afterwards, or dead. Raises Wrong."""
         FAULTS[self.fault].happen(cluster, self)
 
-    def cell(self, at_turn: str = "pass", *, turns: str = "20", last: str = "len(soak_total.tolist())") -> str:
+    def cell(self, at_turn: str = "pass", *, turns: str = "20", last: str = "len(total.tolist())") -> str:
         """The cell all ranks run: turns of the state, and one collective at its end."""
         return (
-            f"soak_turns = {turns}\n"
-            "for soak_i in itertools.count():\n"
+            f"last_turn = {turns}\n"
+            "for turn in itertools.count():\n"
             f"    {STATES[self.state]}\n"
-            f"    if rank == {self.victim} and soak_i == {self.turns}:\n"
+            f"    if rank == {self.victim} and turn == {self.turns}:\n"
             f"        {at_turn}\n"
-            "    if soak_i >= soak_turns:\n"
+            "    if turn >= last_turn:\n"
             "        break\n"
-            "soak_total = mx.distributed.all_sum(mx.full((64,), rank + 1))\n"
+            "total = mx.distributed.all_sum(mx.full((64,), rank + 1))\n"
             f"{last}"
         )
 
@@ -100,8 +100,8 @@ def _raise(cluster: Cluster, round: Round) -> None:
 
 def _skip(cluster: Cluster, round: Round) -> None:
     turns = f"-1 if rank == {round.victim} else 20"
-    code = round.cell(turns=turns).replace("soak_total =", f"if rank != {round.victim}:\n    soak_total =")
-    code = code.rpartition("\n")[0] + f"\nif rank != {round.victim}:\n    mx.eval(soak_total)"
+    code = round.cell(turns=turns).replace("total =", f"if rank != {round.victim}:\n    total =")
+    code = code.rpartition("\n")[0] + f"\nif rank != {round.victim}:\n    mx.eval(total)"
     with _stop_pressed(round.delay, round.again):
         try:
             cluster.run(code)

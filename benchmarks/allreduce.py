@@ -52,8 +52,9 @@ def measure(repeat: int | None, *, quick: bool = False) -> Table:
             continue
         _measure(backend, rounds, samples, 20 if quick else 1, table)
     table.notes.append(
-        "mlx.launch keeps about one core busy itself while its ranks run: with no more cores than ranks, that core is "
-        "taken from them."
+        "For the ring mlx.launch keeps about one core busy itself while its ranks run: with no more cores than ranks, "
+        "that core is taken from them. For MPI it only calls mpirun, which then ties each of two ranks to a core; ours "
+        "and those started directly are free to move."
     )
     return table
 

@@ -68,7 +68,6 @@ def soak_forward():
     x = mx.arange(32).reshape(2, 16) / 32
     loss, grads = soak_train(soak_model, x)
     return hashlib.sha256(soak_bytes(soak_model(x)) + soak_bytes(loss) + soak_bytes(grads)).hexdigest()[:12]
-soak_i = soak_turns = soak_total = soak_scratch = 0
 """
 
 CHANGE = """
@@ -76,7 +75,6 @@ mx.random.seed({round} + rank)
 soak_weights = soak_weights + mx.random.normal(soak_weights.shape)
 soak_plain["losses"] = [float(soak_weights[0].item()), {round}]
 mx.eval(soak_weights)
-soak_i = soak_turns = soak_total = soak_scratch = 0
 soak_look()
 """
 

@@ -91,9 +91,11 @@ class Traces:
                 continue
         return ports
 
-    @staticmethod
-    def _listening_anywhere() -> set[int]:
-        return {c.laddr.port for c in psutil.net_connections("tcp") if c.laddr and c.status == psutil.CONN_LISTEN}
+    def _listening_anywhere(self) -> set[int]:
+        """Ports on which the kernel, what came from it, or nobody that can be named listens."""
+        ours = {self.kernel, None, *(process.pid for process in self.processes())}
+        listening = [c for c in psutil.net_connections("tcp") if c.laddr and c.status == psutil.CONN_LISTEN]
+        return {c.laddr.port for c in listening if c.laddr and c.pid in ours}
 
 
 def _words(process: psutil.Process) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 
 from allranks import Cluster
 from tests.notebook import Notebook
+from tests.waiting import comes_true
 
 
 @pytest.fixture
@@ -104,3 +107,24 @@ def test_mpi_ranks_obey_a_plain_client_too(mpi2: Cluster) -> None:
         assert client[:].pull("total", block=True) == [2.0, 2.0]
     finally:
         client.close()
+
+
+def test_a_plain_client_never_waits_for_an_engine_that_died() -> None:
+    with Cluster(2, backend="ring") as cluster:
+        client = ipyparallel.Client(str(cluster.connection_file))
+        try:
+            client.wait_for_engines(2, timeout=30)
+            assert client.ids == [0, 1], "engines are numbered as ranks are"
+            os.kill(cluster.snapshot.ranks[1].pid or 0, signal.SIGKILL)
+            assert comes_true(cluster, lambda _: client.ids == [0], 30)
+            assert client[:].pull("rank", block=True) == [0]
+            cluster.heal()
+            client.wait_for_engines(2, timeout=30)
+            assert client[:].pull("rank", block=True) == [0, 1]
+            cluster.resize(3)
+            client.wait_for_engines(3, timeout=30)
+            cluster.resize(2)
+            assert comes_true(cluster, lambda _: client.ids == [0, 1], 30)
+            assert client[[0, 1]].pull("rank", block=True) == [0, 1]
+        finally:
+            client.close()

@@ -202,3 +202,18 @@ def test_the_secret_is_in_no_process_argument_or_environment(ring2: Cluster) -> 
         for each in (process, *process.parents()[:2]):
             assert not any(secret in word for word in each.cmdline())
         assert secret not in json.dumps(process.environ())
+
+
+def test_an_agent_that_stumbles_goes_on(ring2: Cluster) -> None:
+    """Whatever raises in its thread: the rank still takes cells, tells its state and says what went wrong."""
+    ring2.run(
+        "from allranks.rank.engine import RankEngine\n"
+        "meters = RankEngine.instance().agent.meters\n"
+        "meters.memory = lambda: 1 / 0",
+        ranks=0,
+    ).check()
+    for i in range(3):
+        assert ring2.run(f"import asyncio\nawait asyncio.sleep(0.5)\n{i}", timeout=30)[0].value == i
+    ring2.run("del meters.memory", ranks=0).check()
+    works(ring2)
+    assert ring2.state == "whole"

@@ -13,9 +13,13 @@ import threading
 import traceback
 from typing import Any
 
-from ipyparallel.controller import app as controller_app
-from ipyparallel.controller.app import IPController
-from traitlets.config import Config
+# Only the scheduler's weighted scheme uses numpy, and does without where there is none (ipyparallel 9.2). Ours does not
+# weigh, and importing numpy would take a third of the controller's start.
+sys.modules.setdefault("numpy", None)  # type: ignore[arg-type]
+
+from ipyparallel.controller import app as controller_app  # noqa: E402
+from ipyparallel.controller.app import IPController  # noqa: E402
+from traitlets.config import Config  # noqa: E402
 
 
 class Controller(IPController):
@@ -29,10 +33,21 @@ class Controller(IPController):
     def terminate_children(self) -> None:
         """There are none: everything runs on threads of this process."""
 
+    def obey(self) -> None:
+        """Forget each engine that the host process names, one a line; end when it does."""
+        for line in sys.stdin.buffer:
+            self.loop.add_callback(self._forget, line.strip())
+        os._exit(0)
+
+    def _forget(self, ident: bytes) -> None:
+        """A dead engine says no goodbye, and whoever asked all engines would wait for it for ever."""
+        registering = {engine.ident: engine.id for engine in self.hub.incoming_registrations.values()}
+        if (number := self.hub.by_ident.get(ident, registering.get(ident))) is not None:
+            self.hub.unregister_engine(ident, {"content": {"id": number}})
+
 
 def main() -> None:
     settings: dict[str, Any] = json.loads(sys.stdin.buffer.readline())
-    threading.Thread(target=_end_with_host, daemon=True).start()
     # init_hub sleeps 0.25 s "to connect the db" (ipyparallel 9.2); ours keeps no db.
     controller_app.time = _NoSleep
     controller = Controller(config=_config(settings), log_level=40)
@@ -40,6 +55,7 @@ def main() -> None:
     controller.write_connection_files = False
     try:
         controller.initialize([])
+        threading.Thread(target=controller.obey, daemon=True).start()
         controller.start()
     except BaseException:
         traceback.print_exc()
@@ -70,12 +86,6 @@ def _config(settings: dict[str, Any]) -> Config:
     # A rank blocked in a collective still answers (its heart is a C thread); a stopped one is the lifeline's business.
     config.HeartMonitor.max_heartmonitor_misses = 1000
     return config
-
-
-def _end_with_host() -> None:
-    while sys.stdin.buffer.read(4096):
-        pass
-    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -113,6 +113,10 @@ class LocalHost:
     def signal(self, pid: int, number: int) -> None:
         self._order(do="signal", pid=pid, number=number)
 
+    def forget(self, uuids: Sequence[str]) -> None:
+        """These engines have ended: ipyparallel's clients must not wait for them."""
+        self._order(do="forget", uuids=list(uuids))
+
     def end(self) -> None:
         """End every process and remove every file; returns when they are gone."""
         self._order(do="end")

@@ -6,6 +6,7 @@ are saved to the cluster's private folder, the processes started again, and the 
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -79,11 +80,18 @@ def rewire(ranks: Ranks, backend: str, connections: int) -> str:
 
 
 def _quiet(ranks: Ranks) -> None:
-    """Stop what runs; raises Busy where that cannot be done."""
+    """Stop what runs; raises Busy where that cannot be done.
+
+    Ranks that wait in a collective for a dead one, where only a restart helps, are left there: see `_restart`.
+    """
     monitor = ranks.monitor
     everybody = range(len(monitor.ranks))
     ranks.interrupt()
     if not monitor.wait(lambda: not monitor.busy(everybody), QUIET_WITHIN):
+        views = monitor.snapshot().ranks
+        hopeless = ranks.backend.reform == "restart" and any(rank.dead for rank in monitor.ranks)
+        if hopeless and all(views[rank.rank].state == "waiting" for rank in monitor.busy(everybody)):
+            return
         busy = rank_label([rank.rank for rank in monitor.busy(everybody)])
         raise Busy(
             f"{busy} cannot be interrupted (%distributed status says where). %distributed heal --kill "
@@ -108,7 +116,11 @@ def _restart(ranks: Ranks, size: int, backend: str, kept: Sequence[int]) -> list
     folder = ranks.host.directory / "carried"
     folder.mkdir(mode=0o700, exist_ok=True)
     saves = {
-        number: ranks.ask([number], {"do": "save", "path": str(folder / str(number))}).get(number) for number in kept
+        # The main thread of a rank that is blocked for good saves nothing; another thread can.
+        number: ranks.ask(
+            [number], {"do": "rescue" if monitor.busy([number]) else "save", "path": str(folder / str(number))}
+        ).get(number)
+        for number in kept
     }
     left = {number: _names_left(answer, number) for number, answer in saves.items()}
     ranks.stop_ranks(everybody)
@@ -120,6 +132,7 @@ def _restart(ranks: Ranks, size: int, backend: str, kept: Sequence[int]) -> list
     for answers in loads.values():
         for number, answer in answers.items():
             _names_left(answer, number)
+    shutil.rmtree(folder, ignore_errors=True)
     lost: dict[str, list[int]] = {}
     for number in kept:
         lost.setdefault(", ".join(left[number]), []).append(number)

@@ -213,6 +213,7 @@ class Ranks:
         _, alive = psutil.wait_procs(processes, END_WITHIN)
         for process in alive:  # one that is stopped or deep in C does not hear SIGTERM
             process.kill()
+        self.host.forget([self.monitor.ranks[number].uuid for number in numbers])
 
     def end(self) -> None:
         """End every process and remove every file."""
@@ -281,8 +282,10 @@ class Ranks:
         elif kind == "launcher" and event["pid"] == self._launcher:
             said = "\n".join(line for line in event.get("log", "").splitlines() if line.strip("-"))
             how = f"ended by mpirun, which {ended_because({**event, 'log': ''})}" + (f":\n{said}" if said else "")
-            for rank in self.monitor.alive():
+            alive = self.monitor.alive()
+            for rank in alive:
                 self.monitor.died(rank.rank, how)
+            self.host.forget([rank.uuid for rank in alive])
         elif kind == "controller":
             self._controller_ended = event
             for rank in self.monitor.alive():
@@ -290,6 +293,7 @@ class Ranks:
 
     def _rank_died(self, number: int, cause: str) -> None:
         self.monitor.died(number, cause)
+        self.host.forget([self.monitor.ranks[number].uuid])
         because = f"the world is broken: rank {number} is dead. %distributed heal replaces it"
         for rank in self.monitor.alive():
             self.lifeline.tell(rank.uuid, {"do": "refuse", "because": because})

@@ -234,3 +234,22 @@ def test_on_mpi_the_others_are_carried_over_a_restart(source: int | None, mpi4: 
     meant = {rank: each.digest for rank, each in without(kept).items()}
     assert digests == (meant if source is None else {**meant, VICTIM: kept[0].digest})
     assert not list((mpi4.connection_file.parent / "carried").glob("*"))
+
+
+@pytest.mark.mpi
+def test_on_mpi_variables_are_rescued_from_ranks_that_wait_for_the_dead_one_for_good(mpi4: Cluster) -> None:
+    kept = keep(mpi4)
+    mpi4.run("pending = mx.ones(3) * 2").check()
+    cell = mpi4.begin(
+        "void = mx.distributed.all_sum(mx.ones(10))\nif rank != 2:\n    mx.eval(void)\nimport time\ntime.sleep(600)"
+    )
+    assert comes_true(mpi4, lambda now: all(now.ranks[rank].state == "waiting" for rank in (0, 1, 3)), WITHIN)
+    kill(mpi4)
+    with pytest.raises(CellTimeout, match="ranks 0-1, 3 waiting in all_sum"):
+        cell.finish(0.1)
+    told = mpi4.heal()
+    assert "ranks 0-1, 3 kept every variable over a restart of the process, except " in told
+    assert "void" in told and "pending" in told
+    assert sums_are_right(mpi4)
+    now = {rank: each.digest for rank, each in look(mpi4, [0, 1, 3]).items()}
+    assert now == {rank: each.digest for rank, each in without(kept).items()}

@@ -21,7 +21,7 @@ from .gate import Gate
 from .ledger import Ledger, Record
 from .lifeline import Header, Lifeline
 from .meters import Meters
-from .orders import IN_MAIN, KNOWN, Answer, Orders
+from .orders import IN_MAIN, IN_THREAD, KNOWN, Answer, Orders
 from .report import Reporter
 from .world import World
 
@@ -120,6 +120,8 @@ class Agent:
         if name in IN_MAIN:
             # The message's memory belongs to ZeroMQ's frame, which the closure keeps alive.
             self.call_main(carry_out)
+        elif name in IN_THREAD:
+            threading.Thread(target=carry_out, name=f"allranks-{name}", daemon=True).start()
         else:
             carry_out()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from typing import Any
 from . import values
 
 OURS = frozenset({"mx", "world", "rank", "size", "In", "Out", "exit", "quit", "get_ipython", "open"})
+RESCUE_WITHIN = 5.0
+"""Seconds one variable may take to be packed: it may wait for the blocked main thread."""
 _LENGTH = struct.Struct("<Q")
 
 
@@ -42,6 +45,32 @@ def save(path: Path, variables: Mapping[str, Any]) -> list[str]:
             file.write(_LENGTH.pack(view.nbytes))
             file.write(view)
     return left
+
+
+def rescue(path: Path, variables: Mapping[str, Any]) -> list[str]:
+    """`save` from another thread while the main one is blocked in a collective for good; returns the names left.
+
+    Arrays that are evaluated can be read from any thread. MLX evaluates pending ones only in the thread that made them
+    (0.32.4), so they are left out, as is what does not come to an end.
+    """
+    ready = {name: value for name, value in variables.items() if _packs_within(value, RESCUE_WITHIN)}
+    return [name for name in variables if name not in ready] + save(path, ready)
+
+
+def _packs_within(value: Any, seconds: float) -> bool:
+    packed: list[bool] = []
+
+    def pack() -> None:
+        try:
+            values.pack(value, for_rank=True)
+            packed.append(True)
+        except values.CannotTravel:
+            pass
+
+    thread = threading.Thread(target=pack, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return bool(packed)
 
 
 def load(path: Path) -> dict[str, Any]:

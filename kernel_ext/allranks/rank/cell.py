@@ -33,6 +33,8 @@ class CellRecorder:
         """Number of the collective after which those come that this cell may wait in."""
         self.interruptible = False
         """Whether SIGINT raises KeyboardInterrupt: in the user's code, but not in the engine around it."""
+        self.bound_before: dict[str, int] = {}
+        """Which object each of the user's names was when the cell began."""
         self._stopped: int | None = None
         """The cell that was to be stopped before its code ran."""
         self.file: str | None = None
@@ -63,6 +65,7 @@ class CellRecorder:
         self.first_seq = ledger.seq
         if not self._left_pending:
             self.waits_since = ledger.seq
+        self.bound_before = {name: id(value) for name, value in self._agent.user_ns.items()}
         self.running = True
         header: dict[str, Any] = {"say": "began", "cell": number}
         if late:

@@ -108,6 +108,7 @@ def _enter(config: RankConfig) -> None:
 
 def _engine_config(config: RankConfig) -> Config:
     settings = Config()
+    settings.IPEngine.id = config.rank  # what plain ipyparallel calls it
     settings.IPEngine.enable_nanny = False
     settings.IPEngine.timeout = 60.0
     settings.IPEngine.out_stream_factory = RankStream

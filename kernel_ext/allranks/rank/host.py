@@ -157,6 +157,13 @@ class HostProcess:
         if pid in self._names:
             os.kill(pid, number)
 
+    def _do_forget(self, uuids: list[str]) -> None:
+        """Have the controller forget these engines, whose processes have ended."""
+        if self._controller is not None and self._controller.poll() is None:
+            assert self._controller.stdin is not None
+            self._controller.stdin.write("".join(f"{uuid}\n" for uuid in uuids).encode())
+            self._controller.stdin.flush()
+
     def _do_end(self) -> None:
         self._end()
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,6 +21,8 @@ import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 Header = dict[str, Any]
+AFTER_TROUBLE = 0.2
+"""Seconds until the next look at everything after one that raised."""
 
 
 class Lifeline:
@@ -95,16 +98,23 @@ class Lifeline:
         self._socket.connect(self._url)
         wait = 0.0
         while True:
-            ready = dict(poller.poll(max(1, int(wait * 1000))))
-            if self._wake_read in ready:
-                os.read(self._wake_read, 4096)
-                self._woken = False
-            if self._events in ready:
-                self._handle_event()
-            while self._receive():
-                pass
-            wait = self._on_tick()
-            self._send_queued()
+            try:
+                wait = self._turn(dict(poller.poll(max(1, int(wait * 1000)))))
+            except Exception:  # without its agent the rank would be lost: tell it in the next cell, and go on
+                traceback.print_exc()
+                wait = AFTER_TROUBLE
+
+    def _turn(self, ready: dict[Any, int]) -> float:
+        if self._wake_read in ready:
+            os.read(self._wake_read, 4096)
+            self._woken = False
+        if self._events in ready:
+            self._handle_event()
+        while self._receive():
+            pass
+        wait = self._on_tick()
+        self._send_queued()
+        return wait
 
     def _handle_event(self) -> None:
         event = parse_monitor_message(self._events.recv_multipart())["event"]

@@ -21,10 +21,11 @@ class Meters:
     def memory(self) -> dict[str, int | None]:
         """Bytes: the process's resident memory, MLX's active and peak memory (None before mlx is imported)."""
         mx: Any = sys.modules.get("mlx.core")
+        imported = hasattr(mx, "get_active_memory") and hasattr(mx, "get_peak_memory")  # the main thread may be at it
         return {
             "rss": self._process.memory_info().rss,
-            "mlx_active": mx.get_active_memory() if mx else None,
-            "mlx_peak": mx.get_peak_memory() if mx else None,
+            "mlx_active": mx.get_active_memory() if imported else None,
+            "mlx_peak": mx.get_peak_memory() if imported else None,
         }
 
     def cpu(self) -> float:

@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 
 Answer = tuple[Header, list[Any]]
 IN_MAIN = frozenset({"form", "push", "pull", "save", "load", "replay", "settle"})
-KNOWN = IN_MAIN | {
-    *("interrupt", "free", "records", "open", "pending", "refuse", "complete", "inspect", "acknowledge", "exit")
-}
+IN_THREAD = frozenset({"rescue"})
+"""Those that may take long while the main thread is blocked."""
+AT_ONCE = ("interrupt", "free", "records", "open", "pending", "refuse", "complete", "inspect", "acknowledge", "exit")
+KNOWN = IN_MAIN | IN_THREAD | frozenset(AT_ONCE)
 
 
 class Orders:
@@ -50,6 +51,17 @@ class Orders:
         """Write the user's variables to a file of the cluster's, for a process that takes over."""
         variables = carry.user_variables(self._agent.user_ns, self._agent.shell.user_ns_hidden)
         return {"left": carry.save(Path(header["path"]), variables)}, []
+
+    def rescue(self, header: Header, _: Sequence[Any]) -> Answer:
+        """`save`, while the main thread is blocked for good.
+
+        What the blocked cell has bound is left out: it may be half computed, and MLX lets other threads read that.
+        """
+        variables = carry.user_variables(self._agent.user_ns, self._agent.shell.user_ns_hidden)
+        before = self._agent.cell.bound_before
+        old = {name: value for name, value in variables.items() if before.get(name) == id(value)}
+        left = [name for name in variables if name not in old]
+        return {"left": left + carry.rescue(Path(header["path"]), old)}, []
 
     def load(self, header: Header, _: Sequence[Any]) -> Answer:
         """Take over the variables in a file that `save` wrote."""

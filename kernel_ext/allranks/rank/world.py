@@ -67,7 +67,8 @@ class World:
                 group = self._init()
             else:
                 group = self._init(strict=True, backend=order["backend"])
-        _close_refused(set(_sockets()) - known)
+        if order["ports"]:
+            _close_refused(set(_sockets()) - known)
         joined, meant = (group.rank(), group.size()), (order["rank"], order["size"])
         self.group, self.epoch, self._backend = group, order["epoch"], order["backend"]
         self._ports = frozenset(order["ports"])
