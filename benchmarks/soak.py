@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import faulthandler
 import random
+import signal
 import sys
 import time
 from collections import Counter
@@ -202,6 +203,7 @@ def soak(rounds: int, seed: int, size: int, backend: str, first: int = 1) -> Cou
 
 def main(arguments: list[str] | None = None) -> int:
     options = _options(arguments)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # `... &` in a script has it ignored; rounds press it
     print(f"{options.rounds} rounds on {options.n} {options.backend} ranks, seed {options.seed}", flush=True)
     with nothing_left():
         wrong = soak(options.rounds, options.seed, options.n, options.backend, options.first)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from allranks_backends._plan import Collective, RankState, RankView, Snapshot, WorldState
+from allranks_backends._plan import Collective, RankState, RankView, Snapshot, WorldState, rank_label
 
 Header = dict[str, Any]
 Event = tuple[str, int, Header, Sequence[Any]]
@@ -237,9 +237,15 @@ class Monitor:
             return Snapshot(self.name, self.backend, self.state, self.epoch, views, time.time(), self._notes())
 
     def _notes(self) -> tuple[str, ...]:
+        notes = []
         if self.state == "broken":
-            return ("The world is broken. %distributed heal replaces dead ranks and forms it anew.",)
-        return ()
+            notes.append("The world is broken. %distributed heal replaces dead ranks and forms it anew.")
+        if unordered := {rank.rank: rank.report["unordered"] for rank in self.ranks if rank.report.get("unordered")}:
+            notes.append(
+                f"In the last cell --ordered could not chain {max(unordered.values())} collectives inside mx.compile, "
+                f"mx.grad or mx.vmap ({rank_label(list(unordered))}): they are evaluated in MLX's own order."
+            )
+        return tuple(notes)
 
 
 def _view(rank: Rank) -> RankView:

@@ -123,11 +123,6 @@ class Cluster:
         """
         if self._ranks is not None:
             raise UsageError(f"the cluster {self.name!r} is up already.")
-        platform = this_platform()
-        if self._backend_name == "auto":
-            self._backend_name, self.chosen_because = choose(platform, self.size)
-        elif reason := cannot_run(self._backend_name, platform, self.size):
-            raise CannotStart(reason)
         if self._settings.keep and (kept := read_kept(self.name)) is not None and Path(kept.directory).exists():
             raise UsageError(
                 f"a kept cluster called {self.name!r} is up already: %distributed attach {self.name} takes it over, "
@@ -136,6 +131,7 @@ class Cluster:
         for tries_left in (2, 1, 0):
             self._ranks = Ranks(self._settings)
             try:
+                self._choose_backend()  # importing mlx takes a while, in which the first processes come up
                 self._ranks.start(self._hosts, self._backend_name)
             except BaseException as error:
                 self.down()
@@ -144,6 +140,13 @@ class Cluster:
             else:
                 break
         return self
+
+    def _choose_backend(self) -> None:
+        platform = this_platform()
+        if self._backend_name == "auto":
+            self._backend_name, self.chosen_because = choose(platform, self.size)
+        elif reason := cannot_run(self._backend_name, platform, self.size):
+            raise CannotStart(reason)
 
     @classmethod
     def attach(cls, name: str = "main") -> Self:

@@ -53,7 +53,7 @@ class Ledger:
         self.ordered = False
         """Chain each collective to the one before, so that evaluation order cannot swap results."""
         self.unordered = 0
-        """Collectives that could not be chained, since they were asked for inside a transformation."""
+        """Collectives of this cell that could not be chained, since they were asked for inside a transformation."""
         self.order = EvaluationOrder()
         self._newest: Any = None
         self._size = 1
@@ -75,7 +75,7 @@ class Ledger:
 
     def begin_cell(self, *, guard: Callable[[Record], None] | None, ordered: bool, watch_order: bool = False) -> None:
         """Set how this cell's collectives are treated."""
-        self.guard, self.ordered, self._newest = guard, ordered, None
+        self.guard, self.ordered, self._newest, self.unordered = guard, ordered, None, 0
         self.order.begin(watching=watch_order and not ordered)
 
     def last(self) -> Record | None:

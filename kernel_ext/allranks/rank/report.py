@@ -56,6 +56,8 @@ class Reporter:
     def _state(self, now: float) -> Header:
         cell, ledger = self._agent.cell, self._agent.ledger
         state: Header = {"running": cell.running, "cell": cell.number, "seq": ledger.seq}
+        if ledger.unordered:
+            state["unordered"] = ledger.unordered
         frame = self.user_frame() if cell.running else None
         if frame is not None:
             state["line"], state["source"] = cell.line_of(frame)

@@ -51,13 +51,13 @@ class World:
         ``delay`` (see `_wait_for_listeners`), ``in_turn`` (see there), and ``timeout`` in seconds. Raises TimeoutError
         when a neighbour never came, RuntimeError with MLX's own words.
         """
-        import mlx.core as mx
+        self._leave()
+        self._wire(order)
+        import mlx.core as mx  # only now: CUDA reads which devices it may see when it is first asked
 
         recompile.install(mx)
         transforms.install(mx)
         self._hand_out_one_group(mx)
-        self._leave()
-        self._wire(order)
         self._agent.ledger.install(mx, self._agent.user_ns)
         _wait_for_listeners(order.get("after", ()), order.get("delay", 0.0))
         late = f"a neighbour of rank {order['rank']} did not join in {order['timeout']:g} s"
