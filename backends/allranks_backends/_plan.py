@@ -139,6 +139,57 @@ class Collective:
 
 
 @dataclass(frozen=True)
+class HostView:
+    """One host as it was last heard of."""
+
+    name: str
+    model: str = ""
+    """What the maker calls the machine; empty where it does not say."""
+    chip: str = ""
+    """Name of the processor."""
+    cores: int | None = None
+    memory: int | None = None
+    """Bytes it has."""
+    memory_used: int | None = None
+    """Bytes that are not available to a new program."""
+    load: float | None = None
+    """Share of all its cores in use lately, 0.0 to 1.0."""
+
+
+@dataclass(frozen=True)
+class LinkView:
+    """What travelled over a link, as its sender counted it. None is unknown, which is not zero."""
+
+    link: Link
+    connections: int = 1
+    nominal: float | None = None
+    """Bits a second the interface claims; None where it claims none, as loopback does."""
+    sent: int | None = None
+    """Bytes that arrived since the link was joined: TCP's acknowledged bytes, payload without headers."""
+    rate: float | None = None
+    """Bytes a second lately."""
+    rtt: float | None = None
+    """Round trip time in seconds, smoothed as TCP does."""
+    retransmits: int | None = None
+
+
+@dataclass(frozen=True)
+class OpView:
+    """What a rank did with one operation of ``mx.distributed`` since the world was first formed."""
+
+    op: str
+    calls: int
+    nbytes: int
+    smallest: int
+    """Bytes of the smallest call."""
+    largest: int
+    transfer: float | None = None
+    """Seconds in which bytes travelled, of the calls that ``--profile`` timed: the fastest rank's, which came last."""
+    wait: float | None = None
+    """Seconds this rank waited for others to come, of the calls that ``--profile`` timed."""
+
+
+@dataclass(frozen=True)
 class RankView:
     """One rank as it was last heard of."""
 
@@ -164,6 +215,10 @@ class RankView:
     """Bytes ``mx.get_peak_memory`` reports."""
     cause: str | None = None
     """Why the rank is dead or failed, in words."""
+    effective: float | None = None
+    """Bytes a second of the collectives its code asked for lately, as the ledger counts them."""
+    ops: tuple[OpView, ...] = ()
+    """What it asked of ``mx.distributed``, by operation."""
 
     @property
     def doing(self) -> str:
@@ -190,6 +245,13 @@ class Snapshot:
     """Unix time in seconds."""
     notes: tuple[str, ...] = ()
     """What the user should know and do, one sentence each."""
+    hosts: tuple[HostView, ...] = ()
+    links: tuple[LinkView, ...] = ()
+    """Every way the backend sends, in each direction."""
+    peak: float | None = None
+    """Highest bus bandwidth that ``bench`` measured on this world, in bytes a second."""
+    straggler: str | None = None
+    """Who the others waited for in the calls that ``--profile`` timed, in words."""
     versions: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
 
