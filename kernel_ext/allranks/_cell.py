@@ -55,12 +55,13 @@ class Cell:
         max_output: int | None = None,
         check: str = "warn",
         ordered: bool = False,
+        profile: bool = False,
         on_end: Callable[[Cell], str | None] = lambda _cell: None,
     ) -> None:
         self.number, self.code, self.ranks = number, code, tuple(ranks)
         self._monitor, self._lifeline, self._screen = monitor, lifeline, screen
         self._options: dict[str, Any] = {"cell": number, "count": count, "value": want_values, "limit": max_output}
-        self._options |= {"check": check, "ordered": ordered}
+        self._options |= {"check": check, "ordered": ordered, "profile": profile}
         self._check = check
         self._agreement = Agreement(monitor, lifeline, ranks, number)
         self._pending: dict[int, list[str]] = {}

@@ -124,6 +124,7 @@ def _cell_parser(name: str) -> _Parser:
     )
     parser.add_argument("--check", choices=["off", "warn", "strict"], help="what if ranks enter different collectives")
     parser.add_argument("--ordered", action="store_true", default=None, help="evaluation order cannot swap results")
+    parser.add_argument("--profile", action="store_true", help="time each collective (slower): transfer and wait")
     return parser
 
 
@@ -198,6 +199,7 @@ class DistributedMagics(Magics):
             max_output=int(options.max_output * 1e6),
             check=options.check,
             ordered=options.ordered,
+            profile=options.profile,
         )
         if options.no_wait:
             self._follow_in_background(cell, options)

@@ -10,10 +10,24 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from allranks_backends._plan import Collective, RankState, RankView, Snapshot, WorldState, rank_label
+from allranks_backends._plan import (
+    Collective,
+    HostView,
+    Link,
+    LinkView,
+    OpView,
+    RankState,
+    RankView,
+    Snapshot,
+    WorldState,
+    rank_label,
+)
+
+from ._history import History
+from ._profile import Profile
 
 Header = dict[str, Any]
 Event = tuple[str, int, Header, Sequence[Any]]
@@ -70,6 +84,12 @@ class Monitor:
         self.breakable = False
         """Whether a blocked collective can be made to raise."""
         self.ranks: list[Rank] = []
+        self.links: Sequence[Link] = ()
+        """Every way the backend sends."""
+        self.peak: float | None = None
+        """Highest bus bandwidth that `bench` measured, in bytes a second."""
+        self.history = History()
+        self.profile = Profile()
         self.changed = threading.Condition()
         self.acknowledge: Callable[[str, int], None] = lambda _uuid, _cell: None
         self._by_uuid: dict[str, Rank] = {}
@@ -150,6 +170,8 @@ class Monitor:
         if header.get("waiting") != rank.report.get("waiting"):
             rank.since = time.monotonic()
         rank.report, rank.seq = header, header["seq"]
+        if self.history.due(time.time()):
+            self.history.add(self.snapshot())
         self._tell(rank, "state", header, ())
 
     def _on_leaving(self, rank: Rank, header: Header, _: Sequence[Any]) -> None:
@@ -176,6 +198,9 @@ class Monitor:
             return
         rank.past.add(header["cell"])
         rank.cell, rank.since, rank.seq = None, time.monotonic(), header["at_seq"]
+        if "timed" in header:
+            members = sum(each.cell == header["cell"] or header["cell"] in each.past for each in self.ranks)
+            self.profile.add(header["cell"], rank.rank, header["timed"], members)
         rank.failed = header["error"]["ename"] if header.get("error") else None
         rank.report = {**rank.report, "running": False, "waiting": False}
         self._tell(rank, "done", header, buffers)
@@ -233,8 +258,59 @@ class Monitor:
     def snapshot(self) -> Snapshot:
         """Everything there is to show, now."""
         with self.changed:
-            views = tuple(_view(rank) for rank in self.ranks)
-            return Snapshot(self.name, self.backend, self.state, self.epoch, views, time.time(), self._notes())
+            return Snapshot(
+                self.name,
+                self.backend,
+                self.state,
+                self.epoch,
+                tuple(self._view(rank) for rank in self.ranks),
+                time.time(),
+                self._notes(),
+                hosts=self._hosts(),
+                links=tuple(self._link(link) for link in self.links),
+                peak=self.peak,
+                straggler=self.profile.straggler,
+            )
+
+    def _hosts(self) -> tuple[HostView, ...]:
+        told: dict[str, Header] = {}
+        for rank in self.ranks:
+            told.setdefault(rank.host, {}).update(rank.report.get("machine", {}) if rank.dead is None else {})
+        return tuple(HostView(name, **machine) for name, machine in told.items())
+
+    def _link(self, link: Link) -> LinkView:
+        """What the sending rank last read of its sockets; a link of which nobody can read anything stays unknown."""
+        rank = self.ranks[link.source] if link.source < len(self.ranks) else None
+        told = rank.report.get("links", ()) if rank is not None and rank.dead is None else ()
+        found = next((each for each in told if each[0] == link.target), None)
+        if found is None:
+            return LinkView(link)
+        _peer, connections, sent, rate, rtt, retransmits, interface, nominal = found
+        return LinkView(replace(link, interface=interface), connections, nominal, sent, rate, rtt, retransmits)
+
+    def _view(self, rank: Rank) -> RankView:
+        report = rank.report
+        said = report.get("collective")
+        return RankView(
+            rank=rank.rank,
+            host=rank.host,
+            pid=rank.pid,
+            state=_state(rank),
+            line=report.get("line") if rank.cell is not None else None,
+            source=report.get("source") if rank.cell is not None else None,
+            collective=collective(said) if said else None,
+            since=time.monotonic() - rank.since if rank.since else None,
+            cpu=report.get("cpu"),
+            rss=report.get("rss"),
+            mlx_active=report.get("mlx_active"),
+            mlx_peak=report.get("mlx_peak"),
+            cause=rank.dead or rank.failed,
+            effective=report.get("effective") if rank.dead is None else None,
+            ops=tuple(
+                OpView(op, calls, nbytes, smallest, largest, *self.profile.times(rank.rank, op))
+                for op, calls, nbytes, smallest, largest in report.get("ops", ())
+            ),
+        )
 
     def _notes(self) -> tuple[str, ...]:
         notes = []
@@ -246,26 +322,6 @@ class Monitor:
                 f"mx.grad or mx.vmap ({rank_label(list(unordered))}): they are evaluated in MLX's own order."
             )
         return tuple(notes)
-
-
-def _view(rank: Rank) -> RankView:
-    report = rank.report
-    said = report.get("collective")
-    return RankView(
-        rank=rank.rank,
-        host=rank.host,
-        pid=rank.pid,
-        state=_state(rank),
-        line=report.get("line") if rank.cell is not None else None,
-        source=report.get("source") if rank.cell is not None else None,
-        collective=collective(said) if said else None,
-        since=time.monotonic() - rank.since if rank.since else None,
-        cpu=report.get("cpu"),
-        rss=report.get("rss"),
-        mlx_active=report.get("mlx_active"),
-        mlx_peak=report.get("mlx_peak"),
-        cause=rank.dead or rank.failed,
-    )
 
 
 def collective(said: list[Any]) -> Collective:

@@ -93,6 +93,7 @@ class Ranks:
         self.plan = WorldPlan(kept.backend, placements, kept.epoch, self.settings.connections)
         self.monitor.backend, self.monitor.epoch = kept.backend, kept.epoch
         self.monitor.breakable = kept.backend == "ring"
+        self.monitor.links = self.backend.links(self.plan)
         for number, (uuid, pid) in enumerate(kept.ranks):
             self.monitor.put(Rank(number, "localhost", uuid, pid=pid))
 
@@ -137,6 +138,8 @@ class Ranks:
             plan = runtime.plan(_world.place(hosts, runtime, connections), epoch=epoch, connections=connections)
         except BackendError as error:
             raise CannotStart(str(error)) from None
+        if self.plan is None or (self.plan.backend, self.plan.size) != (plan.backend, plan.size):
+            self.monitor.peak = None  # it was measured on another world
         self.plan, self.hosts = plan, list(hosts)
         self.monitor.backend = plan.backend
         return plan
@@ -188,6 +191,7 @@ class Ranks:
         assert self.plan is not None
         self.wait_for("connected", lambda rank: rank.connected)
         _world.form(self.plan, self.backend, self.monitor, self.lifeline)
+        self.monitor.links = self.backend.links(self.plan)
         self.wait_for("ready", lambda rank: rank.ready)
         if self.settings.keep:
             self._keep()

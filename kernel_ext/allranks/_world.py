@@ -71,7 +71,9 @@ def _order(plan: WorldPlan, backend: Backend, rank: int, seq: int) -> dict[str, 
         "forget": sorted(WORLD_VARIABLES),
         "env": dict(wiring.env),
         "files": dict(wiring.files),
-        "ports": [port for placement in plan.placements for port in placement.ports] if plan.backend == "ring" else [],
+        "ports": [list(placement.ports) for placement in plan.placements]
+        if plan.backend == "ring" and plan.size > 1
+        else [],
         "seq": seq,
         "epoch": plan.epoch,
         "rank": rank,
@@ -79,6 +81,7 @@ def _order(plan: WorldPlan, backend: Backend, rank: int, seq: int) -> dict[str, 
         # A rank listens on its first port as soon as it enters.
         "after": [each.ports[0] for each in plan.placements[:-1]] if ring_on_one_host and enters_last else [],
         "in_turn": ring_on_one_host,
+        "tells_of_host": plan.placements[rank].local_rank == 0,
         "delay": STAGGER if enters_last else 0.0,
         "timeout": FORM_WITHIN,
     }

@@ -29,6 +29,8 @@ from .rank import values
 if TYPE_CHECKING:
     from typing import Self
 
+    import pandas
+
 
 class Cluster:
     """A world of MLX ranks.
@@ -285,12 +287,14 @@ class Cluster:
         max_output: int | None = None,
         check: str | None = None,
         ordered: bool | None = None,
+        profile: bool = False,
     ) -> CellResult:
         """Run `code` as an IPython cell on `ranks` (all by default) and wait for its end.
 
         What ranks raise is in the result (`CellResult.check` raises it). Output is in the result, `max_output` bytes of
         text a rank (4 MB), and shown where a `screen` is given. `want_values` brings the last expression's value along,
         `count` is the cell's number in tracebacks, `check` and `ordered` replace the cluster's own for this cell.
+        `profile` times each collective by evaluating it at once, which costs overlap (`OpView.transfer`, `wait`).
 
         Raises NoCluster, WorldBroken, WouldHang, Busy, UsageError, CellTimeout (after `timeout` seconds) and
         CellInterrupted (Ctrl-C); the ranks live on after each of them.
@@ -304,6 +308,7 @@ class Cluster:
             max_output=max_output,
             check=check,
             ordered=ordered,
+            profile=profile,
         )
         return cell.finish(timeout)
 
@@ -318,6 +323,7 @@ class Cluster:
         max_output: int | None = None,
         check: str | None = None,
         ordered: bool | None = None,
+        profile: bool = False,
     ) -> Cell:
         """Send a cell without waiting; `Cell.finish` follows it and has the result, `Cell.interrupt` stops it."""
         chosen = self.choose_ranks(ranks)
@@ -337,6 +343,7 @@ class Cluster:
             max_output=max_output,
             check=known_check(check) if check else self.check,
             ordered=self.ordered if ordered is None else ordered,
+            profile=profile,
             on_end=self._after_cell,
         )
         cell.start()
@@ -527,6 +534,10 @@ class Cluster:
                 time.sleep(0.02)
             self._client = client
         return self._client
+
+    def history(self) -> pandas.DataFrame:
+        """The last ten minutes of traffic: bytes a second on each link (``wire``) and by rank (``effective``)."""
+        return self._up().monitor.history.frame()
 
     def status(self) -> str:
         """The status table as text."""

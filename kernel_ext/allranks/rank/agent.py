@@ -46,7 +46,7 @@ class Agent:
         self.user_ns: dict[str, Any] = {}
         self.shell: Any = None
         self.ledger = recompile.Epoch.ledger = Ledger()
-        self.meters = Meters()
+        self.meters = Meters(self.ledger)
         self.lifeline = Lifeline(
             config.lifeline_url,
             config.lifeline_key.encode(),

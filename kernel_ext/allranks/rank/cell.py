@@ -55,6 +55,7 @@ class CellRecorder:
             guard=self._agent.gate.enter if strict else None,
             ordered=strict or bool(options.get("ordered")),
             watch_order=options.get("check") == "warn",
+            profile=bool(options.get("profile")),
         )
         self.outlet.end()
         late, _ = self.outlet.take()
@@ -152,7 +153,10 @@ class CellRecorder:
         ledger = self._agent.ledger
         count, checksum = ledger.fingerprint(self.first_seq)
         pending = pending_names(self._agent.user_ns, within=PENDING_WITHIN) if count and self._error is None else []
-        return {"at_seq": ledger.seq, "shared": [count, checksum], "pending": pending}
+        told: dict[str, Any] = {"at_seq": ledger.seq, "shared": [count, checksum], "pending": pending}
+        if ledger.timed:
+            told["timed"] = list(ledger.timed)
+        return told
 
     def send_output(self) -> bool:
         """Send what is new, and the end after the last output; False if there was nothing."""

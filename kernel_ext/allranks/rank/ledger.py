@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import time
 import weakref
 import zlib
 from collections import deque
@@ -22,7 +23,10 @@ from .order import EvaluationOrder
 COLLECTIVE = frozenset({"all_sum", "all_max", "all_min", "all_gather", "sum_scatter"})
 """What all ranks of a group must enter alike; `send` and `recv` differ by nature."""
 OPERATIONS = (*sorted(COLLECTIVE), "send", "recv", "recv_like")
-KEEP = 10_000
+KEEP = 16_000
+"""Records: a quarter of a second of the fastest collectives there are (1 KiB in shared memory)."""
+TIMED = 4_000
+"""Timed calls kept of a cell: its last ones."""
 
 Place = tuple[CodeType | None, int]
 """The code that asked for a collective, and the instruction in it (``f_lasti``)."""
@@ -54,6 +58,10 @@ class Ledger:
         """Chain each collective to the one before, so that evaluation order cannot swap results."""
         self.unordered = 0
         """Collectives of this cell that could not be chained, since they were asked for inside a transformation."""
+        self.profile = False
+        """Time each call by evaluating it on the spot: exact, at the cost of what else could be computed meanwhile."""
+        self.timed: deque[tuple[str, int, float]] = deque(maxlen=TIMED)
+        """Op, bytes and seconds of this cell's timed calls that all ranks share."""
         self.order = EvaluationOrder()
         self._newest: Any = None
         self._size = 1
@@ -73,8 +81,17 @@ class Ledger:
         """A new world begins: all its ranks count from `seq` on, so that equal numbers mean the same collective."""
         self.seq, self._size, self.refuse, self._newest = seq, size, None, None
 
-    def begin_cell(self, *, guard: Callable[[Record], None] | None, ordered: bool, watch_order: bool = False) -> None:
+    def begin_cell(
+        self,
+        *,
+        guard: Callable[[Record], None] | None,
+        ordered: bool,
+        watch_order: bool = False,
+        profile: bool = False,
+    ) -> None:
         """Set how this cell's collectives are treated."""
+        self.profile = profile
+        self.timed.clear()
         self.guard, self.ordered, self._newest, self.unordered = guard, ordered, None, 0
         self.order.begin(watching=watch_order and not ordered)
 
@@ -84,11 +101,21 @@ class Ledger:
 
     def since(self, seq: int) -> list[Record]:
         """The records after number `seq`, oldest first, as far as they are kept."""
-        return [_record(*record) for record in list(self._records) if record[0] > seq]
+        return [_record(*record) for record in self.entries(seq)]
 
     def entries(self, seq: int) -> list[tuple[Any, ...]]:
-        """What `repeat` takes: the collectives after number `seq`."""
-        return [record for record in list(self._records) if record[0] > seq]
+        """The raw records after number `seq`, as `repeat` takes them."""
+        records = list(self._records)
+        # Numbers grow, but jump where a world was joined: look from the end.
+        first = len(records)
+        while first and records[first - 1][0] > seq:
+            first -= 1
+        return records[first:]
+
+    @property
+    def keep(self) -> int:
+        """How many records are kept."""
+        return self._records.maxlen or KEEP
 
     def repeat(self, entries: Sequence[tuple[Any, ...]]) -> None:
         """A compiled function is called again, and with it these collectives of its trace."""
@@ -168,6 +195,8 @@ class Ledger:
             records.append((seq, op, shape, dtype, where, shared))
             if shared and self.guard is not None:
                 self.guard(_record(*records[-1]))
+            if self.profile and shared and not transforms.inside():
+                return self._timed(mx, function, args, kwargs)
             if self.ordered:
                 return self._chained(mx, function, args, kwargs)
             result = function(*args, **kwargs) if kwargs else function(*args)
@@ -176,6 +205,19 @@ class Ledger:
             return result
 
         return call
+
+    def _timed(self, mx: Any, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The call, evaluated at once; what it works on is computed before the clock starts."""
+        evaluate = getattr(mx.eval, "__wrapped__", mx.eval)
+        subject = args[0] if args else kwargs.get("x")
+        if isinstance(subject, mx.array):
+            evaluate(subject)
+        began = time.perf_counter()
+        result = function(*args, **kwargs)
+        evaluate(result)
+        seconds = time.perf_counter() - began
+        self.timed.append((self._records[-1][1], getattr(subject, "nbytes", 0), seconds))
+        return result
 
     def _chained(self, mx: Any, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The call, made to depend on the one before it."""

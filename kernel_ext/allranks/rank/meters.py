@@ -1,22 +1,56 @@
-"""What this process uses: memory, processor time, and what its main thread is blocked in."""
+"""What this process and its host use: memory, processor time, links; what the main thread is blocked in."""
 
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
+from contextlib import suppress
 from typing import Any
 
 import psutil
+
+from .ledger import Ledger
+from .traffic import Traffic
+from .wire import Wire
 
 
 class Meters:
     """Cheap readings, taken by the agent about once a second."""
 
-    def __init__(self) -> None:
+    def __init__(self, ledger: Ledger | None = None) -> None:
         self._process = psutil.Process()
+        self.wire = Wire()
+        self.traffic = Traffic(ledger or Ledger())
+        self.tells_of_host = False
+        self._machine: dict[str, Any] = {}
         self._cpu = self._cpu_seconds()
         self._at = time.monotonic()
+
+    def read(self) -> dict[str, Any]:
+        """Everything, for a report."""
+        found: dict[str, Any] = {**self.memory(), "cpu": round(self.cpu(), 2), **self.traffic.read()}
+        if links := self.wire.read():
+            found["links"] = links
+        if self.tells_of_host:
+            found["machine"] = self.machine()
+        return found
+
+    def machine(self) -> dict[str, Any]:
+        """The host: model, chip and cores, memory in bytes, load as a share of all its cores since the last call.
+
+        Memory and load are rounded, so that a host that rests is not news all the time.
+        """
+        if not self._machine:
+            self._machine = {**_model(), "cores": psutil.cpu_count()}
+        memory = psutil.virtual_memory()
+        return {
+            **self._machine,
+            "memory": memory.total,
+            "memory_used": round(memory.total - memory.available, -8),
+            "load": round(psutil.cpu_percent(None) / 100, 1),
+        }
 
     def memory(self) -> dict[str, int | None]:
         """Bytes: the process's resident memory, MLX's active and peak memory (None before mlx is imported)."""
@@ -58,6 +92,26 @@ class Meters:
                 return file.read().rpartition(")")[2].split()[0] == "S"
         except (OSError, IndexError):
             return None
+
+
+def _model() -> dict[str, str]:
+    """What the maker calls the machine and its processor; empty where that is not told."""
+    if sys.platform == "darwin":  # not run here
+        return {"model": _sysctl("hw.model"), "chip": _sysctl("machdep.cpu.brand_string")}
+    chip = ""
+    with suppress(OSError), open("/proc/cpuinfo") as file:
+        chip = next((line.partition(":")[2].strip() for line in file if line.startswith("model name")), "")
+    model = ""
+    with suppress(OSError), open("/sys/devices/virtual/dmi/id/product_name") as file:
+        model = file.read().strip()
+    return {"model": model, "chip": chip}
+
+
+def _sysctl(name: str) -> str:
+    try:
+        return subprocess.run(["sysctl", "-n", name], capture_output=True, text=True, timeout=2).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""
 
 
 _FUTEX = {"x86_64": "202", "aarch64": "98"}.get(os.uname().machine, "202")

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 EVERY_RUNNING = 0.2
 """Seconds between reports while a cell runs."""
 EVERY_IDLE = 1.0
+METER_EVERY = 0.5
+"""Seconds between readings of the meters while a cell runs."""
 UNSURE_AFTER = 1.0
 """Seconds at one instruction after which a rank counts as waiting where its thread's state cannot be read."""
 ALIVE_EVERY = 2.0
@@ -45,9 +47,9 @@ class Reporter:
         return max(0.0, self._reported_at + self.every - now)
 
     def _report(self, now: float) -> None:
-        if now - self._metered_at >= EVERY_IDLE:
-            meters = self._agent.meters
-            self._meters, self._metered_at = {**meters.memory(), "cpu": round(meters.cpu(), 2)}, now
+        self._agent.meters.traffic.count()
+        if now - self._metered_at >= (METER_EVERY if self._agent.cell.running else EVERY_IDLE):
+            self._meters, self._metered_at = self._agent.meters.read(), now
         report = {**self._state(now), **self._meters}
         if report != self._reported or self._agent.cell.running or now - self._sent_at >= ALIVE_EVERY:
             self._reported, self._sent_at = report, now

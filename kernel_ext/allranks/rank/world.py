@@ -11,8 +11,9 @@ import socket
 import stat
 import sys
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from itertools import chain
 from pathlib import Path
 from random import SystemRandom
 from types import FrameType
@@ -47,9 +48,10 @@ class World:
         """Join the world the notebook planned, after leaving the one before; runs in the main thread.
 
         `order`: ``backend`` (as ``mx.distributed.init`` calls it), ``forget``, ``env``, ``files``, ``ports`` (of the
-        ring's sockets), ``seq`` (the ledger goes on from there), ``epoch``, ``rank``, ``size``, ``after`` and
-        ``delay`` (see `_wait_for_listeners`), ``in_turn`` (see there), and ``timeout`` in seconds. Raises TimeoutError
-        when a neighbour never came, RuntimeError with MLX's own words.
+        ring's sockets, by rank), ``seq`` (the ledger goes on from there), ``epoch``, ``rank``, ``size``,
+        ``tells_of_host`` (one rank of each host does), ``after`` and ``delay`` (see `_wait_for_listeners`), ``in_turn``
+        (see there), and ``timeout`` in seconds. Raises TimeoutError when a neighbour never came, RuntimeError with
+        MLX's own words.
         """
         self._leave()
         self._wire(order)
@@ -69,9 +71,11 @@ class World:
                 group = self._init(strict=True, backend=order["backend"])
         if order["ports"]:
             _close_refused(set(_sockets()) - known)
+            self._join_wire(set(_sockets()) - known, order["ports"], order["rank"])
+        self._agent.meters.tells_of_host = order["tells_of_host"]
         joined, meant = (group.rank(), group.size()), (order["rank"], order["size"])
         self.group, self.epoch, self._backend = group, order["epoch"], order["backend"]
-        self._ports = frozenset(order["ports"])
+        self._ports = frozenset(chain.from_iterable(order["ports"]))
         recompile.Epoch.number += 1
         if joined != meant:
             raise RuntimeError(f"this process became rank {joined[0]} of {joined[1]}, not {meant[0]} of {meant[1]}")
@@ -81,6 +85,10 @@ class World:
         self._agent.ledger.enter_world(order["seq"], joined[1])
         self.set_names()
         return {"rank": joined[0], "size": joined[1]}
+
+    def _join_wire(self, sockets: Iterable[int], ports: Sequence[Sequence[int]], rank: int) -> None:
+        left, right = (rank - 1) % len(ports), (rank + 1) % len(ports)
+        self._agent.meters.wire.join(sockets, ports[rank], {left: ports[left], right: ports[right]})
 
     def _hand_out_one_group(self, mx: Any) -> None:
         """Have ``mx.distributed.init`` return this world's group, always the same object.
@@ -104,6 +112,7 @@ class World:
         """Let go of the old world, if there is one; the places that held it are remembered."""
         if self.group is None:
             return
+        self._agent.meters.wire.leave()
         # Tracebacks keep the frames of what was interrupted, and these keep arrays that wait for the old group.
         for name in ("last_value", "last_traceback", "last_exc"):
             if hasattr(sys, name):

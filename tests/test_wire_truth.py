@@ -1,0 +1,118 @@
+"""The figures on the links against the kernel's own counters."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.needs import need
+from tests.waiting import comes_true
+
+if TYPE_CHECKING:
+    from allranks import Cluster
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="ss and ip are Linux's")
+
+
+def counted_by_ss(cluster: Cluster) -> dict[int, int]:
+    """Bytes acked on all of each rank's connections to other ranks, as ``ss`` prints them."""
+    pids = {rank.pid: rank.rank for rank in cluster.snapshot.ranks}
+    said = subprocess.run(["ss", "-tinpH"], capture_output=True, text=True, check=True).stdout
+    sums = dict.fromkeys(range(cluster.size), 0)
+    for line, details in zip(said.splitlines()[::2], said.splitlines()[1::2], strict=True):
+        ports = [int(word.rpartition(":")[2]) for word in line.split()[3:5]]
+        pid = re.search(r"pid=(\d+)", line)
+        acked = re.search(r"bytes_acked:(\d+)", details)
+        if pid and int(pid[1]) in pids and acked and any(20_000 <= port < 32_000 for port in ports):
+            sums[pids[int(pid[1])]] += int(acked[1])
+    return sums
+
+
+@pytest.mark.parametrize("connections", [1, 2])
+def test_bytes_on_links_are_those_that_ss_counts(connections: int) -> None:
+    from allranks import Cluster
+
+    need(shutil.which("ss"), "there is no ss (apt install iproute2)")
+    with Cluster(3, backend="ring", connections=connections) as cluster:
+        cluster.run("x = mx.ones(200_000)\nfor _ in range(20): mx.eval(mx.distributed.all_sum(x))", timeout=120).check()
+        least = 20 * 800_000  # each rank sends 4/3 of it
+        assert comes_true(cluster, lambda now: all(sent(now, rank) > least for rank in range(3)), 10)
+        time.sleep(1.5)  # both are looked at while nothing moves
+        counted, shown = counted_by_ss(cluster), {rank: sent(cluster.snapshot, rank) for rank in range(3)}
+        for rank in range(3):
+            assert shown[rank] == pytest.approx(counted[rank], rel=0.02)
+            assert shown[rank] == pytest.approx(20 * 800_000 * 4 / 3, rel=0.02), "what a ring's all_sum has to send"
+
+
+def sent(snapshot: object, rank: int) -> int:
+    return sum(view.sent or 0 for view in snapshot.links if view.link.source == rank)  # type: ignore[attr-defined]
+
+
+SLOWED = """
+import json, sys, time
+sys.path[:0] = {path!r}
+import allranks
+
+def counter():
+    with open("/sys/class/net/lo/statistics/tx_bytes") as file:
+        return int(file.read())
+
+with allranks.Cluster(2, backend="ring") as cluster:
+    cluster.run("x = mx.ones(1 << 18); mx.eval(x)").check()
+    cell = cluster.begin("for _ in range(140): mx.eval(mx.distributed.all_sum(x))", want_values=False)
+    time.sleep(2)
+    shown, before, began = [], counter(), time.monotonic()
+    while time.monotonic() - began < 5:
+        time.sleep(0.25)
+        shown.append(sum(view.rate or 0 for view in cluster.snapshot.links))
+    rate = (counter() - before) / (time.monotonic() - began)
+    cell.finish(60).check()
+print(json.dumps([sorted(shown)[len(shown) // 2], rate]))
+"""
+
+
+@pytest.mark.hosts
+def test_the_rate_on_a_slow_link_is_the_counters_rate(tmp_path: Path) -> None:
+    """Loopback of a network namespace, held at 200 Mbit/s: the counter's frames have headers of at most 4 %."""
+    import json
+
+    need(shutil.which("ip") and shutil.which("tc"), "there is no ip and tc (apt install iproute2)")
+    need(subprocess.run(["ip", "netns", "list"], capture_output=True).returncode == 0, "needs to be root")
+    space = f"allranks-{tmp_path.name[-8:]}"
+    made = subprocess.run(["ip", "netns", "add", space], capture_output=True, text=True)
+    need(made.returncode == 0, f"no network namespace can be made: {made.stderr}")
+    try:
+        inside = ["ip", "netns", "exec", space]
+        subprocess.run([*inside, "ip", "link", "set", "lo", "up"], check=True)
+        shape = [
+            "tc",
+            "qdisc",
+            "add",
+            "dev",
+            "lo",
+            "root",
+            "tbf",
+            "rate",
+            "200mbit",
+            "burst",
+            "256kb",
+            "latency",
+            "50ms",
+        ]
+        subprocess.run([*inside, *shape], check=True)
+        script = tmp_path / "slowed.py"
+        script.write_text(SLOWED.format(path=sys.path))
+        done = subprocess.run([*inside, sys.executable, str(script)], capture_output=True, text=True, timeout=200)
+        assert done.returncode == 0, done.stderr
+        shown, counted = json.loads(done.stdout.splitlines()[-1])
+        assert shown == pytest.approx(counted, rel=0.05)
+        assert shown == pytest.approx(25e6, rel=0.1), "200 Mbit/s"
+    finally:
+        subprocess.run(["ip", "netns", "del", space], check=True)
