@@ -17,6 +17,7 @@ from tests.waiting import comes_true
 
 if TYPE_CHECKING:
     from allranks import Cluster
+    from allranks_backends._plan import Snapshot
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="ss and ip are Linux's")
 
@@ -51,8 +52,8 @@ def test_bytes_on_links_are_those_that_ss_counts(connections: int) -> None:
             assert shown[rank] == pytest.approx(20 * 800_000 * 4 / 3, rel=0.02), "what a ring's all_sum has to send"
 
 
-def sent(snapshot: object, rank: int) -> int:
-    return sum(view.sent or 0 for view in snapshot.links if view.link.source == rank)  # type: ignore[attr-defined]
+def sent(snapshot: Snapshot, rank: int) -> int:
+    return sum(view.sent or 0 for view in snapshot.links if view.link.source == rank)
 
 
 SLOWED = """

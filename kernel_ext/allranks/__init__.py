@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ._bench import BenchResult
     from ._result import CellResult, RankResult
     from .cluster import Cluster
 
 __version__ = "0.1.0"
-__all__ = ["CellResult", "Cluster", "RankResult", "__version__", "current", "load_ipython_extension"]
+__all__ = ["BenchResult", "CellResult", "Cluster", "RankResult", "__version__", "current", "load_ipython_extension"]
 
 
 def load_ipython_extension(ipython: Any) -> None:
@@ -42,6 +43,10 @@ def __getattr__(name: str) -> Any:
         from .cluster import Cluster
 
         return Cluster
+    if name == "BenchResult":
+        from ._bench import BenchResult
+
+        return BenchResult
     if name in ("CellResult", "RankResult"):
         from . import _result
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from allranks_backends._plan import Snapshot
+from allranks_backends._plan import Link, LinkView, RankView, Snapshot
 
 from .errors import UsageError
 
@@ -48,6 +49,19 @@ class History:
     def samples(self) -> list[Sample]:
         """Oldest first."""
         return list(self._samples)
+
+    def snapshots(self, now: Snapshot) -> list[Snapshot]:
+        """The samples as Snapshots, which pictures draw; what they do not have is as it is `now`."""
+        return [
+            replace(
+                now,
+                at=sample.at,
+                epoch=sample.epoch,
+                links=tuple(LinkView(Link(*ends, ""), rate=rate) for ends, rate in sample.wire.items()),
+                ranks=tuple(RankView(rank, "", effective=rate) for rank, rate in sample.effective.items()),
+            )
+            for sample in self._samples
+        ]
 
     def frame(self) -> pandas.DataFrame:
         """Index ``time``; columns (``wire``, "0-1") and (``effective``, "0") in bytes a second, NaN for unknown."""

@@ -65,6 +65,17 @@ def _setting(text: str) -> tuple[str, str]:
     return name, value
 
 
+def _listed(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _counts(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} are no numbers: write 1,2,4") from None
+
+
 def _line_parser() -> _Parser:
     parser = _Parser(prog="%distributed", description="Interactive MLX clusters.")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", parser_class=_Parser)
@@ -98,8 +109,21 @@ def _line_parser() -> _Parser:
     rewire = verbs.add_parser("rewire", help="same ranks and variables, other backend")
     rewire.add_argument("--backend", help=BACKENDS.removeprefix("auto, "))
     rewire.add_argument("--connections", type=int, help="TCP connections of a ring link")
+    bench = verbs.add_parser("bench", help="measure the collectives: time and bandwidth by size")
+    bench.add_argument("--ops", type=_listed, default=["all_sum"], metavar="OPS", help="e.g. all_sum,all_gather,send")
+    bench.add_argument("--min", default="1K", metavar="SIZE", help="smallest array: 1K, 4MiB (default 1K)")
+    bench.add_argument("--max", default="64M", metavar="SIZE", help="largest array (default 64M)")
+    bench.add_argument("--seconds", type=float, default=0.3, metavar="S", help="about what a size takes (default 0.3)")
+    bench.add_argument("--compare", type=_listed, default=[], metavar="BACKENDS", help="try these too, e.g. ring,mpi")
+    bench.add_argument(
+        "--connections", type=_counts, default=[], metavar="N,N", help="try a ring with these, e.g. 1,2,4"
+    )
+    bench.add_argument("--save", metavar="FILE", help="keep the figures as JSON")
+    bench.add_argument("--against", metavar="FILE", help="say what changed since those were saved")
     free = verbs.add_parser("break", help="free ranks blocked in a collective of a cell that runs with --no-wait")
     free.add_argument("-r", "--ranks", type=parse_ranks, help="only these, e.g. 0,2-3")
+    watch = verbs.add_parser("watch", help="the live dashboard: topology, ranks, throughput")
+    watch.add_argument("views", nargs="*", metavar="PICTURE", help="topology, ranks or throughput (default: all)")
     verbs.add_parser("interrupt", help="stop a cell that runs with --no-wait")
     for verb, text in (("push", "copy notebook variables to the ranks"), ("pull", "copy variables from the ranks")):
         move = verbs.add_parser(verb, help=text)
@@ -294,8 +318,35 @@ class DistributedMagics(Magics):
     def _rewire(self, options: argparse.Namespace) -> None:
         print(self._need().rewire(options.backend, connections=options.connections))
 
+    def _bench(self, options: argparse.Namespace) -> None:
+        from ._bench import BenchResult, Progress, parse_size, writable
+
+        cluster = self._need()
+        smallest, largest = parse_size(options.min), parse_size(options.max)
+        earlier = BenchResult.load(options.against) if options.against else None
+        if options.save:
+            writable(options.save)
+        with Progress(live=hasattr(self.shell, "kernel")) as progress:
+            result = cluster.bench(
+                options.ops,
+                smallest=smallest,
+                largest=largest,
+                seconds=options.seconds,
+                compare=options.compare,
+                connections=options.connections,
+                progress=progress,
+            )
+        display(result)  # type: ignore[no-untyped-call]
+        if options.save:
+            result.save(options.save)
+        if earlier is not None:
+            print("\n".join(result.against(earlier)))
+
     def _break(self, options: argparse.Namespace) -> None:
         self._need().break_collectives(ranks=options.ranks)
+
+    def _watch(self, options: argparse.Namespace) -> None:
+        display(self._need().watch(*options.views))  # type: ignore[no-untyped-call]
 
     def _interrupt(self, _: argparse.Namespace) -> None:
         self._need().interrupt()

@@ -258,9 +258,9 @@ class Ranks:
         ranks = [self.monitor.ranks[number] for number in numbers]
         return {rank.rank: self.lifeline.ask(rank.uuid, order, buffers) for rank in ranks if rank.dead is None}
 
-    def interrupt(self) -> None:
-        """Stop every cell that runs."""
-        for rank in self.monitor.busy(range(len(self.monitor.ranks))):
+    def interrupt(self, numbers: Sequence[int] | None = None) -> None:
+        """Stop the cells that run, on all ranks or on these."""
+        for rank in self.monitor.busy(range(len(self.monitor.ranks)) if numbers is None else numbers):
             self.lifeline.tell(rank.uuid, {"do": "interrupt", "cell": rank.cell})
 
     # News from the processes.

@@ -71,7 +71,7 @@ class Writer:
             return "stdout", "" if within else self.prefix(item.ranks)[0].rstrip() + "\n"
         assert isinstance(item, Block)
         stream = "stderr" if item.kind == "error" else item.stream
-        text = _text(item)
+        text = as_text(item)
         if not text:
             return stream, ""
         first = self._last != (item.ranks, stream)
@@ -129,7 +129,7 @@ def _is_rich(item: Block | Display) -> bool:
     return isinstance(item, Display) or (item.kind in ("display", "result") and not is_plain(item.content))
 
 
-def _text(block: Block) -> str:
+def as_text(block: Block) -> str:
     match block.kind:
         case "text":
             return str(block.content)

@@ -23,6 +23,7 @@ from ._kept import kept_file, kept_names, read_kept
 from ._ranks import Answer, Ranks, Settings
 from ._result import CellResult
 from ._stop import undisturbed
+from ._watch import Tee, Watch
 from .errors import Busy, CannotStart, CannotTravel, NoCluster, UsageError, WorldBroken, WouldHang
 from .rank import values
 
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
     from typing import Self
 
     import pandas
+
+    from allranks_widgets import Dashboard
+
+    from ._bench import BenchResult
 
 
 class Cluster:
@@ -93,6 +98,9 @@ class Cluster:
         self._cells = itertools.count(1)
         self._client: Any = None
         self._following: list[Cell] = []
+        self._watch = Watch(lambda: self.snapshot)
+        self.last_bench: BenchResult | None = None
+        """What `bench` measured last."""
 
     @property
     def size(self) -> int:
@@ -198,6 +206,7 @@ class Cluster:
             self._client.close()
             self._client = None
         ranks.end()
+        self._watch.stop()
 
     def __enter__(self) -> Self:
         return self.up()
@@ -265,6 +274,44 @@ class Cluster:
             self._backend_name = name
         return told
 
+    def bench(
+        self,
+        ops: Sequence[str] = ("all_sum",),
+        *,
+        smallest: int = 1 << 10,
+        largest: int = 64 << 20,
+        seconds: float = 0.3,
+        compare: Sequence[str] = (),
+        connections: Sequence[int] = (),
+        progress: Callable[[str], None] = lambda _text: None,
+    ) -> BenchResult:
+        """Measure these collectives with float32 arrays of `smallest` to `largest` bytes, in powers of two.
+
+        Each call is evaluated by itself, and its values are checked. A size takes about `seconds`, and at least five
+        calls. ``send`` measures every link by itself. With `compare` (backends) or `connections` (of a ring link) the
+        ranks are rewired to each choice, and back at the end; they keep their variables as with `rewire`. `progress` is
+        called with a line of text before each step. algbw and busbw are defined as in nccl-tests: see
+        `BenchResult`.
+
+        Raises UsageError for what cannot be measured, CellFailed where a rank fails, and what `run` and `rewire` raise.
+        """
+        from ._bench import Bench, sweep
+
+        sizes = sweep(smallest, largest)
+        ranks = self._refuse_if_unable(range(self.size))
+        result = Bench(
+            self,
+            ranks,
+            ops=ops,
+            sizes=sizes,
+            seconds=seconds,
+            compare=compare,
+            connections=connections,
+            progress=progress,
+        ).run()
+        self.last_bench, ranks.monitor.peak = result, result.peak
+        return result
+
     def _whole(self) -> Ranks:
         ranks = self._up()
         if self._can_form_anew(ranks):  # the last rank was freed only after the cell's prompt was back
@@ -331,6 +378,7 @@ class Cluster:
         if len(chosen) < self.size:
             self._refuse_pending(ranks_up, chosen, code)
         number = next(self._cells)
+        tee = Tee(self._watch, screen, number, chosen, code) if self._watch.watched else None
         cell = Cell(
             number,
             code,
@@ -338,7 +386,7 @@ class Cluster:
             ranks_up.monitor,
             ranks_up.lifeline,
             count=count or number,
-            screen=screen,
+            screen=tee or screen,
             want_values=want_values,
             max_output=max_output,
             check=known_check(check) if check else self.check,
@@ -346,6 +394,8 @@ class Cluster:
             profile=profile,
             on_end=self._after_cell,
         )
+        if tee is not None:
+            tee.cell = cell
         cell.start()
         self._following.append(cell)
         return cell
@@ -377,10 +427,15 @@ class Cluster:
             return False
         return not ranks.monitor.busy(range(self.size))
 
-    def interrupt(self) -> None:
-        """Stop every cell that runs: Python code raises KeyboardInterrupt, blocked collectives are freed."""
+    def interrupt(self, *, ranks: Sequence[int] | int | None = None) -> None:
+        """Stop every cell that runs: Python code raises KeyboardInterrupt, blocked collectives are freed.
+
+        On some ``ranks`` only, the cell fails there, and then it is as if these had raised.
+        """
         if self._ranks is not None:
-            self._ranks.interrupt()
+            self._ranks.interrupt(self.choose_ranks(ranks))
+        if ranks is not None:
+            return
         for cell in list(self._following):
             cell.release()
 
@@ -534,6 +589,40 @@ class Cluster:
                 time.sleep(0.02)
             self._client = client
         return self._client
+
+    def watch(self, *views: str) -> Dashboard:
+        """The live dashboard, or some of its pictures: ``topology``, ``ranks``, ``throughput``.
+
+        It follows the cluster as long as it is shown or held, and keeps to the end what it showed last.
+        """
+        from allranks_widgets.dashboard import VIEWS, Dashboard
+
+        if unknown := [view for view in views if view not in VIEWS]:
+            raise UsageError(f"there is no picture {unknown[0]!r}: there are {', '.join(VIEWS)}.")
+        living = self._up()
+        dashboard = Dashboard(views or VIEWS, on_action=self._act)
+        dashboard.history(living.monitor.history.snapshots(living.monitor.snapshot()))
+        self._watch.add(dashboard)
+        return dashboard
+
+    @property
+    def topology(self) -> Dashboard:
+        """The picture of hosts, ranks and links."""
+        return self.watch("topology")
+
+    def _act(self, verb: str, rank: int | None) -> str | None:
+        """What a click in a dashboard asks for; returns what to say."""
+        chosen, where = (None, "") if rank is None else ([rank], f" on rank {rank}")
+        if verb == "interrupt":
+            busy = self._up().monitor.busy(self.choose_ranks(chosen))
+            self.interrupt(ranks=chosen)
+            return None if busy else f"No cell runs{where}."
+        if verb == "break":
+            waiting = [view.rank for view in self.snapshot.ranks if view.state == "waiting"]
+            self.break_collectives(ranks=chosen)
+            asked = [each for each in self.choose_ranks(chosen) if each in waiting]
+            return None if asked else f"Nothing waits in a collective{where}."
+        return self.heal(kill=[each for each in chosen or () if self.snapshot.ranks[each].state != "dead"])
 
     def history(self) -> pandas.DataFrame:
         """The last ten minutes of traffic: bytes a second on each link (``wire``) and by rank (``effective``)."""

@@ -1,0 +1,119 @@
+"""busbw as bench finds it, against the same loop in the same two ranks started directly from a shell.
+
+The loop is `allranks.rank.bench.measure` on both sides. Both worlds live side by side and take turns sample by sample, as
+in `allreduce`; a sample is the median of its calls, and a call takes as long as on its slowest rank.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import allranks
+from allranks._bench import factor
+from allranks_backends._backend import get_backend, this_platform
+
+from ._serving import address, serving
+from ._table import Bar, Row, Table
+from .allreduce import RANKS, _plan
+
+SIZES = {"64 KiB": 1 << 16, "4 MiB": 4 << 20}
+SECONDS = 0.3
+"""Of timed calls in a sample."""
+SAMPLES = 6
+"""Samples of each side and size before both worlds are started anew."""
+FAR = 0.05
+"""How far from the ranks started directly bench may be, as a share."""
+
+Measured = Callable[[int], float]
+"""Bytes to busbw in GB/s."""
+
+
+def measure(repeat: int | None, *, quick: bool = False) -> Table:
+    """Rounds of fresh processes on both sides; ring, then MPI."""
+    table = Table("busbw", f"busbw of all_sum on {RANKS} ranks, in GB/s: bench against ranks started directly")
+    rounds, samples, seconds = (repeat or 2, 1, 0.02) if quick else (repeat or 5, SAMPLES, SECONDS)
+    platform = this_platform()
+    for backend in ("ring",) if quick else ("ring", "mpi"):
+        if reason := get_backend(backend).why_not(platform, RANKS):
+            table.notes.append(f"{backend} was not measured: {reason}.")
+            continue
+        found: dict[tuple[str, str], list[float]] = {(size, side): [] for size in SIZES for side in ("bench", "direct")}
+        for _ in range(rounds):
+            with by_bench(backend, seconds) as ours, started_directly(backend, seconds) as theirs:
+                for size, nbytes in SIZES.items():
+                    for side, figure in _in_turn({"bench": ours, "direct": theirs}, nbytes, samples).items():
+                        found[size, side].append(figure)
+        for size in SIZES:
+            ours_, theirs_ = found[size, "bench"], found[size, "direct"]
+            # Within 5 % is meant both ways: a figure that is too high is as untrue as one that is too low.
+            for bar in (Bar("at least", 1 - FAR), Bar("at most", 1 + FAR)):
+                table.rows.append(Row(f"{backend}, {size}", "GB/s", ours_, theirs_, "started directly", bar))
+    return table
+
+
+def _in_turn(sides: dict[str, Measured], nbytes: int, samples: int) -> dict[str, float]:
+    """Median of the samples of each side, the sides in turn and each as often first."""
+    taken: dict[str, list[float]] = {side: [] for side in sides}
+    order = list(sides)
+    for _ in range(samples):
+        for side in order:
+            taken[side].append(sides[side](nbytes))
+        order.reverse()
+    return {side: median(figures) for side, figures in taken.items()}
+
+
+@contextmanager
+def by_bench(backend: str, seconds: float) -> Iterator[Measured]:
+    """What `Cluster.bench` says."""
+    with allranks.Cluster(n=RANKS, backend=backend) as cluster:
+        yield lambda nbytes: cluster.bench(smallest=nbytes, largest=nbytes, seconds=seconds).rows[0].busbw / 1e9
+
+
+@contextmanager
+def started_directly(backend: str, seconds: float) -> Iterator[Measured]:
+    """Plain processes that run `serve`, wired as those of `allreduce` are."""
+    with tempfile.TemporaryDirectory(prefix="direct-") as folder:
+        runtime: Any = get_backend(backend)
+        plan = _plan(backend)
+        code = f"import sys\n{inspect.getsource(serve)}\nserve(*sys.argv[1:])"
+        command = [sys.executable, "-c", code, address(folder), backend, str(seconds)]
+        if backend == "mpi":
+            mpirun, as_root, cores = this_platform().mpirun, os.geteuid() == 0, os.cpu_count() or 1
+            line = runtime.command(plan, mpirun=mpirun, python_args=command, as_root=as_root, cores=cores)
+            starts = [(line, runtime.launcher_env(as_root=as_root))]
+        else:
+            starts = []
+            for wiring in (runtime.wiring(plan, rank) for rank in range(RANKS)):
+                for name, content in wiring.files.items():
+                    Path(folder, name).write_text(content)
+                starts.append((command, {key: value.replace("{dir}", folder) for key, value in wiring.env.items()}))
+        with serving(folder, starts) as ask:
+            yield lambda nbytes: nbytes / ask(nbytes, 0) * factor("all_sum", RANKS) / 1e9
+
+
+def serve(where, backend, seconds):
+    """Runs in a rank started directly: answer each size with the median time of a call, that of the slowest rank."""
+    from multiprocessing.connection import Client
+
+    import mlx.core as mx
+    import numpy as np
+
+    from allranks.rank.bench import measure
+
+    world = mx.distributed.init(strict=True, backend=backend)
+    with Client(where) as connection:
+        connection.send(world.rank())
+        while (order := connection.recv()) is not None:
+            nbytes, _ = order
+            times = measure("all_sum", nbytes, float(seconds))
+            # As nanoseconds: MLX has no float64 on every device, and float32 holds these exactly enough.
+            slowest = mx.distributed.all_max(mx.array((times * 1e9).astype(np.float32)))
+            connection.send(float(np.median(np.asarray(slowest))) / 1e9)

@@ -1,0 +1,129 @@
+"""Feeds the pictures: one thread brings the Snapshot, and what cells put out, to every dashboard of a cluster."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from allranks_backends._plan import Snapshot
+
+from ._fold import Block
+from ._terminal import clean, plain
+
+if TYPE_CHECKING:
+    from allranks_widgets import Dashboard
+
+    from ._cell import Cell, Screen
+
+EVERY = 0.1
+"""Seconds between two looks."""
+KEEP_ITEMS = 50_000
+"""Output that waits to be drawn; a dashboard that falls behind is given the newest."""
+
+Item = dict[str, Any]
+
+
+class Watch:
+    """The dashboards of one cluster. `snapshot` says how it is now."""
+
+    def __init__(self, snapshot: Callable[[], Snapshot]) -> None:
+        self._snapshot = snapshot
+        self._dashboards: weakref.WeakSet[Dashboard] = weakref.WeakSet()
+        self._items: queue.SimpleQueue[Item] = queue.SimpleQueue()
+        self._wake = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def add(self, dashboard: Dashboard) -> None:
+        """Feed one more, as long as somebody holds it."""
+        self._dashboards.add(dashboard)
+        dashboard.show(self._snapshot())
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._feed, name="allranks-watch", daemon=True)
+            self._thread.start()
+
+    @property
+    def watched(self) -> bool:
+        """Whether there is anybody to feed."""
+        return len(self._dashboards) > 0
+
+    def put(self, item: Item) -> None:
+        """Something a cell put out."""
+        if self.watched:
+            self._items.put(item)
+
+    def stop(self) -> None:
+        """The cluster is down: show that, and end."""
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join(2.0)
+
+    def _feed(self) -> None:
+        last = False
+        while not last and self.watched:
+            last = self._wake.wait(EVERY)
+            items: list[Item] = []
+            while not self._items.empty() and len(items) < KEEP_ITEMS:
+                items.append(self._items.get())
+            snapshot = self._snapshot()
+            for dashboard in list(self._dashboards):
+                if items:
+                    dashboard.output(items)
+                dashboard.show(snapshot)
+                if last:
+                    dashboard.flush()
+
+
+class Tee:
+    """A cell's screen, and the dashboards beside it."""
+
+    def __init__(self, watch: Watch, screen: Screen | None, number: int, ranks: Sequence[int], code: str) -> None:
+        self._watch, self._screen, self._number = watch, screen, number
+        self._ranks = list(ranks)
+        self._live: Mapping[int, str] = {}
+        self.cell: Cell | None = None
+        """Whose screen it is."""
+        self._tell("begin", ranks=self._ranks, code=code)
+
+    def blocks(self, blocks: list[Block]) -> None:
+        """See `_cell.Screen`."""
+        if self._screen is not None:
+            self._screen.blocks(blocks)
+        for block in blocks:
+            self._tell(block.kind, ranks=list(block.ranks), **_content(block))
+
+    def live_lines(self, lines: dict[int, str]) -> None:
+        """See `_cell.Screen`."""
+        if self._screen is not None:
+            self._screen.live_lines(lines)
+        if lines != self._live:
+            self._live = dict(lines)
+            self._tell("live", lines={str(rank): plain(line).strip("\n") for rank, line in lines.items()})
+
+    def close(self) -> None:
+        """See `_cell.Screen`."""
+        if self._screen is not None:
+            self._screen.close()
+        result = self.cell.result if self.cell is not None else None
+        if result is not None:
+            self._tell("end", ok=result.ok, seconds=round(result.seconds, 3))
+
+    def _tell(self, kind: str, **content: Any) -> None:
+        self._watch.put({"cell": self._number, "kind": kind, **content})
+
+
+def _content(block: Block) -> dict[str, Any]:
+    from ._writer import as_text, showable  # it imports IPython, which a script without pictures does not need
+
+    content = block.content
+    if block.kind == "text":
+        return {"stream": block.stream, "text": clean(content)}
+    if block.kind == "clear":
+        return {"wait": bool(content)}
+    if block.kind == "error":
+        return {"ename": content["ename"], "evalue": content["evalue"], "traceback": list(content["traceback"])}
+    if block.kind == "cut":
+        return {"text": as_text(block)}
+    return {"data": showable(content["data"]), "display_id": content.get("display_id")}
