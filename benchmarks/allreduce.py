@@ -19,7 +19,7 @@ from statistics import median
 from typing import Any
 
 import allranks
-from allranks.rank.world import free_ports
+from allranks.rank.ports import free_ports
 from allranks_backends._backend import get_backend, this_platform
 from allranks_backends._plan import Host, Placement, WorldPlan
 

@@ -18,7 +18,7 @@ from mlx.utils import tree_flatten
 
 import allranks
 from allranks.errors import AllranksError, Busy, CannotTravel, NoCluster, UsageError, WorldBroken
-from allranks.rank.world import free_ports
+from allranks.rank.ports import free_ports
 from allranks_backends._plan import Snapshot
 from tests.waiting import comes_true, idle
 

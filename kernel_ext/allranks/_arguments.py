@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from allranks_backends._backend import BackendError, get_backend
 from allranks_backends._plan import Host
-from allranks_backends.hostfile import read_hostfile
+from allranks_backends.hostfile import host_named, read_hostfile
 
 from .errors import UsageError
 
 DEFAULT_RANKS = 2
 """The smallest world in which something is communicated."""
-LOCAL_NAMES = ("localhost", "127.0.0.1", "::1", os.uname().nodename)
 HERE = Host("localhost")
 
 
@@ -35,18 +34,17 @@ def hosts_of(
         found, named = list(world.hosts), world.backend
         env = dict(setting.split("=", 1) for setting in world.envs)
     elif hosts is not None:
-        found = [Host(host) for host in hosts]
+        found = [host_named(host) for host in hosts if host]
+        if not found:
+            raise UsageError("--hosts: no host is named.")
     else:
         count = DEFAULT_RANKS if n is None else n
         if count < 1:
             raise UsageError(f"-n {count}: a world needs at least 1 rank.")
         return [HERE] * count, None, {}
-    if remote := [host.name for host in found if host.name not in LOCAL_NAMES]:
-        raise UsageError(
-            f"{', '.join(dict.fromkeys(remote))}: ranks on other machines are not supported by this version; "
-            "only localhost is. Use -n N for ranks on this machine."
-        )
-    return [HERE for _ in found for _ in range(ranks_per_host)], named, env
+    found = [replace(host, name=HERE.name) if host.local else host for host in found]
+    # A hostfile names a host once for each of its ranks, and all of these are one host.
+    return [host for host in found for _ in range(ranks_per_host)], named, env
 
 
 def known_check(check: str) -> str:

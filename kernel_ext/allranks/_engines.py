@@ -12,11 +12,14 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from .rank.world import free_ports
+import zmq
+
+from .errors import CannotStart
+from .rank.ports import free_ports
 
 CONTROLLER_PORTS = {
     "engine": ("registration", "control", "mux", "task", "iopub", "hb_ping", "hb_pong", "broadcast"),
@@ -28,72 +31,36 @@ from the ring's, which are chosen before the controller has taken its own."""
 OnEvent = Callable[[dict[str, Any]], None]
 HEARTBEAT_MS = 1000
 """ipyparallel counts an engine as registered after its first heartbeat; our own readiness comes over the lifeline."""
+ANSWER_WITHIN = 10.0
+"""Seconds a host process gets to answer."""
 GONE_WITHIN = 8.0
 """Seconds the host process is given to end everything before it is killed itself."""
 
 
-class LocalHost:
-    """The notebook's own machine: one host process, and through it the controller and the ranks.
+class HostEnd:
+    """The notebook's end of one host process: orders down, events up, as JSON lines."""
 
-    Made by `begin`, or by `adopt` for a host process that another notebook started and kept.
-    """
-
-    def __init__(self, directory: Path, reader: IO[bytes], writer: IO[bytes], on_event: OnEvent) -> None:
-        self.directory = directory
-        self.connection_file = directory / "ipcontroller-client.json"
+    def __init__(self, name: str, reader: IO[bytes], writer: IO[bytes], on_event: OnEvent) -> None:
+        self.name = name
         self._reader, self._writer, self._on_event = reader, writer, on_event
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
         self._gone = threading.Event()
+        self._changed = threading.Condition()
+        self._living: set[int] = set()
+        self._ports: list[int] | None = None
+        self.directory = Path()
+        """Its private folder, on that host."""
         self.engine_info: dict[str, Any] = {}
-        self.client_info: dict[str, Any] = {}
+        """How an engine there reaches the controller."""
+        self.lifeline_url = ""
+        """How a rank there reaches the notebook."""
         self.ended: dict[str, Any] | None = None
         """How the host process ended, once it has."""
 
-    @classmethod
-    def begin(cls, name: str, *, kept_as: Path | None, python: str, on_event: OnEvent) -> LocalHost:
-        """Start a host process; with `kept_as`, the file that says how to attach, it outlives this notebook."""
-        directory = Path(tempfile.mkdtemp(prefix=f"allranks-{name}-"))  # 0700
-        (directory / "profile").mkdir()
-        # Children must not inherit what a test or a notebook server set for itself alone.
-        environment = {key: value for key, value in os.environ.items() if key != "PYTEST_CURRENT_TEST"}
-        with open(directory / "host.log", "wb") as log:
-            process = subprocess.Popen(
-                [python, "-m", "allranks.rank.host"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env=environment,
-                start_new_session=True,  # Ctrl-C in a terminal is for the notebook, not for the ranks' parent
-            )
-        assert process.stdin is not None and process.stdout is not None
-        host = cls(directory, process.stdout, process.stdin, on_event)
-        host._process = process
-        host.engine_info, host.client_info, controller = _controller_settings(directory)
-        host._order(
-            do="prepare",
-            directory=str(directory),
-            keep=kept_as is not None,
-            controller=controller,
-            also_remove=str(kept_as) if kept_as else None,
-        )
-        _write_private(host.connection_file, json.dumps(host.client_info))
-        host._follow()
-        return host
-
-    @classmethod
-    def adopt(cls, directory: Path, engine_info: dict[str, Any], on_event: OnEvent) -> LocalHost:
-        """Take a kept host process over. Raises OSError when it is no more."""
-        connection = socket.socket(socket.AF_UNIX)
-        connection.connect(str(directory / "control"))
-        host = cls(directory, connection.makefile("rb"), connection.makefile("wb"), on_event)
-        host.engine_info = engine_info
-        host.client_info = json.loads(host.connection_file.read_text())
-        host._follow()
-        return host
-
-    def _follow(self) -> None:
-        threading.Thread(target=self._listen, name="allranks-host", daemon=True).start()
+    def follow(self) -> None:
+        """Hear its events, in a thread."""
+        threading.Thread(target=self._listen, name=f"allranks-host-{self.name}", daemon=True).start()
 
     def start(self, ranks: Sequence[Mapping[str, Any]]) -> None:
         """Start one engine for each of these settings (see `rank.config.RankConfig`)."""
@@ -113,6 +80,23 @@ class LocalHost:
     def signal(self, pid: int, number: int) -> None:
         self._order(do="signal", pid=pid, number=number)
 
+    def ports(self, count: int) -> list[int]:
+        """Free TCP ports of that host. Raises CannotStart where it does not answer."""
+        with self._changed:
+            self._ports = None
+            self._order(do="ports", count=count)
+            self._changed.wait_for(lambda: self._ports is not None or self._gone.is_set(), ANSWER_WITHIN)
+            if self._ports is None:
+                raise CannotStart(f"{self.name} did not name free ports in {ANSWER_WITHIN:g} s.")
+            return self._ports
+
+    def wait_gone(self, pids: Iterable[int], within: float) -> set[int]:
+        """Wait until these processes have ended; returns those that have not."""
+        wanted = set(pids)
+        with self._changed:
+            self._changed.wait_for(lambda: not wanted & self._living or self._gone.is_set(), within)
+            return set() if self._gone.is_set() else wanted & self._living
+
     def forget(self, uuids: Sequence[str]) -> None:
         """These engines have ended: ipyparallel's clients must not wait for them."""
         self._order(do="forget", uuids=list(uuids))
@@ -125,14 +109,14 @@ class LocalHost:
             if not gone:
                 self._process.kill()
             self._process.wait(GONE_WITHIN)
-        shutil.rmtree(self.directory, ignore_errors=True)
+
+    @property
+    def alive(self) -> bool:
+        return not self._gone.is_set()
 
     def log(self) -> str:
         """What the host process complained of, if anything."""
-        try:
-            return (self.directory / "host.log").read_text(errors="replace").strip()
-        except OSError:
-            return ""
+        return ""
 
     def _order(self, **order: Any) -> None:
         with self._lock:
@@ -144,13 +128,104 @@ class LocalHost:
 
     def _listen(self) -> None:
         for line in self._reader:
-            event = json.loads(line)
-            if event["event"] == "gone":
+            try:
+                event = json.loads(line)
+                kind = event["event"]
+            except (ValueError, TypeError, KeyError):
+                continue  # what a login shell prints is no event
+            if kind == "gone":
                 break
+            with self._changed:
+                if kind in ("started", "launched"):
+                    self._living.add(event["pid"])
+                elif kind == "ended":
+                    self._living.discard(event["pid"])
+                elif kind == "ports":
+                    self._ports = event["ports"]
+                self._changed.notify_all()
             self._on_event(event)
         self._gone.set()
-        self.ended = {"event": "host gone", "code": self._process.wait() if self._process is not None else 0}
+        with self._changed:
+            self._changed.notify_all()
+        self.ended = self._how_ended()
         self._on_event(self.ended)
+
+    def _how_ended(self) -> dict[str, Any]:
+        return {"event": "host gone", "code": self._process.wait() if self._process is not None else 0}
+
+
+class LocalHost(HostEnd):
+    """The notebook's own machine, where ipyparallel's controller lives too.
+
+    Made by `begin`, or by `adopt` for a host process that another notebook started and kept.
+    """
+
+    def __init__(self, directory: Path, reader: IO[bytes], writer: IO[bytes], on_event: OnEvent) -> None:
+        super().__init__("localhost", reader, writer, on_event)
+        self.directory = directory
+        self.connection_file = directory / "ipcontroller-client.json"
+        self.client_info: dict[str, Any] = {}
+
+    @classmethod
+    def begin(cls, name: str, *, kept_as: Path | None, python: str, on_event: OnEvent, shared: bool) -> LocalHost:
+        """Start a host process; with `kept_as`, the file that says how to attach, it outlives this notebook.
+
+        `shared` says that users of other hosts can reach the controller: then it takes nobody without its key.
+        """
+        directory = Path(tempfile.mkdtemp(prefix=f"allranks-{name}-"))  # 0700
+        (directory / "profile").mkdir()
+        # Children must not inherit what a test or a notebook server set for itself alone.
+        environment = {key: value for key, value in os.environ.items() if key != "PYTEST_CURRENT_TEST"}
+        with open(directory / "host.log", "wb") as log:
+            process = subprocess.Popen(
+                [python, "-m", "allranks.rank.host"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=environment,
+                start_new_session=True,  # Ctrl-C in a terminal is for the notebook, not for the ranks' parent
+            )
+        assert process.stdin is not None and process.stdout is not None
+        host = cls(directory, process.stdout, process.stdin, on_event)
+        host._process = process
+        host.engine_info, host.client_info, controller = _controller_settings(directory, curve=shared)
+        host._order(
+            do="prepare",
+            directory=str(directory),
+            keep=kept_as is not None,
+            controller=controller,
+            also_remove=str(kept_as) if kept_as else None,
+        )
+        _write_private(host.connection_file, json.dumps(host.client_info))
+        host.follow()
+        return host
+
+    @classmethod
+    def adopt(cls, directory: Path, engine_info: dict[str, Any], on_event: OnEvent) -> LocalHost:
+        """Take a kept host process over. Raises OSError when it is no more."""
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(str(directory / "control"))
+        host = cls(directory, connection.makefile("rb"), connection.makefile("wb"), on_event)
+        host.engine_info = engine_info
+        host.client_info = json.loads(host.connection_file.read_text())
+        host.follow()
+        return host
+
+    def ports(self, count: int) -> list[int]:
+        """See `HostEnd.ports`."""
+        return free_ports(count)
+
+    def end(self) -> None:
+        """See `HostEnd.end`."""
+        super().end()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def log(self) -> str:
+        """See `HostEnd.log`."""
+        try:
+            return (self.directory / "host.log").read_text(errors="replace").strip()
+        except OSError:
+            return ""
 
 
 def ended_because(event: Mapping[str, Any]) -> str:
@@ -171,21 +246,23 @@ def ended_because(event: Mapping[str, Any]) -> str:
     return f"{cause} ({crash})" if crash else cause
 
 
-def rank_settings(host: LocalHost, number: int, **shared: Any) -> dict[str, Any]:
+def rank_settings(host: HostEnd, number: int, **shared: Any) -> dict[str, Any]:
     """The RankConfig of one rank, as JSON."""
     return {
         "rank": number,
-        "host": "localhost",
+        "host": host.name,
         "uuid": secrets.token_hex(8),
         "directory": str(host.directory / f"rank-{number}"),
         "engine": host.engine_info,
+        "lifeline_url": host.lifeline_url,
         **shared,
     }
 
 
-def _controller_settings(directory: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """Choose ports and key for a controller on loopback; returns engine info, client info and its settings."""
+def _controller_settings(directory: Path, *, curve: bool) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Choose ports and keys for a controller on loopback; returns engine info, client info and its settings."""
     key = secrets.token_hex(32)
+    keys = [part.decode() for part in zmq.curve_keypair()] if curve else None
     names = [(side, port) for side, ports in CONTROLLER_PORTS.items() for port in ports]
     ports = dict(zip(names, free_ports(len(names), "127.0.0.1", CONTROLLER_RANGE), strict=True))
     engine: dict[str, Any] = {port: ports["engine", port] for port in CONTROLLER_PORTS["engine"]}
@@ -195,7 +272,7 @@ def _controller_settings(directory: Path) -> tuple[dict[str, Any], dict[str, Any
     shared = {
         "ssh": "",
         "key": key,
-        "curve_serverkey": None,
+        "curve_serverkey": keys[0] if keys else None,
         "location": "127.0.0.1",
         "pack": "json",
         "unpack": "json",
@@ -206,7 +283,7 @@ def _controller_settings(directory: Path) -> tuple[dict[str, Any], dict[str, Any
         "client_info": client,
         "key": key,
         "ip": "127.0.0.1",
-        "curve": None,
+        "curve": keys,
         "profile": str(directory / "profile"),
         "heartbeat_ms": HEARTBEAT_MS,
     }

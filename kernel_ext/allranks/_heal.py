@@ -6,11 +6,8 @@ are saved to the cluster's private folder, the processes started again, and the 
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
-from contextlib import suppress
-
-import psutil
+from typing import Any
 
 from allranks_backends._plan import rank_label
 
@@ -102,10 +99,7 @@ def _quiet(ranks: Ranks) -> None:
 def _kill(ranks: Ranks, numbers: Sequence[int]) -> None:
     """End these ranks' processes, whatever they do."""
     monitor = ranks.monitor
-    for number in numbers:
-        if (pid := monitor.ranks[number].pid) is not None and not monitor.ranks[number].dead:
-            with suppress(psutil.NoSuchProcess):
-                psutil.Process(pid).kill()
+    ranks.kill(numbers)
     monitor.wait(lambda: all(monitor.ranks[number].dead for number in numbers), QUIET_WITHIN)
 
 
@@ -113,14 +107,12 @@ def _restart(ranks: Ranks, size: int, backend: str, kept: Sequence[int]) -> list
     """Start all processes again, with the namespaces of `kept` carried over on local disk."""
     monitor = ranks.monitor
     everybody = list(range(len(monitor.ranks)))
-    folder = ranks.host.directory / "carried"
-    folder.mkdir(mode=0o700, exist_ok=True)
+    # On each rank's own host, where it is started again.
+    paths = {number: str(ranks.end_of_rank(number).directory / "carried" / str(number)) for number in kept}
     saves = {
         # The main thread of a rank that is blocked for good saves nothing; another thread can.
-        number: ranks.ask(
-            [number], {"do": "rescue" if monitor.busy([number]) else "save", "path": str(folder / str(number))}
-        ).get(number)
-        for number in kept
+        number: ranks.ask([number], {"do": "rescue" if monitor.busy([number]) else "save", "path": path}).get(number)
+        for number, path in paths.items()
     }
     left = {number: _names_left(answer, number) for number, answer in saves.items()}
     ranks.stop_ranks(everybody)
@@ -128,11 +120,10 @@ def _restart(ranks: Ranks, size: int, backend: str, kept: Sequence[int]) -> list
     ranks.plan_next(ranks.hosts[:size], backend)
     ranks.launch(range(size))
     ranks.form()
-    loads = {number: ranks.ask([number], {"do": "load", "path": str(folder / str(number))}) for number in kept}
+    loads = {number: ranks.ask([number], {"do": "load", "path": path}) for number, path in paths.items()}
     for answers in loads.values():
         for number, answer in answers.items():
             _names_left(answer, number)
-    shutil.rmtree(folder, ignore_errors=True)
     lost: dict[str, list[int]] = {}
     for number in kept:
         lost.setdefault(", ".join(left[number]), []).append(number)
@@ -158,10 +149,16 @@ def _names_left(answer: Answer | None, number: int) -> list[str]:
 
 def _copy(ranks: Ranks, source: int, targets: Sequence[int]) -> str:
     """Give `targets` the variables of `source`."""
-    path = str(ranks.host.directory / "copied")
-    left = _names_left(ranks.ask([source], {"do": "save", "path": path})[source], source)
-    for number, answer in ranks.ask(targets, {"do": "load", "path": path, "keep": True}).items():
+    # Through a file on their host, or, where they do not share one, through the notebook.
+    file: dict[str, Any] = {}
+    if all(ranks.hosts[target] == ranks.hosts[source] for target in targets):
+        file = {"path": str(ranks.end_of_rank(source).directory / "carried" / "copy")}
+    saved = ranks.ask([source], {"do": "save", **file})[source]
+    left = _names_left(saved, source)
+    loads = ranks.ask(targets, {"do": "load", **file, "keep": bool(file)}, saved.result()[1])
+    for number, answer in loads.items():
         _names_left(answer, number)
-    (ranks.host.directory / "copied").unlink(missing_ok=True)
+    if file:
+        ranks.ask([source], {"do": "drop", **file})
     except_for = f" except {', '.join(left)}, which cannot travel" if left else ""
     return f"{rank_label(list(targets))} got the variables of rank {source}{except_for}"

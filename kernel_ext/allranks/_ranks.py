@@ -8,7 +8,8 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,11 @@ from allranks_backends._plan import Host, Placement, WorldPlan, rank_label
 from allranks_backends.mpi import find_mpirun
 
 from . import _world
-from ._engines import LocalHost, ended_because, rank_settings
+from ._engines import HostEnd, LocalHost, ended_because, rank_settings
 from ._kept import Kept, kept_file
 from ._lifeline import Lifeline
 from ._monitor import Monitor, Rank
+from ._remote import RemoteHost, reach
 from .errors import CannotStart
 
 START_WITHIN = 60.0
@@ -31,6 +33,8 @@ TAKE_OVER_WITHIN = 10.0
 """Seconds the ranks of a kept cluster get to find the new notebook; they try once a second."""
 END_WITHIN = 6.0
 """Seconds the processes of the world before get to end in a restart."""
+
+LOOPBACK = ("127.0.0.1",)
 
 Answer = Future[tuple[dict[str, Any], list[Any]]]
 
@@ -41,11 +45,17 @@ class Settings:
 
     name: str
     python: str
+    python_here: str
+    """The same on the notebook's own machine, where it is not meant for other hosts only."""
     cwd: str
+    cwd_named: bool
+    """Whether the user named it; where it is only the notebook's, another host may lack it."""
     env: Mapping[str, str]
     mpi_args: Sequence[str] = ()
     connections: int = 1
     keep: bool = False
+    shared: bool = False
+    """Whether some ranks run on other hosts."""
     token: str = field(default_factory=lambda: secrets.token_hex(32))
 
 
@@ -73,16 +83,20 @@ class Ranks:
             url=kept.url if kept is not None else "tcp://127.0.0.1:*",
             keys=kept.keys if kept is not None else None,
         )
+        self._remote: dict[str, RemoteHost] = {}
+        """The other hosts, by name."""
         if kept is not None:
             self.host = LocalHost.adopt(Path(kept.directory), kept.engine_info, self._on_host_event)
         else:
             self.host = LocalHost.begin(
                 settings.name,
                 kept_as=kept_file(settings.name) if settings.keep else None,
-                python=settings.python,
+                python=settings.python_here,
                 on_event=self._on_host_event,
+                shared=settings.shared,
             )
-        self._at_exit = weakref.finalize(self, _end, self.lifeline, None if settings.keep else self.host)
+        self.host.lifeline_url = self.lifeline.url
+        self._at_exit = weakref.finalize(self, _end, self.lifeline, None if settings.keep else self.host, self._remote)
         self.lifeline.connect_engines(self.host.client_info)
 
     def _know(self, kept: Kept) -> None:
@@ -126,6 +140,7 @@ class Ranks:
 
     def start(self, hosts: Sequence[Host], backend: str) -> None:
         """Start one rank for each of `hosts` and form the world. Raises CannotStart."""
+        self.hosts = list(hosts)
         self.plan_next(hosts, backend)
         self.launch(range(len(hosts)))
         self.form()
@@ -133,9 +148,12 @@ class Ranks:
     def plan_next(self, hosts: Sequence[Host], backend: str) -> WorldPlan:
         """The next epoch's plan, over one rank for each of `hosts`. Raises CannotStart."""
         runtime, connections = get_backend(backend), self.settings.connections
+        hosts = self._reach(hosts)
         epoch = self.plan.epoch + 1 if self.plan is not None else 1
         try:
-            plan = runtime.plan(_world.place(hosts, runtime, connections), epoch=epoch, connections=connections)
+            plan = runtime.plan(
+                _world.place(hosts, runtime, connections, self._ports), epoch=epoch, connections=connections
+            )
         except BackendError as error:
             raise CannotStart(str(error)) from None
         if self.plan is None or (self.plan.backend, self.plan.size) != (plan.backend, plan.size):
@@ -143,6 +161,40 @@ class Ranks:
         self.plan, self.hosts = plan, list(hosts)
         self.monitor.backend = plan.backend
         return plan
+
+    def _reach(self, hosts: Sequence[Host]) -> list[Host]:
+        """Log in to the other hosts, where that is not done; returns all, with addresses for each other."""
+        wanted = {host.name: host for host in hosts if not host.local}
+        for name in [name for name, end in self._remote.items() if not end.alive]:
+            self._remote.pop(name).end()
+        ends = reach(
+            [host for name, host in wanted.items() if name not in self._remote],
+            python=self.settings.python,
+            engine_info=self.host.engine_info,
+            lifeline_url=self.host.lifeline_url,
+            on_event=lambda name: lambda event: self._on_host_event(event, name),
+        )
+        self._remote.update({end.name: end for end in ends})
+        here = next((end.sees_notebook_at for end in self._remote.values() if end.sees_notebook_at), None)
+        known: dict[Host, Host] = {}
+        for host in hosts:
+            if not host.local:
+                known[host] = self._remote[host.name].host
+            elif here and wanted and host.addresses == LOOPBACK:
+                known[host] = replace(host, addresses=(here,))
+        return [known.get(host, host) for host in hosts]
+
+    def end_of(self, host: Host) -> HostEnd:
+        """The notebook's end of that host's process."""
+        return self.host if host.local else self._remote[host.name]
+
+    def end_of_rank(self, number: int) -> HostEnd:
+        """The notebook's end of the host process where the rank lives."""
+        name = self.monitor.ranks[number].host
+        return self._remote.get(name, self.host)
+
+    def _ports(self, host: Host, count: int) -> list[int]:
+        return self.end_of(host).ports(count)
 
     def launch(self, numbers: Sequence[int]) -> None:
         """Start new processes for these ranks of the plan, in place of any they had."""
@@ -157,21 +209,25 @@ class Ranks:
         if backend.launcher == "mpirun":
             self._launch_mpi(backend, settings)
         else:
-            self.host.start(settings)
+            by_host: dict[str, list[dict[str, Any]]] = {}
+            for each in settings:
+                by_host.setdefault(each["host"], []).append(each)
+            for members in by_host.values():
+                self.end_of_rank(members[0]["rank"]).start(members)
 
     def _rank_settings(self, number: int) -> dict[str, Any]:
         assert self.plan is not None
-        shared = self.settings
+        shared, host = self.settings, self.plan.placements[number].host
         return rank_settings(
-            self.host,
+            self.end_of(host),
             number,
             token=shared.token,
-            lifeline_url=self.lifeline.url,
             lifeline_key=self.lifeline.keys[0],
             backend=self.plan.backend,
             cwd=shared.cwd,
             env=dict(shared.env),
             keep=shared.keep,
+            cwd_may_lack=not host.local and not shared.cwd_named,
         )
 
     def _launch_mpi(self, backend: Any, settings: Sequence[Mapping[str, Any]]) -> None:
@@ -205,25 +261,44 @@ class Ranks:
     def stop_ranks(self, numbers: Sequence[int]) -> None:
         """End these ranks' processes and wait until they are gone; the monitor forgets their deaths."""
         assert self.plan is not None
-        pids = [pid for number in numbers if (pid := self.monitor.ranks[number].pid) is not None]
+        ended = {number: self.monitor.ranks[number].pid or 0 for number in numbers}
+        pids = [pid for pid in ended.values() if pid]
         for number in numbers:
             self.monitor.ranks[number].pid = None  # what is told of this process from now on is no news
         if self.backend.launcher == "mpirun":
             launcher, self._launcher = self._launcher, None
             self.host.signal(launcher or 0, _SIGTERM)
-        for pid in pids if self.backend.launcher != "mpirun" else ():
-            self.host.signal(pid, _SIGTERM)
-        processes = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
-        _, alive = psutil.wait_procs(processes, END_WITHIN)
-        for process in alive:  # one that is stopped or deep in C does not hear SIGTERM
-            process.kill()
+            processes = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
+            for process in psutil.wait_procs(processes, END_WITHIN)[1]:
+                process.kill()
+            return self.host.forget([self.monitor.ranks[number].uuid for number in numbers])
+        for number in numbers:
+            self.end_of_rank(number).signal(ended[number], _SIGTERM)
+        for end in {id(end): end for end in map(self.end_of_rank, numbers)}.values():
+            members = [ended[number] for number in numbers if self.end_of_rank(number) is end]
+            left = end.wait_gone(members, END_WITHIN)
+            for pid in left:  # one that is stopped or deep in C does not hear SIGTERM
+                end.signal(pid, _SIGKILL)
+            end.wait_gone(left, END_WITHIN)
         self.host.forget([self.monitor.ranks[number].uuid for number in numbers])
+
+    def kill(self, numbers: Sequence[int]) -> None:
+        """End these ranks' processes at once, whatever they do."""
+        for number in numbers:
+            rank = self.monitor.ranks[number]
+            if rank.pid is None or rank.dead:
+                continue
+            if self.backend.launcher == "mpirun":
+                with suppress(psutil.NoSuchProcess):
+                    psutil.Process(rank.pid).kill()
+            else:
+                self.end_of_rank(number).signal(rank.pid, _SIGKILL)
 
     def end(self) -> None:
         """End every process and remove every file."""
         self.monitor.state = "down"
         self._at_exit.detach()
-        _end(self.lifeline, self.host)
+        _end(self.lifeline, self.host, self._remote)
 
     @property
     def backend(self) -> Backend:
@@ -265,23 +340,29 @@ class Ranks:
 
     # News from the processes.
 
-    def _on_host_event(self, event: Mapping[str, Any]) -> None:
+    def _on_host_event(self, event: Mapping[str, Any], name: str | None = None) -> None:
+        """News from the notebook's own host process, or from the host of that name."""
         if event["event"] == "started":
             self.monitor.ranks[event["rank"]].pid = event["pid"]
         elif event["event"] == "launched":
             self._launcher = event["pid"]
         elif event["event"] == "ended":
-            self._on_ended(event)
+            self._on_ended(event, name)
+        elif event["event"] == "host gone" and name is not None:
+            for rank in self.monitor.alive():
+                if rank.host == name:
+                    self._rank_died(rank.rank, f"lost with its host {name}: {event['because']}")
         elif event["event"] == "host gone":
             how = f"ended with the host process ({self.settings.python}), which {ended_because(event)}"
             for rank in self.monitor.alive():
                 self.monitor.died(rank.rank, how)
 
-    def _on_ended(self, event: Mapping[str, Any]) -> None:
+    def _on_ended(self, event: Mapping[str, Any], name: str | None) -> None:
         kind, _, number = event["name"].partition(" ")
         if kind == "rank":
             # A process that was replaced meanwhile is nobody's rank any more.
-            if int(number) < len(self.monitor.ranks) and self.monitor.ranks[int(number)].pid == event["pid"]:
+            rank = self.monitor.ranks[int(number)] if int(number) < len(self.monitor.ranks) else None
+            if rank is not None and rank.pid == event["pid"] and rank.host == (name or self.host.name):
                 self._rank_died(int(number), ended_because(event))
         elif kind == "launcher" and event["pid"] == self._launcher:
             said = "\n".join(line for line in event.get("log", "").splitlines() if line.strip("-"))
@@ -320,10 +401,16 @@ class Ranks:
             self._rank_died(rank.rank, "its process ended (mpirun does not say how)")
 
 
-_SIGTERM = 15
+_SIGTERM, _SIGKILL = 15, 9
 
 
-def _end(lifeline: Lifeline, host: LocalHost | None) -> None:
+def _end(lifeline: Lifeline, host: LocalHost | None, remote: Mapping[str, RemoteHost]) -> None:
     lifeline.close()
-    if host is not None:
-        host.end()
+    ends = [*remote.values(), *([host] if host is not None else [])]
+    threads = [threading.Thread(target=end.end) for end in ends[1:]]
+    for thread in threads:
+        thread.start()
+    for end in ends[:1]:
+        end.end()
+    for thread in threads:
+        thread.join()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from itertools import islice
@@ -14,7 +14,6 @@ from allranks_backends._protocol import WORLD_VARIABLES, Backend
 from ._lifeline import Lifeline
 from ._monitor import Monitor, Rank
 from .errors import CannotStart
-from .rank.world import free_ports
 
 FORM_WITHIN = 30.0
 """Seconds a rank waits for its neighbours."""
@@ -26,16 +25,22 @@ INIT_NAME = {"jaccl-ring": "jaccl"}
 """What ``mx.distributed.init`` calls a backend, where that differs."""
 
 
-def place(hosts: Sequence[Host], backend: Backend, connections: int) -> tuple[Placement, ...]:
-    """One rank on each of `hosts` (named once for every rank), with free ports for one epoch."""
+def place(
+    hosts: Sequence[Host], backend: Backend, connections: int, free_ports: Callable[[Host, int], list[int]]
+) -> tuple[Placement, ...]:
+    """One rank on each of `hosts` (named once for every rank), with free ports of that host for one epoch."""
     placements = []
     seen: dict[Host, int] = {}
     counts = [backend.ports(connections, len(host.addresses)) for host in hosts]
-    ports = iter(free_ports(sum(counts)))  # drawn together, so that no two ranks get the same
+    wanted: dict[Host, int] = {}
+    for host, count in zip(hosts, counts, strict=True):
+        wanted[host] = wanted.get(host, 0) + count
+    # Drawn together, so that no two ranks of a host get the same.
+    ports = {host: iter(free_ports(host, count) if count else []) for host, count in wanted.items()}
     for rank, host in enumerate(hosts):
         local_rank = seen.get(host, 0)
         seen[host] = local_rank + 1
-        placements.append(Placement(rank, host, local_rank, tuple(islice(ports, counts[rank]))))
+        placements.append(Placement(rank, host, local_rank, tuple(islice(ports[host], counts[rank]))))
     return tuple(placements)
 
 

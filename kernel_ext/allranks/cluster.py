@@ -74,10 +74,14 @@ class Cluster:
         self.check, self.ordered = known_check(check), ordered
         self.chosen_because = ""
         self._hosts, named, told = hosts_of(n, hosts, hostfile, ranks_per_host)
+        here = any(host.local for host in self._hosts)
         self._settings = Settings(
             name=name,
             python=python or sys.executable,
+            python_here=(here and python) or sys.executable,
             cwd=str(cwd or Path.cwd()),
+            cwd_named=cwd is not None,
+            shared=any(not host.local for host in self._hosts),
             env={**told, **(env or {})},
             mpi_args=tuple(mpi_args),
             connections=connections,
@@ -88,10 +92,12 @@ class Cluster:
             known_backend(self._backend_name)
         if connections < 1:
             raise UsageError(f"--connections {connections}: a ring link needs at least 1.")
-        if not Path(self._settings.cwd).is_dir():
+        if keep and self._settings.shared:
+            raise UsageError("--keep works for ranks on this machine only: those on other hosts end with the notebook.")
+        if here and not Path(self._settings.cwd).is_dir():
             raise UsageError(f"--cwd {self._settings.cwd}: there is no such folder.")
-        if shutil.which(self._settings.python) is None:
-            raise UsageError(f"--python {self._settings.python}: there is no such program.")
+        if shutil.which(self._settings.python_here) is None:
+            raise UsageError(f"--python {self._settings.python_here}: there is no such program.")
         if not re.fullmatch(r"[\w.-]+", name):
             raise UsageError(f"--name {name}: letters, digits, points, dashes and underscores make a name.")
         self._ranks: Ranks | None = None
@@ -287,7 +293,7 @@ class Cluster:
     ) -> BenchResult:
         """Measure these collectives with float32 arrays of `smallest` to `largest` bytes, in powers of two.
 
-        Each call is evaluated by itself, and its values are checked. A size takes about `seconds`, and at least five
+        Each call is evaluated by itself, and its values are checked. A size takes about `seconds`, and at least eight
         calls. ``send`` measures every link by itself. With `compare` (backends) or `connections` (of a ring link) the
         ranks are rewired to each choice, and back at the end; they keep their variables as with `rewire`. `progress` is
         called with a line of text before each step. algbw and busbw are defined as in nccl-tests: see

@@ -26,6 +26,8 @@ class RankConfig:
     """Connection info of the ipyparallel controller (the content of ``ipcontroller-engine.json``)."""
     backend: str
     cwd: str | None = None
+    cwd_may_lack: bool = False
+    """Whether to stay in the home folder where there is no `cwd`."""
     env: Mapping[str, str] = field(default_factory=dict)
     keep: bool = False
     """Whether the rank outlives the notebook."""

@@ -99,7 +99,7 @@ def _enter(config: RankConfig) -> None:
     os.environ.pop("PYTEST_CURRENT_TEST", None)
     # The notebook's choice of drawing backend names a front end this process does not have.
     os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"
-    if config.cwd:
+    if config.cwd and not (config.cwd_may_lack and not os.path.isdir(config.cwd)):
         os.chdir(config.cwd)
     if config.backend == "mpi":
         # mlx calls MPI_Init itself and fails if mpi4py has done so before; so mpi4py must leave it alone.

@@ -20,6 +20,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 from pathlib import Path
@@ -30,6 +31,8 @@ from .config import RankConfig
 FORK = sys.platform == "linux"
 """macOS libraries do not survive a fork without exec."""
 EXIT = os._exit  # a rank wraps os._exit for its user's calls; this one is ours
+COMPARED = ("allranks", "ipyparallel", "ipykernel", "mlx")
+"""Packages whose versions must be the notebook's."""
 LAST_WORDS = 6000
 """Characters of a crash report passed on."""
 END_AFTER = 2.0
@@ -49,6 +52,9 @@ class HostProcess:
         self._input, self._protocol = 0, os.dup(1)
         self._listener: socket.socket | None = None
         self._also_remove: Path | None = None
+        self._patience: float | None = None
+        """Seconds without a word after which the notebook, or the network to it, counts as gone."""
+        self._heard = time.monotonic()
         os.dup2(2, 1)  # a stray print must not break the protocol
 
     def run(self) -> None:
@@ -60,12 +66,14 @@ class HostProcess:
         while True:
             listener = self._listener.fileno() if self._listener is not None else -1
             watched = [each for each in (self._input, self._wake_read, listener) if each >= 0]
-            ready, _, _ = select.select(watched, [], [])
+            ready, _, _ = select.select(watched, [], [], self._patience and self._patience / 4)
+            if self._patience is not None and time.monotonic() - self._heard > self._patience:
+                self._end()
             if self._wake_read in ready:
                 os.read(self._wake_read, 4096)
                 self._reap()
             if self._input in ready:
-                data = _read(self._input)
+                data, self._heard = _read(self._input), time.monotonic()
                 if not data:
                     self._notebook_gone()
                 *lines, rest = (rest + data).split(b"\n")
@@ -107,10 +115,22 @@ class HostProcess:
             self._say(event="trouble", text=traceback.format_exc())
 
     def _do_prepare(
-        self, directory: str, keep: bool, controller: dict[str, Any] | None, also_remove: str | None = None
+        self,
+        directory: str | None = None,
+        keep: bool = False,
+        controller: dict[str, Any] | None = None,
+        also_remove: str | None = None,
+        patience: float | None = None,
     ) -> None:
-        """First order: start the controller if it is to live here, and import what the ranks need meanwhile."""
-        self._directory, self._keep = Path(directory), keep
+        """First order: start the controller if it is to live here, and import what the ranks need meanwhile.
+
+        Without a `directory`, one is made, and this host is described to a notebook that is elsewhere.
+        """
+        self._keep, self._patience = keep, patience
+        self._directory = Path(directory or tempfile.mkdtemp(prefix="allranks-"))
+        if directory is None:
+            (self._directory / "profile").mkdir()  # the engines' own
+            self._say(event="prepared", directory=str(self._directory), **_described())
         if keep:
             self._also_remove = Path(also_remove) if also_remove else None
             # In a folder only this user can enter.
@@ -163,6 +183,14 @@ class HostProcess:
             assert self._controller.stdin is not None
             self._controller.stdin.write("".join(f"{uuid}\n" for uuid in uuids).encode())
             self._controller.stdin.flush()
+
+    def _do_alive(self) -> None:
+        """The notebook is there."""
+
+    def _do_ports(self, count: int) -> None:
+        from .ports import free_ports
+
+        self._say(event="ports", ports=free_ports(count))
 
     def _do_end(self) -> None:
         self._end()
@@ -275,6 +303,19 @@ class HostProcess:
         if os.getpgrp() == os.getpid():
             os.killpg(0, signal.SIGKILL)  # what cells have started, as a kernel does that shuts down
         EXIT(0)
+
+
+def _described() -> dict[str, Any]:
+    """What a notebook elsewhere wants to know before it starts ranks here."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    versions = {"python": ".".join(map(str, sys.version_info[:3]))}
+    for package in COMPARED:
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            versions[package] = ""
+    return {"versions": versions, "ssh": os.environ.get("SSH_CONNECTION", ""), "cores": os.cpu_count() or 1}
 
 
 def _read(descriptor: int) -> bytes:

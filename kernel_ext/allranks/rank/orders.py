@@ -21,7 +21,19 @@ Answer = tuple[Header, list[Any]]
 IN_MAIN = frozenset({"form", "push", "pull", "save", "load", "replay", "settle"})
 IN_THREAD = frozenset({"rescue"})
 """Those that may take long while the main thread is blocked."""
-AT_ONCE = ("interrupt", "free", "records", "open", "pending", "refuse", "complete", "inspect", "acknowledge", "exit")
+AT_ONCE = (
+    "drop",
+    "interrupt",
+    "free",
+    "records",
+    "open",
+    "pending",
+    "refuse",
+    "complete",
+    "inspect",
+    "acknowledge",
+    "exit",
+)
 KNOWN = IN_MAIN | IN_THREAD | frozenset(AT_ONCE)
 
 
@@ -50,7 +62,16 @@ class Orders:
     def save(self, header: Header, _: Sequence[Any]) -> Answer:
         """Write the user's variables to a file of the cluster's, for a process that takes over."""
         variables = carry.user_variables(self._agent.user_ns, self._agent.shell.user_ns_hidden)
-        return {"left": carry.save(Path(header["path"]), variables)}, []
+        path = Path(header.get("path") or Path(self._agent.config.directory, "carried"))
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        left = carry.save(path, variables)
+        if "path" in header:
+            return {"left": left}, []
+        # For a rank on another host: as bytes.
+        try:
+            return {"left": left}, [path.read_bytes()]
+        finally:
+            path.unlink()
 
     def rescue(self, header: Header, _: Sequence[Any]) -> Answer:
         """`save`, while the main thread is blocked for good.
@@ -61,15 +82,25 @@ class Orders:
         before = self._agent.cell.bound_before
         old = {name: value for name, value in variables.items() if before.get(name) == id(value)}
         left = [name for name in variables if name not in old]
-        return {"left": left + carry.rescue(Path(header["path"]), old)}, []
-
-    def load(self, header: Header, _: Sequence[Any]) -> Answer:
-        """Take over the variables in a file that `save` wrote."""
         path = Path(header["path"])
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        return {"left": left + carry.rescue(path, old)}, []
+
+    def load(self, header: Header, buffers: Sequence[Any]) -> Answer:
+        """Take over the variables in a file that `save` wrote, or in its bytes."""
+        path = Path(header.get("path") or Path(self._agent.config.directory, "carried"))
+        if buffers:
+            path.touch(mode=0o600)
+            path.write_bytes(buffers[0])
         self._agent.user_ns.update(carry.load(path))
         self._agent.world.set_names()
         if not header.get("keep"):
             path.unlink()
+        return {}, []
+
+    def drop(self, header: Header, _: Sequence[Any]) -> Answer:
+        """Remove a file that `save` wrote."""
+        Path(header["path"]).unlink(missing_ok=True)
         return {}, []
 
     def interrupt(self, header: Header, _: Sequence[Any]) -> Answer:

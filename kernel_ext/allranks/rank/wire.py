@@ -159,10 +159,13 @@ def _interface(descriptor: int) -> tuple[str | None, float | None]:
     each = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, fileno=descriptor)
     try:
         address: Any = each.getsockname()[0]
+        within = each.getpeername()[0] == address
     except OSError:
         return None, None
     finally:
         each.detach()
+    if within:  # the same host: the kernel sends it through loopback, whatever interface has the address
+        address = "127.0.0.1"
     name = next((name for name, has in psutil.net_if_addrs().items() if address in (one.address for one in has)), None)
     if name is None:
         return None, None

@@ -15,7 +15,6 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from itertools import chain
 from pathlib import Path
-from random import SystemRandom
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -305,21 +304,3 @@ def _in_turn() -> Iterator[None]:
             with suppress(OSError):
                 os.sched_setscheduler(thread, os.SCHED_OTHER, os.sched_param(0))
                 os.sched_setaffinity(thread, processors)
-
-
-def free_ports(count: int, address: str = "", among: range = range(20_000, 32_000)) -> list[int]:
-    """`count` random TCP ports nobody listens on, by default below the range outgoing connections take theirs from.
-
-    Random, since the ring has no handshake: a stale process on a reused port would be taken for a neighbour.
-    """
-    random, found = SystemRandom(), list[int]()
-    while len(found) < count:
-        port = random.choice(among)
-        with socket.socket() as probe:
-            try:
-                probe.bind((address, port))
-            except OSError:
-                continue
-        if port not in found:
-            found.append(port)
-    return found

@@ -1,0 +1,256 @@
+"""Hosts over ssh: one login each, which carries the host process's orders and, in tunnels, the ranks' way back.
+
+Controller and lifeline listen on the notebook's loopback only, and at the other end of the tunnel on the host's
+loopback, where CurveZMQ keeps other users out. So nobody is asked for an address, and no firewall or NAT between the
+notebook and a host matters. The ranks' own traffic goes straight from host to host.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from allranks_backends._plan import Host
+
+from ._engines import HostEnd, OnEvent
+from .errors import CannotStart
+from .rank.host import COMPARED
+
+CONNECT_WITHIN = 8
+"""Seconds ssh gets to connect and log in."""
+READY_WITHIN = 10.0
+"""Seconds a host gets until its host process answers."""
+ALIVE_EVERY = 4.0
+PATIENCE = 16.0
+"""Seconds without a word from the notebook after which a host ends its ranks."""
+SSH_OPTIONS = (
+    *("-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_WITHIN}", "-o", "ExitOnForwardFailure=yes"),
+    # A network that is gone is noticed after 20 s; a shorter interruption costs nothing.
+    *("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3", "-o", "ControlPath=none"),
+)
+_ALLOCATED = re.compile(r"Allocated port (\d+) for remote forward to 127\.0\.0\.1:(\d+)")
+_NOISE = ("Warning: Permanently added", "Allocated port")
+
+_NOT_INSTALLED = "allranks is not installed for {python} there. There: {python} -m pip install allranks"
+_CAUSES = (
+    ("Permission denied", "it refused the key. Put it there with: ssh-copy-id {name}"),
+    ("REMOTE HOST IDENTIFICATION HAS CHANGED", "its host key has changed. If that is right: ssh-keygen -R {host}"),
+    ("Host key verification failed", "its host key is not known here. Look at it once with: ssh {name}"),
+    ("Could not resolve hostname", "there is no host of that name. ~/.ssh/config or DNS must know it"),
+    ("Connection refused", "nothing listens for ssh there. Is Remote Login (macOS) or sshd (Linux) on?"),
+    ("No route to host", "there is no way to it. Is it on, and on this network?"),
+    ("timed out", "it does not answer. Is it on, and on this network?"),
+    ("remote port forwarding failed", "its sshd forwards no ports: set AllowTcpForwarding yes in its sshd_config"),
+    ("administratively prohibited", "its sshd forwards no ports: set AllowTcpForwarding yes in its sshd_config"),
+    (
+        "No module named 'allranks'",
+        _NOT_INSTALLED,
+    ),
+    ("No module named allranks", _NOT_INSTALLED),
+    ("No module named", "a package is missing for {python} there ({said}). There: {python} -m pip install allranks"),
+    ("No such file or directory", "there is no {python} there. Name the Python that has allranks with --python"),
+    ("not found", "there is no {python} there. Name the Python that has allranks with --python"),
+    ("No space left on device", "its disk is full"),
+)
+
+
+class RemoteHost(HostEnd):
+    """A host process at the other end of an ssh connection."""
+
+    def __init__(
+        self, host: Host, process: subprocess.Popen[bytes], python: str, ports: Sequence[int], on_event: OnEvent
+    ) -> None:
+        assert process.stdin is not None and process.stdout is not None
+        super().__init__(host.name, process.stdout, process.stdin, on_event)
+        self.host, self._python = host, python
+        self._process = process
+        self._wanted = ports
+        self._tunnels: dict[int, int] = {}
+        """Port here to port there."""
+        self._said: list[str] = []
+        self._ended_orderly = False
+        self.prepared: dict[str, Any] | None = None
+        """What the host says of itself."""
+
+    @classmethod
+    def begin(
+        cls, host: Host, *, python: str, engine_info: Mapping[str, Any], lifeline_url: str, on_event: OnEvent
+    ) -> RemoteHost:
+        """Log in and start a host process; does not wait for it (see `ready`)."""
+        ports = sorted({*_engine_ports(engine_info), _port(lifeline_url)})
+        tunnels = [word for port in ports for word in ("-R", f"127.0.0.1:0:127.0.0.1:{port}")]
+        command = f"exec {shlex.quote(python)} -m allranks.rank.host"
+        process = subprocess.Popen(
+            ["ssh", *SSH_OPTIONS, *tunnels, *destination(host.name), command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C in a terminal is for the notebook
+        )
+
+        def heard(event: dict[str, Any]) -> None:
+            if event["event"] == "prepared":
+                with end._changed:
+                    end.prepared = event
+                    end._changed.notify_all()
+            else:
+                on_event(event)
+
+        end = cls(host, process, python, ports, heard)
+        threading.Thread(target=end._read_complaints, name=f"allranks-ssh-{host.name}", daemon=True).start()
+        end._order(do="prepare", patience=PATIENCE)
+        end.follow()
+        end.engine_info, end.lifeline_url = dict(engine_info), lifeline_url
+        return end
+
+    def ready(self, deadline: float) -> Host:
+        """Wait until it can start ranks; returns the host with the address others reach it at. Raises CannotStart."""
+        with self._changed:
+            self._changed.wait_for(self._settled, max(0.0, deadline - time.monotonic()))
+        if self.prepared is None or len(self._tunnels) < len(self._wanted):
+            raise CannotStart(f"{self.name}: {self._why_not()}.")
+        if differs := _differing(self.prepared["versions"]):
+            raise CannotStart(f"{self.name} differs from this notebook:\n{_listing(differs, self._python)}")
+        from pathlib import Path
+
+        self.directory = Path(self.prepared["directory"])
+        self.engine_info = _through(self.engine_info, self._tunnels)
+        self.lifeline_url = f"tcp://127.0.0.1:{self._tunnels[_port(self.lifeline_url)]}"
+        threading.Thread(target=self._keep_alive, name=f"allranks-alive-{self.name}", daemon=True).start()
+        seen = str(self.prepared["ssh"]).split()
+        return self.host if self.host.addresses or len(seen) < 4 else replace(self.host, addresses=(seen[2],))
+
+    @property
+    def sees_notebook_at(self) -> str | None:
+        """The notebook's address as this host sees it."""
+        seen = str(self.prepared["ssh"]).split() if self.prepared else []
+        return seen[0] if len(seen) == 4 else None
+
+    def end(self) -> None:
+        """See `HostEnd.end`."""
+        self._ended_orderly = True
+        super().end()
+
+    def _settled(self) -> bool:
+        return self._gone.is_set() or (self.prepared is not None and len(self._tunnels) >= len(self._wanted))
+
+    def _keep_alive(self) -> None:
+        while not self._gone.wait(ALIVE_EVERY):
+            self._order(do="alive")
+
+    def _read_complaints(self) -> None:
+        assert self._process is not None and self._process.stderr is not None
+        for raw in self._process.stderr:
+            line = raw.decode(errors="replace").strip()
+            if found := _ALLOCATED.search(line):
+                with self._changed:
+                    self._tunnels[int(found[2])] = int(found[1])
+                    self._changed.notify_all()
+            elif line and not line.startswith(_NOISE):
+                self._said = [*self._said[-30:], line]
+
+    def _why_not(self) -> str:
+        """What went wrong, and what to do, from what ssh and the host said."""
+        time.sleep(0.05)  # the last complaint may still be on its way
+        text = "\n".join(self._said)
+        for sign, meaning in _CAUSES:
+            if sign in text:
+                last = next((line for line in reversed(self._said) if sign in line), "")
+                host = destination(self.name)[-1].rpartition("@")[2]
+                return meaning.format(name=self.name, host=host, python=self._python, said=last.partition(": ")[2])
+        if self._said:
+            return self._said[-1].rstrip(".")
+        if self.alive:
+            return f"it accepted the connection and did not answer within {READY_WITHIN:g} s"
+        return "the connection ended without a word"
+
+    def _how_ended(self) -> dict[str, Any]:
+        said = "" if self._ended_orderly else self._why_not()
+        return {"event": "host gone", "host": self.name, "because": said, **super()._how_ended()}
+
+
+def reach(
+    hosts: Sequence[Host], *, python: str, engine_info: Mapping[str, Any], lifeline_url: str, on_event: Any
+) -> list[RemoteHost]:
+    """Log in to all `hosts` at once; returns when each can start ranks. Raises CannotStart, naming each that cannot."""
+    if not hosts:
+        return []
+    try:
+        ends = [
+            RemoteHost.begin(
+                host, python=python, engine_info=engine_info, lifeline_url=lifeline_url, on_event=on_event(host.name)
+            )
+            for host in hosts
+        ]
+    except FileNotFoundError:
+        raise CannotStart("there is no ssh on this machine, which ranks on other hosts need.") from None
+    deadline = time.monotonic() + READY_WITHIN
+    failures = []
+    for end in ends:
+        try:
+            end.host = end.ready(deadline)
+        except CannotStart as error:
+            failures.append(str(error))
+    if failures:
+        for end in ends:
+            end.end()
+        raise CannotStart("\n".join(failures))
+    return ends
+
+
+def destination(name: str) -> list[str]:
+    """ssh's words for ``user@host:port``."""
+    found = re.fullmatch(r"(.+):(\d+)", name)
+    return ["-p", found[2], found[1]] if found and ":" not in found[1] else [name]
+
+
+def _engine_ports(info: Mapping[str, Any]) -> list[int]:
+    return [*(port for port in info.values() if isinstance(port, int)), *info["broadcast"]]
+
+
+def _through(info: Mapping[str, Any], tunnels: Mapping[int, int]) -> dict[str, Any]:
+    """Connection info for an engine at the other end of the tunnels."""
+    mapped = {key: tunnels[value] if isinstance(value, int) else value for key, value in info.items()}
+    return mapped | {"broadcast": [tunnels[port] for port in info["broadcast"]]}
+
+
+def _port(url: str) -> int:
+    return int(url.rpartition(":")[2])
+
+
+def _differing(theirs: Mapping[str, str]) -> list[tuple[str, str, str]]:
+    """What must be equal and is not: name, here, there."""
+    here = {"python": ".".join(map(str, sys.version_info[:3]))}
+    for package in COMPARED:
+        try:
+            here[package] = version(package)
+        except PackageNotFoundError:
+            here[package] = ""
+    differs = []
+    for name, mine in here.items():
+        other = theirs.get(name, "")
+        same = mine.split(".")[:2] == other.split(".")[:2] if name == "python" else mine == other
+        if not same:
+            differs.append((name, mine or "(from source)", other or "missing"))
+    return differs
+
+
+def _listing(differs: Sequence[tuple[str, str, str]], python: str) -> str:
+    rows = [("", "here", "there", ""), *((*row, _mend(row, python)) for row in differs)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+
+
+def _mend(row: tuple[str, str, str], python: str) -> str:
+    name, mine, _ = row
+    if name == "python":
+        return f"name a Python {'.'.join(mine.split('.')[:2])} there with --python"
+    return f"there: {python} -m pip install {name}=={mine}"

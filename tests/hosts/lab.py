@@ -1,0 +1,163 @@
+"""Hosts of our own: network namespaces on one bridge, each with its sshd, address and link, and an ssh that knows them.
+
+They share this machine's files and processes; what differs is the network, which is what ranks on several hosts stand
+on. Made by root on Linux, and taken down whatever happens.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+SSHD = "/usr/sbin/sshd"
+
+
+class Hosts:
+    """`names` can be given to ``--hosts`` by whoever has `path` at the head of PATH."""
+
+    def __init__(self, count: int, folder: Path, tag: str) -> None:
+        self.names = [f"host{number}" for number in range(1, count + 1)]
+        self.folder, self._tag = folder, tag
+        self._net = 20 + sum(tag.encode()) % 200
+        self._sshds: dict[str, subprocess.Popen[bytes]] = {}
+        self.path = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
+
+    def address(self, name: str) -> str:
+        return f"10.77.{self._net}.{10 + self.names.index(name) + 1}"
+
+    @property
+    def gateway(self) -> str:
+        """This machine's own address on the bridge."""
+        return f"10.77.{self._net}.1"
+
+    def space(self, name: str) -> str:
+        return f"{self._tag}-{name}"
+
+    def inside(self, name: str, *command: str) -> subprocess.CompletedProcess[str]:
+        """Run a command on a host, without ssh."""
+        line = ["ip", "netns", "exec", self.space(name), *command]
+        return subprocess.run(line, capture_output=True, text=True, timeout=60)
+
+    def up(self) -> None:
+        """Make them. Raises CalledProcessError where this machine does not allow it."""
+        bridge = self._bridge
+        _run("ip", "link", "add", bridge, "type", "bridge")
+        _run("ip", "addr", "add", f"{self.gateway}/24", "dev", bridge)
+        _run("ip", "link", "set", bridge, "up")
+        _run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.folder / "key"))
+        (self.folder / "authorized").write_text((self.folder / "key.pub").read_text())
+        (self.folder / "authorized").chmod(0o600)
+        for name in self.names:
+            self._make(name)
+        self._write_client()
+
+    @property
+    def _bridge(self) -> str:
+        return f"br-{self._tag}"[:15]
+
+    def _make(self, name: str) -> None:
+        space, end = self.space(name), f"{self._tag}{self.names.index(name)}"
+        _run("ip", "netns", "add", space)
+        _run("ip", "link", "add", f"v{end}", "type", "veth", "peer", "name", "eth0", "netns", space)
+        _run("ip", "link", "set", f"v{end}", "master", self._bridge, "up")
+        for command in (
+            ("ip", "addr", "add", f"{self.address(name)}/24", "dev", "eth0"),
+            ("ip", "link", "set", "eth0", "up"),
+            ("ip", "link", "set", "lo", "up"),
+        ):
+            assert self.inside(name, *command).returncode == 0, command
+        self.start_sshd(name)
+
+    def start_sshd(self, name: str) -> None:
+        home = self.folder / name
+        home.mkdir(exist_ok=True)
+        if not (home / "hostkey").exists():
+            _run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(home / "hostkey"))
+        (home / "sshd_config").write_text(
+            f"Port 22\nListenAddress {self.address(name)}\nHostKey {home / 'hostkey'}\nPidFile {home / 'pid'}\n"
+            f"AuthorizedKeysFile {self.folder / 'authorized'}\nPasswordAuthentication no\nPermitRootLogin yes\n"
+            "StrictModes no\nUsePAM no\nLogLevel VERBOSE\n"
+        )
+        os.makedirs("/run/sshd", exist_ok=True)
+        line = ["ip", "netns", "exec", self.space(name), SSHD, "-D", "-e", "-f", str(home / "sshd_config")]
+        with open(home / "log", "ab") as log:
+            self._sshds[name] = subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        deadline = time.monotonic() + 10
+        while "Server listening" not in (home / "log").read_text() and time.monotonic() < deadline:
+            time.sleep(0.02)
+
+    def logins(self, name: str) -> int:
+        """How many logins the host has accepted."""
+        return (self.folder / name / "log").read_text().count("Accepted publickey")
+
+    def _write_client(self) -> None:
+        known = "".join(
+            f"{self.address(name)},{name} {(self.folder / name / 'hostkey.pub').read_text()}" for name in self.names
+        )
+        (self.folder / "known").write_text(known)
+        hosts = "".join(f"Host {name}\n  HostName {self.address(name)}\n" for name in self.names)
+        (self.folder / "config").write_text(
+            f"{hosts}Host *\n  User {os.environ.get('USER') or 'root'}\n  IdentityFile {self.folder / 'key'}\n"
+            f"  IdentitiesOnly yes\n  UserKnownHostsFile {self.folder / 'known'}\n  StrictHostKeyChecking yes\n"
+        )
+        folder = self.folder / "bin"
+        folder.mkdir()
+        real = shutil.which("ssh")
+        (folder / "ssh").write_text(f'#!/bin/sh\nexec {real} -F {self.folder / "config"} "$@"\n')
+        (folder / "ssh").chmod(0o755)
+
+    def link(self, name: str, state: str) -> None:
+        """Cut a host's cable (``down``) or plug it in again (``up``)."""
+        _run("ip", "link", "set", f"v{self._tag}{self.names.index(name)}", state)
+
+    def slow(self, name: str, mbit: int) -> None:
+        """Hold what the host sends at so many Mbit/s."""
+        shape = ("tc", "qdisc", "replace", "dev", "eth0", "root", "tbf")
+        done = self.inside(name, *shape, "rate", f"{mbit}mbit", "burst", "128kb", "latency", "50ms")
+        assert done.returncode == 0, done.stderr
+
+    def processes(self, name: str) -> list[int]:
+        """Processes that run on the host, its sshd and their children for logins not counted."""
+        pids = subprocess.run(
+            ["ip", "netns", "pids", self.space(name)], capture_output=True, text=True, check=False
+        ).stdout.split()
+        found = []
+        for pid in map(int, pids):
+            with suppress(OSError):
+                line = Path(f"/proc/{pid}/cmdline").read_bytes()
+                if line and not line.startswith((b"sshd", SSHD.encode(), b"ip\0")):
+                    found.append(pid)
+        return found
+
+    def down(self) -> None:
+        for process in self._sshds.values():
+            process.terminate()
+        for name in self.names:
+            pids = subprocess.run(["ip", "netns", "pids", self.space(name)], capture_output=True, text=True).stdout
+            for pid in pids.split():
+                with suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
+            subprocess.run(["ip", "netns", "del", self.space(name)], capture_output=True, check=False)
+        subprocess.run(["ip", "link", "del", self._bridge], capture_output=True, check=False)
+        for process in self._sshds.values():
+            process.wait(5)
+
+
+def _run(*command: str) -> None:
+    subprocess.run(command, check=True, capture_output=True, text=True)
+
+
+def why_not() -> str | None:
+    """Why hosts cannot be made here."""
+    if sys.platform != "linux" or os.geteuid() != 0:
+        return "network namespaces need root on Linux"
+    for tool, package in (("ip", "iproute2"), (SSHD, "openssh-server"), ("ssh", "openssh-client")):
+        if shutil.which(tool) is None:
+            return f"there is no {tool} (apt install {package})"
+    return None

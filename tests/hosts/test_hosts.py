@@ -1,0 +1,294 @@
+"""Worlds over several hosts: real ssh into network namespaces, real rings across them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from allranks import Cluster
+from allranks.errors import AllranksError, CannotStart
+from tests.hosts.lab import Hosts
+from tests.waiting import comes_true
+
+pytestmark = [pytest.mark.hosts, pytest.mark.timeout(300)]
+WITHIN = 30.0
+SUM = "mx.distributed.all_sum(mx.ones(10))[0].item()"
+
+
+def sums(cluster: Cluster) -> list[float]:
+    return [rank.value for rank in cluster.run(SUM, timeout=60).check().values()]
+
+
+def left(hosts: Hosts) -> dict[str, list[int]]:
+    return {name: pids for name in hosts.names if (pids := hosts.processes(name))}
+
+
+def gone(hosts: Hosts, within: float) -> bool:
+    deadline = time.monotonic() + within
+    while left(hosts) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return not left(hosts)
+
+
+@pytest.fixture
+def world(hosts3: Hosts) -> Iterator[Cluster]:
+    """One ring rank on each of three hosts."""
+    with Cluster(hosts=hosts3.names, backend="ring") as cluster:
+        yield cluster
+    assert gone(hosts3, 10)
+
+
+@pytest.mark.parametrize("each", [1, 2])
+def test_a_ring_over_three_hosts(hosts3: Hosts, each: int) -> None:
+    before = [hosts3.logins(name) for name in hosts3.names]
+    with Cluster(hosts=hosts3.names, ranks_per_host=each, backend="ring") as cluster:
+        assert sums(cluster) == [3.0 * each] * (3 * each)
+        assert [rank.host for rank in cluster.snapshot.ranks] == [name for name in hosts3.names for _ in range(each)]
+        where = cluster.run("import os; os.environ['SSH_CONNECTION'].split()[2]").check()
+        assert [rank.value for rank in where.values()] == [hosts3.address(n) for n in hosts3.names for _ in range(each)]
+        assert {view.name for view in cluster.snapshot.hosts} == set(hosts3.names)
+        assert comes_true(cluster, lambda now: all(view.sent for view in now.links), WITHIN)
+        between = [view for view in cluster.snapshot.links if view.link.kind == "ethernet"]
+        assert between and all(view.link.interface == "eth0" and view.nominal for view in between)
+        within = [view for view in cluster.snapshot.links if view.link.kind == "loopback"]
+        assert len(within) == (0 if each == 1 else 6)
+        assert all(view.link.interface == "lo" and view.nominal is None for view in within)
+    assert gone(hosts3, 10)
+    logins = [hosts3.logins(name) - was for name, was in zip(hosts3.names, before, strict=True)]
+    assert logins == [1, 1, 1]
+
+
+def test_the_notebooks_own_machine_can_be_one_of_them(hosts3: Hosts) -> None:
+    with Cluster(hosts=["localhost", "host2"], backend="ring") as cluster:
+        assert sums(cluster) == [2.0, 2.0]
+        assert [rank.host for rank in cluster.snapshot.ranks] == ["localhost", "host2"]
+
+
+def test_a_hostfile_with_addresses_and_connections(hosts3: Hosts, tmp_path: Path) -> None:
+    entries = ", ".join(f'{{"ssh": "{name}", "ips": ["{hosts3.address(name)}"]}}' for name in hosts3.names[:2])
+    (tmp_path / "hosts.json").write_text(f'{{"backend": "ring", "envs": ["COLOUR=blue"], "hosts": [{entries}]}}')
+    with Cluster(hostfile=tmp_path / "hosts.json", connections=2) as cluster:
+        assert sums(cluster) == [2.0, 2.0]
+        assert cluster.run("import os; os.environ['COLOUR']").check()[1].value == "blue"
+
+
+def test_a_rank_that_dies_is_replaced_on_its_host(world: Cluster, hosts3: Hosts) -> None:
+    world.run("weights = mx.full((1000,), rank + 1); mx.eval(weights); before = id(weights)").check()
+    pid = world.snapshot.ranks[1].pid
+    assert pid
+    os.kill(pid, signal.SIGKILL)
+    assert comes_true(world, lambda now: now.ranks[1].state == "dead", 5)
+    assert "killed by SIGKILL" in (world.snapshot.ranks[1].cause or "")
+    told = world.heal(source=0)
+    assert "rank 1 got the variables of rank 0" in told
+    assert world.snapshot.ranks[1].host == "host2"
+    values = world.run("weights[0].item(), id(weights) == before").check()
+    assert [rank.value[0] for rank in values.values()] == [1, 1, 3]
+    assert values[0].value[1] and values[2].value[1], "survivors' arrays are untouched"
+    assert sums(world) == [3.0] * 3
+
+
+def test_a_stuck_rank_elsewhere_is_killed_and_replaced(world: Cluster) -> None:
+    cell = world.begin("import os, signal\nif rank == 2: os.kill(os.getpid(), signal.SIGSTOP)", want_values=False)
+    follow = threading.Thread(target=cell.finish, daemon=True)
+    follow.start()
+    assert comes_true(world, lambda now: now.ranks[2].state == "stopped", WITHIN)
+    world.heal(kill=[2])
+    follow.join(WITHIN)
+    assert sums(world) == [3.0] * 3
+
+
+def test_the_world_grows_and_shrinks(world: Cluster) -> None:
+    world.run("kept = rank").check()
+    world.resize(2)
+    assert sums(world) == [2.0, 2.0]
+    world.resize(3)
+    assert sums(world) == [3.0] * 3
+    assert world.run("kept", ranks=[0, 1]).check()[1].value == 1
+
+
+def test_a_collective_is_broken_and_the_world_formed_anew(world: Cluster) -> None:
+    world.run("kept = rank").check()
+    result = world.run(f"if rank == 1: raise ValueError('slip')\n{SUM}", timeout=60)
+    assert list(result.errors) == [1]
+    assert result[0].freed and result[2].freed
+    assert sums(world) == [3.0] * 3
+    assert world.pull("kept") == [0, 1, 2]
+
+
+def test_a_cut_link_is_named_and_its_host_comes_back(world: Cluster, hosts3: Hosts) -> None:
+    world.run("kept = rank").check()
+    cell = world.begin("for _ in range(1000000): mx.eval(mx.distributed.all_sum(mx.ones(1000)))", want_values=False)
+    outcome: list[BaseException] = []
+
+    def finish() -> None:
+        try:
+            cell.finish(120)
+        except AllranksError as error:
+            outcome.append(error)
+
+    follow = threading.Thread(target=finish, daemon=True)
+    follow.start()
+    time.sleep(1)
+    try:
+        hosts3.link("host3", "down")
+        cut = time.monotonic()
+        assert comes_true(world, lambda now: now.ranks[2].state in ("stopped", "dead"), 10)
+        assert time.monotonic() - cut < 5 + 2, "named within 5 s (and a busy machine's 2)"
+        assert comes_true(world, lambda now: now.ranks[2].state == "dead", 60), "its ssh gives up after 20 s"
+        assert "lost with its host host3" in (world.snapshot.ranks[2].cause or "")
+        follow.join(WITHIN)
+        assert not follow.is_alive()
+        deadline = time.monotonic() + 30
+        while hosts3.processes("host3") and time.monotonic() < deadline:
+            time.sleep(0.2)
+        assert not hosts3.processes("host3"), "a host that hears of no notebook ends its ranks"
+    finally:
+        hosts3.link("host3", "up")
+    world.heal()
+    assert sums(world) == [3.0] * 3
+    assert world.run("kept", ranks=[0, 1]).check()[1].value == 1
+
+
+NOTEBOOK = """
+import sys, time
+sys.path[:0] = {path!r}
+import allranks
+cluster = allranks.Cluster(hosts={names!r}, backend="ring").up()
+print("up", flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_killed_notebook_leaves_nothing_on_any_host(hosts3: Hosts, tmp_path: Path) -> None:
+    script = NOTEBOOK.format(path=sys.path, names=hosts3.names)
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as notebook:
+        assert notebook.stdout is not None and notebook.stdout.readline() == "up\n"
+        assert all(hosts3.processes(name) for name in hosts3.names)
+        notebook.kill()
+    assert gone(hosts3, 30), left(hosts3)
+
+
+def test_nothing_listens_without_our_key(world: Cluster, hosts3: Hosts) -> None:
+    """Only the rings' own ports are open to other hosts; the ways to the notebook are on loopback and want its key."""
+    for name in hosts3.names:
+        said = hosts3.inside(name, "ss", "-tlnH").stdout
+        for line in said.splitlines():
+            address, _, port = line.split()[3].rpartition(":")
+            assert address.strip("[]") in ("127.0.0.1", "::1", hosts3.address(name)), line
+            assert address == "127.0.0.1" or port == "22", f"{line}: a ring's ports are closed once it is formed"
+    secret = world._settings.token
+    for rank in world.snapshot.ranks:
+        told = Path(f"/proc/{rank.pid}/cmdline").read_bytes() + Path(f"/proc/{rank.pid}/environ").read_bytes()
+        assert secret.encode() not in told
+
+
+# What goes wrong before a rank runs.
+
+
+@contextmanager
+def refused(hosts: Hosts, message: str, names: list[str] | None = None, **options: object) -> Iterator[None]:
+    """`up` says this within ten seconds, naming the host, and the other hosts' processes are ended."""
+    began = time.monotonic()
+    with pytest.raises(CannotStart, match=message):
+        Cluster(hosts=names or hosts.names, backend="ring", **options).up()  # type: ignore[arg-type]
+    assert time.monotonic() - began < 10 + 4
+    yield
+    assert gone(hosts, 10), left(hosts)
+
+
+def test_a_host_that_is_not_there(hosts3: Hosts) -> None:
+    with refused(hosts3, r"nowhere\.invalid: there is no host of that name", ["host1", "nowhere.invalid"]):
+        pass
+
+
+def test_a_host_that_does_not_answer(hosts3: Hosts) -> None:
+    hosts3.link("host2", "down")
+    try:
+        with refused(hosts3, r"host2: (there is no way to it|it does not answer|it accepted)"):
+            pass
+    finally:
+        hosts3.link("host2", "up")
+
+
+def test_a_host_that_accepts_and_says_nothing(hosts3: Hosts) -> None:
+    with socket.create_server((hosts3.gateway, 0)) as silent:
+        name = f"{hosts3.gateway}:{silent.getsockname()[1]}"
+        with refused(hosts3, rf"{name}: it does not answer", ["host1", name]):
+            pass
+
+
+def test_a_key_that_is_refused(hosts3: Hosts) -> None:
+    keys = hosts3.folder / "authorized"
+    text = keys.read_text()
+    keys.write_text("")
+    try:
+        with refused(hosts3, "host1: it refused the key. Put it there with: ssh-copy-id host1"):
+            pass
+    finally:
+        keys.write_text(text)
+
+
+def test_a_host_key_that_has_changed(hosts3: Hosts) -> None:
+    known = hosts3.folder / "known"
+    text = known.read_text()
+    lines = text.splitlines()
+    keys = [line.split(" ", 1)[1] for line in lines]
+    known.write_text("\n".join([f"{lines[0].split()[0]} {keys[1]}", *lines[1:]]) + "\n")
+    try:
+        with refused(hosts3, "host1: its host key has changed. If that is right: ssh-keygen -R host1"):
+            pass
+    finally:
+        known.write_text(text)
+
+
+def test_no_python_there(hosts3: Hosts) -> None:
+    with refused(hosts3, "host1: there is no /usr/bin/true-python there", python="/usr/bin/true-python"):
+        pass
+
+
+def python_that(folder: Path, name: str, body: str) -> str:
+    script = folder / name
+    script.write_text("#!/bin/sh\n" + textwrap.dedent(body))
+    script.chmod(0o755)
+    return str(script)
+
+
+def test_allranks_is_not_installed_there(hosts3: Hosts, tmp_path: Path) -> None:
+    """The notebook's own machine has it; the hosts, which are those with an ssh connection, do not."""
+    python = python_that(
+        tmp_path,
+        "python-without",
+        f'[ -n "$SSH_CONNECTION" ] && exec {sys.executable} -I -S "$@"\nexec {sys.executable} "$@"',
+    )
+    with refused(hosts3, f"host1: allranks is not installed for {python} there", python=python):
+        pass
+
+
+def test_other_versions_there(hosts3: Hosts, tmp_path: Path) -> None:
+    lies = tmp_path / "lies"
+    lies.mkdir()
+    (lies / "sitecustomize.py").write_text(
+        "import importlib.metadata as m, os, sys\n"
+        "real = m.version\n"
+        "if 'SSH_CONNECTION' in os.environ:\n"
+        "    m.version = lambda name: '0.20.1' if name == 'mlx' else real(name)\n"
+    )
+    python = python_that(tmp_path, "python-old", f'PYTHONPATH={lies}:$PYTHONPATH exec {sys.executable} "$@"')
+    with refused(
+        hosts3,
+        r"host1 differs from this notebook:\n[\s\S]*mlx +\S+ +0.20.1 +there: .* -m pip install mlx==",
+        python=python,
+    ):
+        pass
