@@ -1,7 +1,7 @@
 """busbw as bench finds it, against the same loop in the same two ranks started directly from a shell.
 
-The loop is `allranks.rank.bench.measure` on both sides. Both worlds live side by side and take turns sample by sample, as
-in `allreduce`; a sample is the median of its calls, and a call takes as long as on its slowest rank.
+The loop is `allranks.rank.bench.measure` on both sides. Both worlds live side by side and take turns sample by sample,
+as in `allreduce`; a sample is the median of its calls, and a call takes the mean of its ranks' times.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def started_directly(backend: str, seconds: float) -> Iterator[Measured]:
 
 
 def serve(where, backend, seconds):
-    """Runs in a rank started directly: answer each size with the median time of a call, that of the slowest rank."""
+    """Runs in a rank started directly: answer each size with the median time of a call, each the mean of its ranks."""
     from multiprocessing.connection import Client
 
     import mlx.core as mx
@@ -113,7 +113,8 @@ def serve(where, backend, seconds):
         connection.send(world.rank())
         while (order := connection.recv()) is not None:
             nbytes, _ = order
-            times = measure("all_sum", nbytes, float(seconds))
+            halves = [measure("all_sum", nbytes, float(seconds) / 2) for _ in range(2)]  # as bench does
+            times = np.concatenate(halves)
             # As nanoseconds: MLX has no float64 on every device, and float32 holds these exactly enough.
-            slowest = mx.distributed.all_max(mx.array((times * 1e9).astype(np.float32)))
-            connection.send(float(np.median(np.asarray(slowest))) / 1e9)
+            summed = mx.distributed.all_sum(mx.array((times * 1e9).astype(np.float32)))
+            connection.send(float(np.median(np.asarray(summed))) / world.size() / 1e9)

@@ -48,7 +48,8 @@ class HostEnd:
         self._gone = threading.Event()
         self._changed = threading.Condition()
         self._living: set[int] = set()
-        self._ports: list[int] | None = None
+        self._answers: dict[str, dict[str, Any]] = {}
+        self._asking = threading.Lock()
         self.directory = Path()
         """Its private folder, on that host."""
         self.engine_info: dict[str, Any] = {}
@@ -82,13 +83,28 @@ class HostEnd:
 
     def ports(self, count: int) -> list[int]:
         """Free TCP ports of that host. Raises CannotStart where it does not answer."""
-        with self._changed:
-            self._ports = None
-            self._order(do="ports", count=count)
-            self._changed.wait_for(lambda: self._ports is not None or self._gone.is_set(), ANSWER_WITHIN)
-            if self._ports is None:
-                raise CannotStart(f"{self.name} did not name free ports in {ANSWER_WITHIN:g} s.")
-            return self._ports
+        answer = self._answer("ports", do="ports", count=count)
+        if answer is None:
+            raise CannotStart(f"{self.name} did not name free ports in {ANSWER_WITHIN:g} s.")
+        return list(answer["ports"])
+
+    def offer(self, cluster: str, ranks: Sequence[Mapping[str, Any]]) -> None:
+        """Lay these settings where the ranks of a launcher find them there. Raises CannotStart."""
+        if self._answer("offered", do="offer", cluster=cluster, ranks=list(ranks)) is None:
+            raise CannotStart(f"{self.name} could not write its ranks' settings.")
+
+    def runs(self, pid: int) -> bool:
+        """Whether there is such a process on that host, as far as it answers."""
+        answer = self._answer("runs", do="runs", pid=pid)
+        return answer is None or answer["pid"] == pid
+
+    def _answer(self, event: str, **order: Any) -> dict[str, Any] | None:
+        """Give an order and wait for the event that answers it."""
+        with self._asking, self._changed:
+            self._answers.pop(event, None)
+            self._order(**order)
+            self._changed.wait_for(lambda: event in self._answers or self._gone.is_set(), ANSWER_WITHIN)
+            return self._answers.pop(event, None)
 
     def wait_gone(self, pids: Iterable[int], within: float) -> set[int]:
         """Wait until these processes have ended; returns those that have not."""
@@ -140,8 +156,8 @@ class HostEnd:
                     self._living.add(event["pid"])
                 elif kind == "ended":
                     self._living.discard(event["pid"])
-                elif kind == "ports":
-                    self._ports = event["ports"]
+                elif kind in ("ports", "offered", "runs"):
+                    self._answers[kind] = event
                 self._changed.notify_all()
             self._on_event(event)
         self._gone.set()

@@ -232,10 +232,17 @@ class Ranks:
 
     def _launch_mpi(self, backend: Any, settings: Sequence[Mapping[str, Any]]) -> None:
         as_root = os.geteuid() == 0
+        join = ["--join", "{join}"]
+        if self._remote:
+            # Each host gets the settings of its own ranks, where they look for them by the cluster's name.
+            cluster = secrets.token_hex(6)
+            for end in {id(end): end for end in map(self.end_of_rank, range(len(settings)))}.values():
+                end.offer(cluster, [each for each in settings if self.end_of_rank(each["rank"]) is end])
+            join = ["--cluster", cluster]
         command = backend.command(
             self.plan,
             mpirun=find_mpirun(),
-            python_args=[self.settings.python, "-m", "allranks.rank", "--join", "{join}"],
+            python_args=[self.settings.python, "-m", "allranks.rank", *join],
             mpi_args=self.settings.mpi_args,
             as_root=as_root,
             cores=os.cpu_count() or 1,
@@ -391,11 +398,15 @@ class Ranks:
             threading.Thread(target=self._watch_end, args=(rank, rank.pid), daemon=True).start()
 
     def _watch_end(self, rank: Rank, pid: int) -> None:
-        try:
-            psutil.Process(pid).wait(2.0)
-        except psutil.NoSuchProcess:
-            pass
-        except psutil.TimeoutExpired:
+        end = self.end_of_rank(rank.rank)
+        if end is self.host:
+            try:
+                psutil.Process(pid).wait(2.0)
+            except psutil.NoSuchProcess:
+                pass
+            except psutil.TimeoutExpired:
+                return
+        elif end.runs(pid):
             return
         if self.monitor.ranks[rank.rank] is rank and rank.pid == pid:
             self._rank_died(rank.rank, "its process ended (mpirun does not say how)")

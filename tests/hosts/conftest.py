@@ -9,15 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.hosts.lab import Hosts, why_not
+from tests.hosts.lab import Hosts, forbidden, missing
 from tests.needs import need
 
 
 @pytest.fixture(scope="session")
 def hosts3(tmp_path_factory: pytest.TempPathFactory, nothing_left_behind: None) -> Iterator[Hosts]:
     """Three hosts."""
-    reason = why_not()
+    reason = missing()
     need(reason is None, reason or "")
+    if reason := forbidden():
+        pytest.skip(reason)
     made = Hosts(3, Path(tmp_path_factory.mktemp("hosts")), f"a{uuid.uuid4().hex[:5]}")
     before = os.environ["PATH"]
     try:

@@ -85,7 +85,9 @@ class Hosts:
             "StrictModes no\nUsePAM no\nLogLevel VERBOSE\n"
         )
         os.makedirs("/run/sshd", exist_ok=True)
-        line = ["ip", "netns", "exec", self.space(name), SSHD, "-D", "-e", "-f", str(home / "sshd_config")]
+        # With a host name of its own: Open MPI takes processes of one name for neighbours that share memory.
+        named = f"hostname {name} && exec {SSHD} -D -e -f {home / 'sshd_config'}"
+        line = ["ip", "netns", "exec", self.space(name), "unshare", "--uts", "sh", "-c", named]
         with open(home / "log", "ab") as log:
             self._sshds[name] = subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         deadline = time.monotonic() + 10
@@ -153,10 +155,18 @@ def _run(*command: str) -> None:
     subprocess.run(command, check=True, capture_output=True, text=True)
 
 
-def why_not() -> str | None:
-    """Why hosts cannot be made here."""
+def forbidden() -> str | None:
+    """Why this machine lets nobody make hosts, whatever is installed (a container without the right, say)."""
     if sys.platform != "linux" or os.geteuid() != 0:
         return "network namespaces need root on Linux"
+    name = f"try{os.getpid()}"
+    made = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True)
+    subprocess.run(["ip", "netns", "del", name], capture_output=True)
+    return f"no network namespace can be made: {made.stderr.strip()}" if made.returncode else None
+
+
+def missing() -> str | None:
+    """Which tool is not installed."""
     for tool, package in (("ip", "iproute2"), (SSHD, "openssh-server"), ("ssh", "openssh-client")):
         if shutil.which(tool) is None:
             return f"there is no {tool} (apt install {package})"

@@ -194,6 +194,49 @@ def test_nothing_listens_without_our_key(world: Cluster, hosts3: Hosts) -> None:
         assert secret.encode() not in told
 
 
+# MPI.
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("each", [1, 2])
+def test_mpi_over_three_hosts(hosts3: Hosts, need_mpi: None, each: int) -> None:
+    before = [hosts3.logins(name) for name in hosts3.names]
+    with Cluster(hosts=hosts3.names, ranks_per_host=each, backend="mpi") as cluster:
+        assert sums(cluster) == [3.0 * each] * (3 * each)
+        assert [rank.host for rank in cluster.snapshot.ranks] == [name for name in hosts3.names for _ in range(each)]
+        code = "from mpi4py import MPI\nMPI.COMM_WORLD.allreduce(rank), MPI.Get_processor_name()"
+        values = [rank.value for rank in cluster.run(code, timeout=60).check().values()]
+        size = 3 * each
+        assert values == [(size * (size - 1) // 2, name) for name in hosts3.names for _ in range(each)]
+    assert gone(hosts3, 10), left(hosts3)
+    logins = [hosts3.logins(name) - was for name, was in zip(hosts3.names, before, strict=True)]
+    assert max(logins) <= 2, "ours, and mpirun's"
+
+
+@pytest.mark.mpi
+def test_mpi_ranks_elsewhere_die_and_come_back(hosts3: Hosts, need_mpi: None) -> None:
+    with Cluster(hosts=["localhost", "host1", "host2"], backend="mpi") as cluster:
+        cluster.run("kept = mx.full((10,), rank); mx.eval(kept)").check()
+        os.kill(cluster.snapshot.ranks[2].pid or 0, signal.SIGKILL)
+        assert comes_true(cluster, lambda now: now.ranks[2].state == "dead", WITHIN)
+        told = cluster.heal(source=1)
+        assert "ranks 0-1 kept every variable over a restart" in told
+        assert "rank 2 got the variables of rank 1" in told
+        assert [rank.value for rank in cluster.run("kept[0].item()").check().values()] == [0, 1, 1]
+        assert sums(cluster) == [3.0] * 3
+    assert gone(hosts3, 10), left(hosts3)
+
+
+@pytest.mark.mpi
+def test_from_ring_to_mpi_and_back(world: Cluster, need_mpi: None) -> None:
+    world.run("kept = rank + 5").check()
+    world.rewire("mpi")
+    assert sums(world) == [3.0] * 3
+    world.rewire("ring")
+    assert sums(world) == [3.0] * 3
+    assert world.pull("kept") == [5, 6, 7]
+
+
 # What goes wrong before a rank runs.
 
 

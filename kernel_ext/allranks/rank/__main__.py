@@ -14,20 +14,29 @@ from pathlib import Path
 
 from .config import RankConfig
 from .engine import run
-from .host import redirect_to_log
+from .host import offered, redirect_to_log
 
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID", "PMI_RANK")
 
 
+def _number() -> int:
+    """Which rank the launcher says this process is."""
+    number = next((os.environ[name] for name in RANK_VARIABLES if name in os.environ), None)
+    if number is None:
+        sys.exit(f"allranks: none of {', '.join(RANK_VARIABLES)} is set; was this started by mpirun?")
+    return int(number)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m allranks.rank", description=__doc__)
-    parser.add_argument("--join", required=True, type=Path, metavar="FILE", help="settings written by the notebook")
-    settings = json.loads(parser.parse_args().join.read_text())
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--join", type=Path, metavar="FILE", help="settings written by the notebook")
+    where.add_argument("--cluster", metavar="ID", help="the cluster whose settings the host process keeps here")
+    options = parser.parse_args()
+    file = options.join if options.join is not None else offered(options.cluster) / f"{_number()}.json"
+    settings = json.loads(file.read_text())
     if "ranks" in settings:
-        number = next((os.environ[name] for name in RANK_VARIABLES if name in os.environ), None)
-        if number is None:
-            sys.exit(f"allranks: none of {', '.join(RANK_VARIABLES)} is set; was this started by mpirun?")
-        settings = settings["ranks"][int(number)]
+        settings = settings["ranks"][_number()]
     config = RankConfig(**settings)
     Path(config.directory).mkdir(mode=0o700, exist_ok=True)
     redirect_to_log(config.directory)

@@ -184,6 +184,25 @@ class HostProcess:
             self._controller.stdin.write("".join(f"{uuid}\n" for uuid in uuids).encode())
             self._controller.stdin.flush()
 
+    def _do_offer(self, cluster: str, ranks: list[dict[str, Any]]) -> None:
+        """Lay the settings of this host's ranks where a launcher's processes find them (see `offered`)."""
+        folder = offered(cluster)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        for settings in ranks:
+            settings["directory"] = str(folder / f"rank-{settings['rank']}")
+            _write_private(folder / f"{settings['rank']}.json", json.dumps(settings))
+        self._also_remove = folder
+        (folder / "profile").mkdir(exist_ok=True)
+        self._say(event="offered")
+
+    def _do_runs(self, pid: int) -> None:
+        """Whether a process that another than this one started is still there."""
+        try:
+            os.kill(pid, 0)
+        except OSError:
+            pid = 0
+        self._say(event="runs", pid=pid)
+
     def _do_alive(self) -> None:
         """The notebook is there."""
 
@@ -297,7 +316,9 @@ class HostProcess:
             self._controller.wait()
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
-        if self._also_remove is not None:
+        if self._also_remove is not None and self._also_remove.is_dir():
+            shutil.rmtree(self._also_remove, ignore_errors=True)
+        elif self._also_remove is not None:
             self._also_remove.unlink(missing_ok=True)
         self._say(event="gone")
         if os.getpgrp() == os.getpid():
@@ -323,6 +344,17 @@ def _read(descriptor: int) -> bytes:
         return os.read(descriptor, 1 << 16)
     except OSError:  # a connection that was reset
         return b""
+
+
+def offered(cluster: str) -> Path:
+    """The folder (0700) in which a cluster's ranks find their settings on any of its hosts.
+
+    Raises PermissionError where it is another user's.
+    """
+    folder = Path(tempfile.gettempdir(), f"allranks-{cluster}")
+    if folder.exists() and (folder.stat().st_uid != os.getuid() or folder.stat().st_mode & 0o077):
+        raise PermissionError(f"{folder} is open to others, or theirs")
+    return folder
 
 
 def redirect_to_log(directory: str) -> None:

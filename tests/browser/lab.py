@@ -1,0 +1,144 @@
+"""JupyterLab in a browser: one server, one Chromium, a notebook on a page for each test."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import nbformat
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+ROOT = Path(__file__).parents[2]
+OPEN = """async ([path, kernel]) => {
+  const { commands } = window.jupyterapp;
+  const kernelPreference = kernel ? undefined : { shouldStart: false, autoStartDefault: false };
+  const panel = await commands.execute("docmanager:open", { path, factory: "Notebook", kernelPreference });
+  window.panel = panel;
+  await panel.context.ready;
+  if (kernel) { await panel.sessionContext.ready; await panel.sessionContext.session?.kernel?.info; }
+}"""
+RUN = """async () => { await window.jupyterapp.commands.execute("notebook:run-all-cells"); }"""
+THEME = """async (theme) => { await window.jupyterapp.commands.execute("apputils:change-theme", { theme }); }"""
+
+
+class Lab:
+    """A running JupyterLab with its own settings."""
+
+    def __init__(self, folder: Path) -> None:
+        self.notebooks = folder / "notebooks"
+        self.notebooks.mkdir(parents=True)
+        self.token = secrets.token_hex(16)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}"
+        places = {f"JUPYTER_{name}_DIR": str(folder / name.lower()) for name in ("CONFIG", "DATA", "RUNTIME")}
+        path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+        env = {**os.environ, **places, "IPYTHONDIR": str(folder / "ipython"), "PYTHONPATH": path}
+        self._log = (folder / "lab.log").open("wb")
+        command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--expose-app-in-browser"]
+        command += [
+            f"--port={port}",
+            f"--IdentityProvider.token={self.token}",
+            f"--ServerApp.root_dir={self.notebooks}",
+        ]
+        command += [f"--LabApp.{kind}_dir={folder / kind}" for kind in ("workspaces", "user_settings")]
+        self.process = subprocess.Popen(command, env=env, stdout=self._log, stderr=self._log, cwd=self.notebooks)
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                urllib.request.urlopen(f"{self.url}/api?token={self.token}", timeout=5).close()
+                return
+            except OSError:
+                if self.process.poll() is not None or time.monotonic() > deadline:
+                    self.close()
+                    raise
+                time.sleep(0.1)
+
+    def close(self) -> None:
+        self.process.terminate()  # it shuts its kernels down
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self._log.close()
+
+    def notebook(self, browser: Browser, name: str, *cells: str) -> Notebook:
+        """A new notebook with these cells, open and with a kernel."""
+        notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+        notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
+        nbformat.write(notebook, self.notebooks / f"{name}.ipynb")
+        return Notebook(self, browser, f"{name}.ipynb")
+
+
+class Notebook:
+    """One notebook on a page of its own."""
+
+    def __init__(self, lab: Lab, browser: Browser, path: str, kernel: bool = True) -> None:
+        self.lab, self.path = lab, path
+        self.page: Page = browser.new_page(viewport={"width": 1360, "height": 1500})
+        self.page.set_default_timeout(30_000)
+        self.open(kernel)
+
+    def open(self, kernel: bool = True) -> None:
+        """Load JupyterLab and the notebook, as a user does after a reload."""
+        name = self.path.removesuffix(".ipynb")
+        self.page.goto(f"{self.lab.url}/lab/workspaces/{name}?reset&token={self.lab.token}")
+        self.page.wait_for_function("window.jupyterapp !== undefined")
+        self.page.evaluate("() => window.jupyterapp.restored")
+        self.page.evaluate(OPEN, [self.path, kernel])
+
+    def run(self) -> None:
+        """Run all cells, and wait for their end."""
+        self.page.evaluate(RUN)
+
+    def begin(self) -> None:
+        """Run all cells and do not wait."""
+        self.page.evaluate(f"() => {{ window.running = ({RUN})(); }}")
+
+    def finish(self) -> None:
+        self.page.evaluate("() => window.running")
+
+    def save(self) -> None:
+        self.page.evaluate("() => window.panel.context.save()")
+
+    def theme(self, name: str) -> None:
+        self.page.evaluate(THEME, name)
+        theme = "dark" if "Dark" in name else "light"
+        self.page.wait_for_selector(f'.arw-root[data-theme="{theme}"]')
+
+    def text(self, selector: str) -> str:
+        return self.page.locator(selector).first.inner_text()
+
+    def close(self) -> None:
+        self.page.evaluate("() => window.panel.sessionContext.shutdown()")
+        self.page.close()
+
+
+class Meter:
+    """Chromium's counters of a page, from now on."""
+
+    def __init__(self, page: Page) -> None:
+        self._session = page.context.new_cdp_session(page)
+        self._session.send("Performance.enable")
+        self._first = self.read()
+
+    def read(self) -> dict[str, float]:
+        found: list[dict[str, Any]] = self._session.send("Performance.getMetrics")["metrics"]
+        return {one["name"]: one["value"] for one in found}
+
+    def share(self) -> float:
+        """The share of the time since the start, or since the last call, in which the main thread was busy."""
+        before, self._first = self._first, self.read()
+        busy = self._first["TaskDuration"] - before["TaskDuration"]
+        return busy / (self._first["Timestamp"] - before["Timestamp"])

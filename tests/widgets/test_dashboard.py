@@ -1,0 +1,200 @@
+"""What a dashboard sends, and when; what it keeps to send again; what is shown where there is no front end."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from allranks_backends._plan import RankView, Snapshot
+from allranks_widgets import Dashboard, from_json
+from allranks_widgets import dashboard as module
+from allranks_widgets._history import SECONDS, History
+from allranks_widgets._kept import KeptOutput
+from tests.widgets import streams
+
+WAITING = Snapshot("main", "ring", "whole", 1, (RankView(0, "a", state="waiting", since=1.0),), at=100.0)
+
+
+class Spy(Dashboard):
+    """A dashboard whose messages can be read, and whose clock stands still unless it is moved."""
+
+    def __init__(self, **options: Any) -> None:
+        self.messages: list[tuple[dict[str, Any], list[bytes]]] = []
+        self.answered = threading.Event()
+        super().__init__(**options)
+
+    def send(self, content: Any, buffers: Any = None) -> None:
+        self.messages.append((content, list(buffers or ())))
+        if content["do"] == "said":
+            self.answered.set()
+
+    @property
+    def items(self) -> list[dict[str, Any]]:
+        return [
+            item for content, buffers in self.messages if content["do"] == "output" for item in json.loads(buffers[0])
+        ]
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    return now
+
+
+def later(snapshot: Snapshot, seconds: float, **changes: Any) -> Snapshot:
+    ranks = tuple(dataclasses.replace(rank, since=(rank.since or 0) + seconds, **changes) for rank in snapshot.ranks)
+    return dataclasses.replace(snapshot, at=snapshot.at + seconds, ranks=ranks)
+
+
+def test_nothing_is_sent_when_only_time_went_on(clock: list[float]) -> None:
+    dashboard = Dashboard()
+    for step in range(10):
+        clock[0] += 1
+        dashboard.show(later(WAITING, step))
+    assert dashboard.sent == 1
+
+
+def test_a_wait_that_begins_anew_is_sent(clock: list[float]) -> None:
+    dashboard = Dashboard()
+    dashboard.show(later(WAITING, 5))
+    clock[0] += 1
+    dashboard.show(WAITING)
+    assert dashboard.sent == 2
+
+
+def test_no_more_than_ten_frames_a_second_and_the_last_one_gets_through(clock: list[float]) -> None:
+    dashboard = Dashboard()
+    for step in range(100):
+        clock[0] += 0.01
+        dashboard.show(later(WAITING, 1, line=step))
+    assert dashboard.sent <= 11
+    dashboard.flush()
+    assert from_json(dashboard.frame).ranks[0].line == 99
+    dashboard.flush()
+    assert dashboard.sent <= 12
+
+
+def test_a_frame_says_until_when_the_one_before_held(clock: list[float]) -> None:
+    dashboard = Dashboard()
+    dashboard.show(WAITING)
+    clock[0] += 1
+    dashboard.show(later(WAITING, 30))
+    clock[0] += 1
+    dashboard.show(later(WAITING, 31, line=2))
+    assert json.loads(dashboard.frame)["held"] == 130.0
+
+
+def test_output_is_numbered_so_that_a_page_sees_a_loss() -> None:
+    dashboard = Spy()
+    dashboard.output(streams.training(2))
+    dashboard.output(streams.failing(2))
+    assert [content["number"] for content, _ in dashboard.messages] == [1, 2]
+    assert dashboard.items == streams.as_sent([*streams.training(2), *streams.failing(2)])
+
+
+def test_a_page_that_asks_gets_everything() -> None:
+    dashboard = Spy()
+    dashboard.show(streams.snapshot(2, 1, 0.0, at=100.0))
+    dashboard.output(streams.training(2))
+    module._heard(None, None, {"content": {"key": dashboard.key, "ask": "all", "page": "p1"}})
+    content, buffers = dashboard.messages[-1]
+    assert (content["do"], content["page"], content["number"]) == ("all", "p1", 1)
+    assert json.loads(buffers[0])["at"] == [100.0]
+    assert json.loads(buffers[1]) == streams.as_sent(streams.training(2))
+
+
+def test_output_is_bounded_and_what_went_is_counted() -> None:
+    kept = KeptOutput(limit=100_000)
+    for items in streams.flood(4, 10_000):
+        kept.add(items)
+    again = [json.loads(data) for data in kept.everything()]
+    assert sum(map(len, kept.everything())) < 130_000
+    assert [item["kind"] for item in again[:2]] == ["begin", "dropped"]
+    lines = sum(item["text"].count("\n") for item in again if item["kind"] == "text")
+    assert again[1]["lines"] + lines == again[1]["said"] + lines == 40_000
+
+
+def test_unfinished_lines_are_sent_again_until_the_cell_ends() -> None:
+    kept = KeptOutput()
+    kept.add(streams.training(2))
+    assert json.loads(kept.everything()[-1])["kind"] == "live"
+    kept.add([{"cell": 7, "kind": "end", "ok": True, "seconds": 1.0}])
+    assert json.loads(kept.everything()[-1])["kind"] == "end"
+
+
+def test_the_past_is_one_row_a_second_for_ten_minutes() -> None:
+    history = History()
+    for step in range(5 * (SECONDS + 100)):
+        history.add(streams.snapshot(2, 1, step / 5))
+    columns = history.columns()
+    assert len(columns["at"]) == SECONDS
+    assert len(columns["ranks"]) == 2
+    assert columns["link_names"] == ["0 → 1", "1 → 0"]
+
+
+def test_unknown_rates_have_no_sum() -> None:
+    history = History()
+    history.add(WAITING)
+    assert (history.columns()["wire"], history.columns()["ranks"]) == ([None], [[None]])
+
+
+@pytest.mark.parametrize(
+    ("act", "text", "failed"),
+    [
+        (lambda verb, rank: f"{verb} {rank} done", "break 2 done", False),
+        (lambda verb, rank: None, "", False),
+        (lambda verb, rank: 1 / 0, "division by zero", True),
+    ],
+)
+def test_an_action_is_answered(act: Any, text: str, failed: bool) -> None:
+    dashboard = Spy(on_action=act)
+    module._heard(None, None, {"content": {"key": dashboard.key, "ask": "break", "rank": 2, "page": "p"}})
+    assert dashboard.answered.wait(10)
+    said, _ = dashboard.messages[-1]
+    assert (said["text"], said["failed"], said["page"]) == (text, failed, "p")
+
+
+def test_what_is_no_action_does_nothing() -> None:
+    called: list[str] = []
+    dashboard = Spy(on_action=lambda verb, rank: called.append(verb))
+    module._heard(None, None, {"content": {"key": dashboard.key, "ask": "down", "rank": 2}})
+    module._heard(None, None, {"content": {"key": "another", "ask": "heal"}})
+    assert not called and not dashboard.messages
+
+
+def test_the_saved_notebook_can_be_read() -> None:
+    dashboard = Dashboard()
+    dashboard.show(streams.snapshot(16, 4, 3.0))
+    data, _ = dashboard._repr_mimebundle_()
+    assert "application/vnd.jupyter.widget-view+json" in data
+    for mime in ("text/plain", "text/html"):
+        assert "thunderbolt" in data[mime]
+        assert "40 Gbit/s" in data[mime]
+        assert "all_gather" in data[mime]
+        assert "timed with --profile only" in data[mime]
+    assert "<svg" not in data["text/html"] and "<script" not in data["text/html"]
+
+
+def test_the_links_of_a_large_mesh_are_cut_and_counted() -> None:
+    links = streams.ring(64, 8, 0.0) * 10
+    dashboard = Dashboard()
+    dashboard.show(dataclasses.replace(streams.snapshot(4, 1, 0.0), links=links))
+    assert "1152 more links are not listed." in repr(dashboard)
+
+
+def test_only_known_views() -> None:
+    assert Dashboard(views=["ranks"]).views == ["ranks"]
+    with pytest.raises(Exception, match="views"):
+        Dashboard(views=["moons"])
+
+
+def test_a_missing_bundle_is_said(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "STATIC", tmp_path)
+    assert "was not bundled" in module._front_end()
+    assert "render" in module._front_end()
