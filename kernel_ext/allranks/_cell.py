@@ -116,9 +116,10 @@ class Cell:
             except KeyboardInterrupt:
                 self._stop(CellInterrupted, "")
             finally:
+                pressed = self._pressed.pressed  # while the last rank's end was handled
                 self._pressed.put_off()
                 self._close()
-        if self._pressed.pressed:  # at the very end, and yet "Run All" is to stop here
+        if pressed or self._pressed.pressed:  # at the very end, and yet "Run All" is to stop here
             raise CellInterrupted
         assert self.result is not None
         return self.result

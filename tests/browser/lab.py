@@ -44,6 +44,9 @@ class Lab:
         places = {f"JUPYTER_{name}_DIR": str(folder / name.lower()) for name in ("CONFIG", "DATA", "RUNTIME")}
         path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
         env = {**os.environ, **places, "IPYTHONDIR": str(folder / "ipython"), "PYTHONPATH": path}
+        quiet = folder / "user_settings" / "@jupyterlab" / "apputils-extension" / "notification.jupyterlab-settings"
+        quiet.parent.mkdir(parents=True)
+        quiet.write_text('{"fetchNews": "false"}')  # it asks in a corner that covers the page
         self._log = (folder / "lab.log").open("wb")
         command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--expose-app-in-browser"]
         command += [

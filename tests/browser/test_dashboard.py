@@ -156,6 +156,42 @@ print(f"kernel {(time.process_time() - before) / 14:.4f} of a core, frames of {l
     assert float(said.split()[1]) < 0.15
 
 
+RICH = """
+import base64, struct, zlib
+def chunk(kind, data):
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+rows = b"".join(b"\\0" + b"\\x30\\x60\\xc0" * 120 for _ in range(90))
+png = b"\\x89PNG\\r\\n\\x1a\\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", 120, 90, 8, 2, 0, 0, 0))
+png += chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+html = "<table><tr><td>the table</td></tr></table><script>parent.evil = 1</script><img src=x onerror='parent.evil=1'>"
+dashboard.output([
+    {"cell": 7, "kind": "live", "lines": {}},
+    {"cell": 7, "kind": "display", "ranks": [0, 1, 2, 3], "data": {"image/png": base64.b64encode(png).decode()}},
+    {"cell": 7, "kind": "display", "ranks": [1], "data": {"text/html": html, "text/plain": "as text"}},
+    {"cell": 7, "kind": "text", "ranks": [2], "stream": "stdout", "text": "<b>no markup</b>\\n"},
+])
+"""
+
+
+def test_figures_and_html_are_shown_and_run_nothing(open_notebook: OpenNotebook) -> None:
+    notebook = open_notebook(show(4), RICH)
+    notebook.run()
+    page = notebook.page
+    page.wait_for_function("""document.querySelector(".arw-rich img")?.naturalWidth === 120""")
+    frame = page.frame_locator(".arw-rich iframe")
+    frame.get_by_text("the table").wait_for()
+    page.wait_for_function("""document.querySelector(".arw-list").innerText.includes("<b>no markup</b>")""")
+    assert page.evaluate("() => window.evil") is None
+    tops = page.evaluate(
+        "() => [...document.querySelectorAll('.arw-row')].map((row) => row.getBoundingClientRect().top)"
+    )
+    heights = page.evaluate(
+        "() => [...document.querySelectorAll('.arw-row')].map((row) => row.getBoundingClientRect().height)"
+    )
+    below = sorted(zip(tops, heights, strict=True))
+    assert all(top + height <= after + 1 for (top, height), (after, _) in zip(below, below[1:]))  # none on another
+
+
 def test_four_times_100_000_lines_stay_responsive(open_notebook: OpenNotebook) -> None:
     flood = "for items in streams.flood(4, 100_000):\n    dashboard.output(items)"
     notebook = open_notebook(show(4), flood)
