@@ -47,6 +47,19 @@ def hosts_of(
     return [host for host in found for _ in range(ranks_per_host)], named, env
 
 
+def rdma_links(hosts: Sequence[Host]) -> tuple[bool, bool]:
+    """Whether a hostfile gives RDMA devices between every two of these hosts, and between neighbours in a ring."""
+    size = len(hosts)
+
+    def joined(source: int, target: int) -> bool:
+        row = hosts[source].rdma
+        return len(row) == size and bool(row[target])
+
+    neighbours = [(rank, (rank + step) % size) for rank in range(size) for step in (1, -1)]
+    every = [(source, target) for source in range(size) for target in range(size) if source != target]
+    return size > 1 and all(joined(*pair) for pair in every), size > 1 and all(joined(*pair) for pair in neighbours)
+
+
 def known_check(check: str) -> str:
     if check not in ("off", "warn", "strict"):
         raise UsageError(f"check {check!r}: off, warn or strict.")

@@ -17,7 +17,7 @@ from allranks_backends._backend import cannot_run, choose, this_platform
 from allranks_backends._plan import Snapshot, rank_label
 
 from . import _heal
-from ._arguments import hosts_of, known_backend, known_check
+from ._arguments import hosts_of, known_backend, known_check, rdma_links
 from ._cell import Cell, Screen
 from ._kept import kept_file, kept_names, read_kept
 from ._ranks import Answer, Ranks, Settings
@@ -160,7 +160,8 @@ class Cluster:
     def _choose_backend(self) -> None:
         platform = this_platform()
         if self._backend_name == "auto":
-            self._backend_name, self.chosen_because = choose(platform, self.size)
+            mesh, ring = rdma_links(self._hosts)
+            self._backend_name, self.chosen_because = choose(platform, self.size, rdma_mesh=mesh, rdma_ring=ring)
         elif reason := cannot_run(self._backend_name, platform, self.size):
             raise CannotStart(reason)
 
