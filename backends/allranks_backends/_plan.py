@@ -154,6 +154,11 @@ class HostView:
     """Bytes that are not available to a new program."""
     load: float | None = None
     """Share of all its cores in use lately, 0.0 to 1.0."""
+    interface: str | None = None
+    """The one with the address that the other hosts use; None where ranks run on one host only."""
+    sent_rate: float | None = None
+    """Bytes a second it sent lately: all programs' frames, headers included."""
+    received_rate: float | None = None
 
 
 @dataclass(frozen=True)

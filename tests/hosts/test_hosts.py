@@ -208,6 +208,14 @@ def test_mpi_over_three_hosts(hosts3: Hosts, need_mpi: None, each: int) -> None:
         values = [rank.value for rank in cluster.run(code, timeout=60).check().values()]
         size = 3 * each
         assert values == [(size * (size - 1) // 2, name) for name in hosts3.names for _ in range(each)]
+        cell = cluster.begin(
+            "for _ in range(10000): mx.eval(mx.distributed.all_sum(mx.ones(100_000)))", want_values=False
+        )
+        assert comes_true(cluster, lambda now: all((host.sent_rate or 0) > 1e6 for host in now.hosts), WITHIN)
+        assert {host.interface for host in cluster.snapshot.hosts} == {"eth0"}
+        assert all(view.sent is None for view in cluster.snapshot.links), "what went over which link is not known"
+        cell.interrupt()
+        cell.finish(WITHIN)
     assert gone(hosts3, 10), left(hosts3)
     logins = [hosts3.logins(name) - was for name, was in zip(hosts3.names, before, strict=True)]
     assert max(logins) <= 2, "ours, and mpirun's"

@@ -13,7 +13,7 @@ import psutil
 
 from .ledger import Ledger
 from .traffic import Traffic
-from .wire import Wire
+from .wire import Wire, interface_of
 
 
 class Meters:
@@ -24,6 +24,9 @@ class Meters:
         self.wire = Wire()
         self.traffic = Traffic(ledger or Ledger())
         self.tells_of_host = False
+        self.address: str | None = None
+        """At which the other hosts reach this one."""
+        self._moved: tuple[str, int, int, float] | None = None
         self._machine: dict[str, Any] = {}
         self._cpu = self._cpu_seconds()
         self._at = time.monotonic()
@@ -50,7 +53,24 @@ class Meters:
             "memory": memory.total,
             "memory_used": round(memory.total - memory.available, -8),
             "load": round(psutil.cpu_percent(None) / 100, 1),
+            **self._network(),
         }
+
+    def _network(self) -> dict[str, Any]:
+        """What the interface towards the other hosts carried since the last call."""
+        name = interface_of(self.address) if self.address else None
+        counted = psutil.net_io_counters(pernic=True).get(name) if name else None
+        if name is None or counted is None:
+            self._moved = None
+            return {}
+        now, before = time.monotonic(), self._moved
+        self._moved = (name, counted.bytes_sent, counted.bytes_recv, now)
+        found: dict[str, Any] = {"interface": name}
+        if before is not None and before[0] == name and now > before[3]:
+            # Two figures, so that the keep-alives of an idle host are no news.
+            found["sent_rate"] = float(f"{(counted.bytes_sent - before[1]) / (now - before[3]):.2g}")
+            found["received_rate"] = float(f"{(counted.bytes_recv - before[2]) / (now - before[3]):.2g}")
+        return found
 
     def memory(self) -> dict[str, int | None]:
         """Bytes: the process's resident memory, MLX's active and peak memory (None before mlx is imported)."""

@@ -154,6 +154,11 @@ def _ports(descriptor: int) -> tuple[int, int] | None:
         each.detach()
 
 
+def interface_of(address: str) -> str | None:
+    """Name of the interface that has this address."""
+    return next((name for name, has in psutil.net_if_addrs().items() if address in (one.address for one in has)), None)
+
+
 def _interface(descriptor: int) -> tuple[str | None, float | None]:
     """Name of the interface that has the socket's address, and the bits a second it claims."""
     each = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, fileno=descriptor)
@@ -166,7 +171,7 @@ def _interface(descriptor: int) -> tuple[str | None, float | None]:
         each.detach()
     if within:  # the same host: the kernel sends it through loopback, whatever interface has the address
         address = "127.0.0.1"
-    name = next((name for name, has in psutil.net_if_addrs().items() if address in (one.address for one in has)), None)
+    name = interface_of(address)
     if name is None:
         return None, None
     stats = psutil.net_if_stats().get(name)

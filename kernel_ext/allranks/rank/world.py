@@ -48,9 +48,9 @@ class World:
 
         `order`: ``backend`` (as ``mx.distributed.init`` calls it), ``forget``, ``env``, ``files``, ``ports`` (of the
         ring's sockets, by rank), ``seq`` (the ledger goes on from there), ``epoch``, ``rank``, ``size``,
-        ``tells_of_host`` (one rank of each host does), ``after`` and ``delay`` (see `_wait_for_listeners`), ``in_turn``
-        (see there), and ``timeout`` in seconds. Raises TimeoutError when a neighbour never came, RuntimeError with
-        MLX's own words.
+        ``tells_of_host`` (one rank of each host does), ``address`` (at which the other hosts reach it), ``after`` and
+        ``delay`` (see `_wait_for_listeners`), ``in_turn`` (see there), and ``timeout`` in seconds. Raises TimeoutError
+        when a neighbour never came, RuntimeError with MLX's own words.
         """
         self._leave()
         self._wire(order)
@@ -72,6 +72,7 @@ class World:
             _close_refused(set(_sockets()) - known)
             self._join_wire(set(_sockets()) - known, order["ports"], order["rank"])
         self._agent.meters.tells_of_host = order["tells_of_host"]
+        self._agent.meters.address = order["address"]
         joined, meant = (group.rank(), group.size()), (order["rank"], order["size"])
         self.group, self.epoch, self._backend = group, order["epoch"], order["backend"]
         self._ports = frozenset(chain.from_iterable(order["ports"]))
