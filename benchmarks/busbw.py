@@ -17,7 +17,7 @@ from statistics import median
 from typing import Any
 
 import allranks
-from allranks._bench import factor
+from allranks._figures import factor
 from allranks_backends._backend import get_backend, this_platform
 
 from ._serving import address, serving

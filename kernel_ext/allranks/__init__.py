@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ._bench import BenchResult
+    from ._figures import BenchResult
     from ._result import CellResult, RankResult
     from .cluster import Cluster
 
@@ -44,7 +44,7 @@ def __getattr__(name: str) -> Any:
 
         return Cluster
     if name == "BenchResult":
-        from ._bench import BenchResult
+        from ._figures import BenchResult
 
         return BenchResult
     if name in ("CellResult", "RankResult"):

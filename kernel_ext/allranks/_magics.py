@@ -319,7 +319,8 @@ class DistributedMagics(Magics):
         print(self._need().rewire(options.backend, connections=options.connections))
 
     def _bench(self, options: argparse.Namespace) -> None:
-        from ._bench import BenchResult, Progress, parse_size, writable
+        from ._bench import Progress, parse_size, writable
+        from ._figures import BenchResult
 
         cluster = self._need()
         smallest, largest = parse_size(options.min), parse_size(options.max)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from allranks_widgets import Dashboard
 
-    from ._bench import BenchResult
+    from ._figures import BenchResult
 
 
 class Cluster:
