@@ -129,6 +129,15 @@ def _line_parser() -> _Parser:
         move = verbs.add_parser(verb, help=text)
         move.add_argument("names", nargs="+", metavar="NAME")
         move.add_argument("-r", "--ranks", type=parse_ranks, help="only these, e.g. 0,2-3")
+    scatter = verbs.add_parser("scatter", help="give each rank its part of notebook arrays or lists")
+    scatter.add_argument("names", nargs="+", metavar="NAME")
+    gather = verbs.add_parser("gather", help="join the ranks' parts in the notebook, in rank order")
+    gather.add_argument("names", nargs="+", metavar="NAME")
+    gather.add_argument("-r", "--ranks", type=parse_ranks, help="only these, e.g. 0,2-3")
+    held = verbs.add_parser("vars", help="what lives on the ranks, and whether they agree; evaluates nothing")
+    held.add_argument("names", nargs="*", metavar="NAME")
+    differ = verbs.add_parser("diff", help="where replicas of a variable differ, and how far")
+    differ.add_argument("name", metavar="NAME")
     auto = verbs.add_parser("auto", help="every cell runs on the ranks")
     auto.add_argument("switch", choices=["on", "off"])
     return parser
@@ -364,6 +373,27 @@ class DistributedMagics(Magics):
         for name in options.names:
             values = cluster.pull(name, ranks=ranks)
             self.shell.user_ns[name.rpartition(".")[2]] = values[0] if len(values) == 1 else values
+
+    def _scatter(self, options: argparse.Namespace) -> None:
+        cluster = self._need()
+        if absent := [name for name in options.names if name not in self.shell.user_ns]:
+            raise UsageError(f"the notebook has no variable {', '.join(absent)}.")
+        cluster.scatter({name: self.shell.user_ns[name] for name in options.names})
+
+    def _gather(self, options: argparse.Namespace) -> None:
+        cluster = self._need()
+        for name in options.names:
+            self.shell.user_ns[name.rpartition(".")[2]] = cluster.gather(name, ranks=options.ranks)
+
+    def _vars(self, options: argparse.Namespace) -> None:
+        display(self._need().vars(*options.names))  # type: ignore[no-untyped-call]
+
+    def _diff(self, options: argparse.Namespace) -> None:
+        differences = self._need().diff(options.name)
+        for each in differences:
+            print(f"{each.path}: {each.said}")
+        if not differences:
+            print(f"{options.name} is alike on all ranks, as far as it can be compared.")
 
     def _auto(self, options: argparse.Namespace) -> None:
         self._need()

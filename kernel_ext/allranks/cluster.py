@@ -23,6 +23,7 @@ from ._kept import kept_file, kept_names, read_kept
 from ._ranks import Answer, Ranks, Settings
 from ._result import CellResult
 from ._stop import undisturbed
+from ._variables import MOST_COMPARED, Difference, Variables, differing, join, largest_difference
 from ._watch import Tee, Watch
 from .errors import Busy, CannotStart, CannotTravel, NoCluster, UsageError, WorldBroken, WouldHang
 from .rank import values
@@ -533,6 +534,66 @@ class Cluster:
         """
         answers = self._ask_all({"do": "pull", "name": name}, ranks)
         return [values.unpack(self._answer(rank, answer, name)) for rank, answer in answers.items()]
+
+    def scatter(self, values_by_name: Mapping[str, Any]) -> None:
+        """Give each rank its part of these arrays or lists, cut along the first axis.
+
+        Parts are as equal as can be: where `size` does not divide the length, the first ranks get one more (as
+        ``numpy.array_split`` cuts). Raises UsageError for what has no first axis, and what `push` raises.
+        """
+        parts: list[dict[str, Any]] = [{} for _ in range(self.size)]
+        for name, value in values_by_name.items():
+            if (
+                not hasattr(value, "__len__")
+                or isinstance(value, (str, bytes, dict))
+                or getattr(value, "shape", 1) == ()
+            ):
+                raise UsageError(f"{name} is a {type(value).__name__}: only arrays, lists and tuples can be scattered.")
+            length, start = len(value), 0
+            for rank in range(self.size):
+                end = start + length // self.size + (rank < length % self.size)
+                parts[rank][name] = value[start:end]
+                start = end
+        for rank, part in enumerate(parts):
+            self.push(part, ranks=rank)
+
+    def gather(self, name: str, *, ranks: Sequence[int] | int | None = None) -> Any:
+        """The parts of `name` on all ranks, joined along the first axis in rank order: an array, or a list.
+
+        Raises UsageError where they cannot be joined, and what `pull` raises.
+        """
+        parts = self.pull(name, ranks=ranks)
+        try:
+            return join(parts)
+        except (TypeError, ValueError) as error:
+            raise UsageError(
+                f"{name} cannot be joined: {error}. %distributed pull brings one value per rank."
+            ) from None
+
+    def vars(self, *names: str) -> Variables:
+        """What lives on the ranks: type, shape and bytes of each name, and whether ranks agree. Evaluates nothing."""
+        told = self._ask_all({"do": "variables", "names": list(names)}, None)
+        entries = {rank: self._told(rank, answer, "vars")["variables"] for rank, answer in told.items()}
+        known = {entry["name"] for each in entries.values() for entry in each}
+        if absent := [name for name in names if name not in known]:
+            raise UsageError(f"no rank has a variable {', '.join(absent)}.")
+        return Variables(entries)
+
+    def diff(self, name: str) -> list[Difference]:
+        """Where replicas of `name` differ: the path of each leaf in it, and how far the values are apart."""
+        told = self._ask_all({"do": "leaves", "name": name}, None)
+        leaves = {rank: self._told(rank, answer, name)["leaves"] for rank, answer in told.items()}
+        differ, said = differing(leaves)
+        for path in differ[:MOST_COMPARED]:
+            answers = self._ask_all({"do": "leaf", "name": name, "path": path}, None)
+            parts = {rank: values.unpack(self._answer(rank, answer, name)) for rank, answer in answers.items()}
+            said[path] = largest_difference(parts)
+        said |= dict.fromkeys(differ[MOST_COMPARED:], "differs (too many to compare each)")
+        return [Difference(name + path, text) for path, text in said.items()]
+
+    def _told(self, rank: int, answer: Answer, name: str) -> dict[str, Any]:
+        self._answer(rank, answer, name)
+        return answer.result()[0]
 
     def _ask_all(
         self, order: dict[str, Any], ranks: Sequence[int] | int | None, buffers: Sequence[Any] = ()

@@ -199,6 +199,8 @@ def test_four_times_100_000_lines_stay_responsive(open_notebook: OpenNotebook) -
     notebook.run()
     page = notebook.page
     page.wait_for_function("""/^400\\D000 lines.*done in/.test(document.querySelector(".arw-counts").textContent)""")
+    page.evaluate("() => window.panel.content.scrollToItem(0)")  # JupyterLab hides cells that are not in view
+    page.wait_for_function("""document.querySelector(".arw-list").clientHeight > 0""")
     page.wait_for_timeout(300)
 
     def answered(action: str, done: str) -> float:

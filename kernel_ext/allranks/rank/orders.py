@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import carry, look, values
+from . import carry, look, values, variables
 from .lifeline import Header
 from .pending import names_in, pending_names, settle
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .agent import Agent
 
 Answer = tuple[Header, list[Any]]
-IN_MAIN = frozenset({"form", "push", "pull", "save", "load", "replay", "settle"})
+IN_MAIN = frozenset({"variables", "leaves", "leaf", "form", "push", "pull", "save", "load", "replay", "settle"})
 IN_THREAD = frozenset({"rescue"})
 """Those that may take long while the main thread is blocked."""
 AT_ONCE = (
@@ -50,14 +50,32 @@ class Orders:
         return {"names": list(pushed)}, []
 
     def pull(self, header: Header, _: Sequence[Any]) -> Answer:
-        name = header["name"]
+        return {}, values.pack(self._named(header["name"]))
+
+    def variables(self, header: Header, _: Sequence[Any]) -> Answer:
+        """Describe the user's variables, or those of these `names`; evaluates nothing."""
+        held = carry.user_variables(self._agent.user_ns, self._agent.shell.user_ns_hidden)
+        if names := header.get("names"):
+            held = {name: value for name, value in held.items() if name in names}
+        return {"variables": variables.describe(held)}, []
+
+    def leaves(self, header: Header, _: Sequence[Any]) -> Answer:
+        """Describe each leaf of one variable; evaluates nothing."""
+        return {"leaves": variables.describe_leaves(self._named(header["name"]))}, []
+
+    def leaf(self, header: Header, _: Sequence[Any]) -> Answer:
+        """The value of one leaf."""
+        return {}, values.pack(variables.leaf_at(self._named(header["name"]), header["path"]))
+
+    def _named(self, name: str) -> Any:
+        """The value of a dotted path. Raises NameError."""
         root, _, path = name.partition(".")
         if root not in self._agent.user_ns:
             raise NameError(f"no variable {root!r} on rank {self._agent.config.rank}")
         value = self._agent.user_ns[root]
         for part in path.split(".") if path else ():
             value = getattr(value, part)
-        return {}, values.pack(value)
+        return value
 
     def save(self, header: Header, _: Sequence[Any]) -> Answer:
         """Write the user's variables to a file of the cluster's, for a process that takes over."""
