@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 ROOT = Path(__file__).parents[2]
+SETTINGS = {
+    "apputils-extension/notification": '{"fetchNews": "false"}',  # it asks in a corner that covers the page
+    "notebook-extension/tracker": '{"windowingMode": "none"}',  # else cells that are not in view are hidden
+}
 OPEN = """async ([path, kernel]) => {
   const { commands } = window.jupyterapp;
   const kernelPreference = kernel ? undefined : { shouldStart: false, autoStartDefault: false };
@@ -44,9 +48,10 @@ class Lab:
         places = {f"JUPYTER_{name}_DIR": str(folder / name.lower()) for name in ("CONFIG", "DATA", "RUNTIME")}
         path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
         env = {**os.environ, **places, "IPYTHONDIR": str(folder / "ipython"), "PYTHONPATH": path}
-        quiet = folder / "user_settings" / "@jupyterlab" / "apputils-extension" / "notification.jupyterlab-settings"
-        quiet.parent.mkdir(parents=True)
-        quiet.write_text('{"fetchNews": "false"}')  # it asks in a corner that covers the page
+        for plugin, setting in SETTINGS.items():
+            file = folder / "user_settings" / "@jupyterlab" / f"{plugin}.jupyterlab-settings"
+            file.parent.mkdir(parents=True)
+            file.write_text(setting)
         self._log = (folder / "lab.log").open("wb")
         command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--expose-app-in-browser"]
         command += [

@@ -1,0 +1,72 @@
+"""What the ledger and the meters cost: `all_sum` on the same two ranks with and without each, in turn.
+
+Without the ledger the cell calls MLX's own functions; without the meters the rank's agent reads none.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from statistics import median
+
+import allranks
+
+from ._table import Bar, Row, Table
+
+RANKS = 2
+SIZES = {"1 KiB": (1 << 10, 2000), "4 MiB": (1 << 22, 40)}
+"""Bytes of the array, and calls of a sample."""
+LOOP = """
+import time
+
+def loop_for_benchmark(all_sum, evaluate, nbytes, calls):
+    x = mx.ones(nbytes // 4)
+    evaluate(x)
+    for _ in range(3):
+        evaluate(all_sum(x))
+    before = time.perf_counter()
+    for _ in range(calls):
+        evaluate(all_sum(x))
+    return calls / (time.perf_counter() - before)
+"""
+OURS = "mx.distributed.all_sum, mx.eval"
+MLX = "mx.distributed.all_sum.__wrapped__, mx.eval.__wrapped__"
+METERS = """
+from allranks.rank.engine import RankEngine as engine_for_benchmark
+meters_for_benchmark = engine_for_benchmark.instance().agent.meters
+"""
+OFF = "meters_for_benchmark.read = dict; meters_for_benchmark.traffic.count = dict"
+ON = "del meters_for_benchmark.read, meters_for_benchmark.traffic.count"
+
+
+def measure(repeat: int | None, *, quick: bool = False) -> Table:
+    """Rounds of both sides in turn, each as often first."""
+    rounds = repeat or (2 if quick else 15)
+    table = Table("overhead", "all_sum on 2 ring ranks in a cell, calls a second; higher is better")
+    with allranks.Cluster(RANKS, backend="ring") as cluster:
+        cluster.run(LOOP + METERS).check()
+
+        def rate(functions: str, nbytes: int, calls: int) -> float:
+            result = cluster.run(f"loop_for_benchmark({functions}, {nbytes}, {calls})").check()
+            return float(median(rank.value for rank in result.values()))
+
+        def unmetered(nbytes: int, calls: int) -> float:
+            cluster.run(OFF).check()
+            try:
+                return rate(OURS, nbytes, calls)
+            finally:
+                cluster.run(ON).check()
+
+        for size, (nbytes, calls) in SIZES.items():
+            found: dict[str, list[float]] = {"ledger": [], "none": [], "meters": [], "off": []}
+            for number in range(rounds):
+                pairs = (
+                    [("ledger", partial(rate, OURS)), ("none", partial(rate, MLX))],
+                    [("meters", partial(rate, OURS)), ("off", unmetered)],
+                )
+                for pair in pairs:
+                    for name, sample in pair if number % 2 else reversed(pair):
+                        found[name].append(sample(nbytes, calls))
+            bar = Bar("at least", 0.98) if size == "4 MiB" else None
+            table.rows.append(Row(f"{size}, ledger", "calls/s", found["ledger"], found["none"], "without", bar))
+            table.rows.append(Row(f"{size}, meters", "calls/s", found["meters"], found["off"], "without", bar))
+    return table
