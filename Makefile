@@ -8,7 +8,7 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo lab test bench docs notebooks lint format clean
+.PHONY: help demo lab test bench docs notebooks lint js format clean
 
 # A candidate is run, not only looked up: pyenv has names on the PATH for versions that it does not run.
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
@@ -30,6 +30,7 @@ help:
 	@echo "make docs       build the documentation into site/"
 	@echo "make notebooks  run the notebooks and keep them with their outputs in docs/notebooks"
 	@echo "make lint       ruff and mypy alone"
+	@echo "make js         bundle the widgets' JavaScript, check its types, lint and test it (needs npm)"
 	@echo "make format     lay the code out as ruff does"
 	@echo "make clean      remove .venv and everything built"
 
@@ -64,6 +65,11 @@ lint: .venv/test.stamp
 	@echo "allranks: mypy (strict)"
 	@$(RUN) mypy
 
+js:
+	@echo "allranks: the widgets' JavaScript"
+	@cd widgets/js-src && npm ci --silent --no-audit --no-fund && npm run --silent build && npm run --silent check \
+		&& npm test --silent
+
 format: .venv/test.stamp
 	@$(RUN) ruff check --fix --quiet .
 	@$(RUN) ruff format .
@@ -72,8 +78,8 @@ clean:
 	@rm -rf .venv site build dist artifacts .cache .mypy_cache .pytest_cache .ruff_cache widgets/allranks_widgets/static
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# One stamp for each set of extras, renewed when pyproject.toml changes.
-.venv/%.stamp: pyproject.toml | .venv/bin/python
+# One stamp for each set of extras, renewed when pyproject.toml changes, or the JavaScript that installing bundles.
+.venv/%.stamp: pyproject.toml hatch_build.py $(wildcard widgets/js-src/src/* widgets/js-src/package-lock.json) | .venv/bin/python
 	@echo "allranks: installing what \`make $*\` needs into .venv (once, a minute or two)"
 	@$(RUN) pip install -qq --disable-pip-version-check -e ".[$($*_EXTRAS)]"
 	@touch $@

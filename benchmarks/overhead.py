@@ -5,6 +5,7 @@ Without the ledger the cell calls MLX's own functions; without the meters the ra
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from statistics import median
 
@@ -59,7 +60,7 @@ def measure(repeat: int | None, *, quick: bool = False) -> Table:
         for size, (nbytes, calls) in SIZES.items():
             found: dict[str, list[float]] = {"ledger": [], "none": [], "meters": [], "off": []}
             for number in range(rounds):
-                pairs = (
+                pairs: tuple[list[tuple[str, Callable[[int, int], float]]], ...] = (
                     [("ledger", partial(rate, OURS)), ("none", partial(rate, MLX))],
                     [("meters", partial(rate, OURS)), ("off", unmetered)],
                 )

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import shutil
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests import javascript
 from tests.needs import need, need_tool
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
     from tests.browser.lab import Lab, Notebook
-
-SOURCES = Path(__file__).parents[2] / "widgets" / "js-src"
 
 
 @pytest.fixture(scope="session")
@@ -65,12 +62,4 @@ def open_notebook(lab: Lab, browser: Browser, request: pytest.FixtureRequest) ->
 @pytest.fixture(scope="session")
 def axe() -> str:
     """The source of axe-core."""
-    path = SOURCES / "node_modules" / "axe-core" / "axe.min.js"
-    need(path.exists() or shutil.which("npm"), "axe-core is not installed (npm ci in widgets/js-src)")
-    if not path.exists():
-        import subprocess
-
-        subprocess.run(
-            ["npm", "ci", "--no-audit", "--no-fund"], cwd=SOURCES, check=True, capture_output=True, timeout=240
-        )
-    return path.read_text(encoding="utf-8")
+    return (javascript.installed() / "axe-core" / "axe.min.js").read_text(encoding="utf-8")

@@ -117,6 +117,10 @@ class Notebook:
     def finish(self) -> None:
         self.page.evaluate("() => window.running")
 
+    def execute(self, code: str) -> None:
+        """Run code that is in no cell, and wait for its end."""
+        self.page.evaluate("(code) => window.panel.sessionContext.session.kernel.requestExecute({ code }).done", code)
+
     def save(self) -> None:
         self.page.evaluate("() => window.panel.context.save()")
 

@@ -1,5 +1,33 @@
 """The pictures of a world: each draws a Snapshot, and knows nothing of clusters."""
 
+from typing import TYPE_CHECKING, Any
+
 from .status import human_bytes, status_html, status_text
 
-__all__ = ["human_bytes", "status_html", "status_text"]
+if TYPE_CHECKING:
+    from .dashboard import Dashboard
+    from .recording import Recorder, from_json, replay, to_json
+
+__all__ = [
+    "Dashboard",
+    "Recorder",
+    "from_json",
+    "human_bytes",
+    "replay",
+    "status_html",
+    "status_text",
+    "to_json",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # A script that never shows a picture must not wait for anywidget.
+    if name == "Dashboard":
+        from .dashboard import Dashboard
+
+        return Dashboard
+    if name in __all__:
+        from . import recording
+
+        return getattr(recording, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

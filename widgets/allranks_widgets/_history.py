@@ -1,0 +1,71 @@
+"""The chart's past: ten minutes of rates, one row a second, in columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from allranks_backends._plan import Snapshot
+
+SECONDS = 600
+MOST_LINKS = 128
+"""With more links than this, their rates are kept as a sum only."""
+
+Columns = dict[str, Any]
+"""``at`` (Unix seconds), ``wire`` and ``peak`` as lists over time; ``ranks`` and ``links`` as lists of such lists,
+those of links in the order of ``link_names``. Rates are bytes a second; None is unknown."""
+
+
+class _Row(NamedTuple):
+    at: float
+    wire: int | None
+    peak: float | None
+    effective: dict[int, int | None]
+    links: dict[tuple[int, int], int | None]
+
+
+class History:
+    """Takes every Snapshot shown, and keeps the rates of the last one of each second."""
+
+    def __init__(self) -> None:
+        self._rows: dict[int, _Row] = {}
+
+    def add(self, snapshot: Snapshot) -> None:
+        self._rows.pop(int(snapshot.at), None)
+        self._rows[int(snapshot.at)] = _row(snapshot)
+        while len(self._rows) > SECONDS:
+            self._rows.pop(next(iter(self._rows)))
+
+    def replace(self, snapshots: Iterable[Snapshot]) -> None:
+        self._rows.clear()
+        for snapshot in sorted(snapshots, key=lambda one: one.at):
+            self.add(snapshot)
+
+    def columns(self) -> Columns:
+        rows = sorted(self._rows.values(), key=lambda row: row.at)
+        size = 1 + max((rank for row in rows for rank in row.effective), default=-1)
+        ends = sorted({end for row in rows for end in row.links})
+        return {
+            "at": [round(row.at, 2) for row in rows],
+            "wire": [row.wire for row in rows],
+            "peak": [row.peak for row in rows],
+            "ranks": [[row.effective.get(rank) for row in rows] for rank in range(size)],
+            "link_names": [f"{source} → {target}" for source, target in ends],
+            "links": [[row.links.get(end) for row in rows] for end in ends],
+        }
+
+
+def _row(snapshot: Snapshot) -> _Row:
+    known = [view.rate for view in snapshot.links if view.rate is not None]
+    few = len(snapshot.links) <= MOST_LINKS
+    return _Row(
+        snapshot.at,
+        round(sum(known)) if known else None,
+        snapshot.peak,
+        {rank.rank: _whole(rank.effective) for rank in snapshot.ranks},
+        {(view.link.source, view.link.target): _whole(view.rate) for view in snapshot.links} if few else {},
+    )
+
+
+def _whole(rate: float | None) -> int | None:
+    return None if rate is None else round(rate)

@@ -1,0 +1,122 @@
+"""What the pictures say as tables, in text and in HTML: shown without a front end and kept in the saved notebook."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from allranks_backends._plan import LinkView, Snapshot
+
+from .status import UNKNOWN, human_bytes, status_html, status_text
+
+LINKS = ("link", "kind", "interface", "nominal", "rate", "share", "sent")
+OPERATIONS = ("operation", "ranks", "calls", "bytes", "smallest - largest", "transfer", "wait")
+MOST_ROWS = 128
+"""Rows of a table; what is left out is counted. 64 ranks that all reach each other have 4032 links."""
+NOT_TIMED = "timed with --profile only"
+
+_CELL = "text-align:left;padding:2px 12px 2px 0;border:none;border-bottom:1px solid rgba(128,128,128,0.3)"
+
+Table = tuple[tuple[str, ...], list[tuple[str, ...]], str]
+"""Headings, rows, and a sentence about rows that were left out."""
+
+
+def snapshot_text(snapshot: Snapshot) -> str:
+    """The status table, the links and the operations."""
+    return "\n\n".join([status_text(snapshot), *(_text(table) for table in _tables(snapshot)), *_said(snapshot)])
+
+
+def snapshot_html(snapshot: Snapshot) -> str:
+    """The same as HTML tables: no script, no stylesheet and no SVG, which an untrusted notebook loses."""
+    said = "".join(f'<div style="padding:4px 6px">{escape(sentence)}</div>' for sentence in _said(snapshot))
+    return status_html(snapshot) + "".join(_html(table) for table in _tables(snapshot)) + said
+
+
+def human_rate(rate: float | None) -> str:
+    """Bytes a second for people, ``–`` if unknown."""
+    return UNKNOWN if rate is None else f"{human_bytes(rate)}/s"
+
+
+def human_bits(bits: float | None) -> str:
+    """Bits a second as interfaces are sold: ``40 Gbit/s``."""
+    if bits is None:
+        return UNKNOWN
+    for unit, size in (("Tbit/s", 1e12), ("Gbit/s", 1e9), ("Mbit/s", 1e6), ("kbit/s", 1e3)):
+        if bits >= size:
+            return f"{bits / size:g} {unit}"
+    return f"{bits:g} bit/s"
+
+
+def human_seconds(seconds: float | None) -> str:
+    """``–`` if unknown."""
+    if seconds is None:
+        return UNKNOWN
+    return f"{seconds * 1000:.1f} ms" if seconds < 1 else f"{seconds:.1f} s"
+
+
+def _tables(snapshot: Snapshot) -> list[Table]:
+    tables = []
+    if snapshot.links:
+        tables.append(_cut(LINKS, [_link_row(link) for link in snapshot.links], "links"))
+    if operations := _operation_rows(snapshot):
+        tables.append(_cut(OPERATIONS, operations, "operations"))
+    return tables
+
+
+def _cut(headings: tuple[str, ...], rows: list[tuple[str, ...]], what: str) -> Table:
+    left = len(rows) - MOST_ROWS
+    return headings, rows[:MOST_ROWS], f"{left} more {what} are not listed." if left > 0 else ""
+
+
+def _link_row(view: LinkView) -> tuple[str, ...]:
+    link = view.link
+    share = UNKNOWN if view.rate is None or not view.nominal else f"{view.rate * 8 / view.nominal:.0%}"
+    sent = UNKNOWN if view.sent is None else human_bytes(view.sent)
+    ends = f"{link.source} → {link.target}"
+    return ends, link.kind, link.interface or UNKNOWN, human_bits(view.nominal), human_rate(view.rate), share, sent
+
+
+def _operation_rows(snapshot: Snapshot) -> list[tuple[str, ...]]:
+    """One row for each operation; times are means over the ranks that have them."""
+    rows: list[tuple[str, ...]] = []
+    for name in dict.fromkeys(op.op for rank in snapshot.ranks for op in rank.ops):
+        ops = [op for rank in snapshot.ranks for op in rank.ops if op.op == name]
+        transfer = [op.transfer for op in ops if op.transfer is not None]
+        wait = [op.wait for op in ops if op.wait is not None]
+        smallest, largest = min(op.smallest for op in ops), max(op.largest for op in ops)
+        rows.append(
+            (
+                name,
+                str(len(ops)),
+                str(sum(op.calls for op in ops)),
+                human_bytes(sum(op.nbytes for op in ops)),
+                human_bytes(smallest) + (f" - {human_bytes(largest)}" if largest != smallest else ""),
+                human_seconds(sum(transfer) / len(transfer)) if transfer else NOT_TIMED,
+                human_seconds(sum(wait) / len(wait)) if wait else NOT_TIMED,
+            )
+        )
+    return rows
+
+
+def _said(snapshot: Snapshot) -> list[str]:
+    peak = [f"Highest measured bus bandwidth: {human_rate(snapshot.peak)}."] if snapshot.peak is not None else []
+    return [*peak, *([snapshot.straggler] if snapshot.straggler else [])]
+
+
+def _text(table: Table) -> str:
+    headings, rows, more = table
+    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
+    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in (headings, *rows)]
+    return "\n".join([*lines, *([more] if more else [])])
+
+
+def _html(table: Table) -> str:
+    headings, rows, more = table
+    style = "border-collapse:collapse;border:none;margin:6px"
+    body = "".join(_row("td", row) for row in rows)
+    note = f'<div style="padding:2px 6px">{escape(more)}</div>' if more else ""
+    return f'<table style="{style}"><thead>{_row("th", headings)}</thead><tbody>{body}</tbody></table>{note}'
+
+
+def _row(tag: str, cells: Sequence[str]) -> str:
+    return "<tr>" + "".join(f'<{tag} style="{_CELL}">{escape(cell)}</{tag}>' for cell in cells) + "</tr>"

@@ -1,0 +1,275 @@
+"""The dashboard: topology, ranks and throughput of a world as one Jupyter widget, drawn from Snapshots.
+
+The front end is one bundle made from ``widgets/js-src``. What it is sent:
+
+- the trait ``frame``: the last Snapshot as JSON;
+- messages ``{"do": ...}``: ``output`` (items), ``all`` (everything again, for one page), ``said`` (answer to an
+  action).
+
+What it asks comes over the control channel as ``allranks_widget``, so that it is heard while a cell runs, or as a
+message of the widget where a front end has no control channel.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import uuid
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from html import escape
+from pathlib import Path
+from typing import Any, Literal
+
+import anywidget
+import traitlets
+
+from allranks_backends._plan import Snapshot
+
+from ._history import History
+from ._kept import KeptOutput
+from ._tables import snapshot_html, snapshot_text
+from .recording import to_dict
+
+STATIC = Path(__file__).parent / "static"
+VIEWS = ("topology", "ranks", "throughput")
+VERBS = ("interrupt", "break", "heal")
+FASTEST = 0.1
+"""Seconds between frames, at the least."""
+SAVED_EVERY = 10.0
+"""Seconds between refreshes of the tables that the notebook saves."""
+MESSAGE_TYPE = "allranks_widget"
+MESSAGE_BYTES = 1_000_000
+"""Output is sent in messages of about this size, so that a page draws in between."""
+NO_BUNDLE = (
+    "The pictures of allranks are not here: their JavaScript was not bundled when allranks was installed. "
+    "With a connection to the network, run in its folder: python -m pip install -e . "
+    "The table below the cell and %distributed status say the same in text."
+)
+
+Verb = Literal["interrupt", "break", "heal"]
+Action = Callable[[str, int | None], str | None]
+"""Called with a verb and a rank, None for all; what it returns, or raises, is shown."""
+
+_open: weakref.WeakValueDictionary[str, Dashboard] = weakref.WeakValueDictionary()
+
+
+def _front_end() -> str:
+    """The bundle, or a module that says that it is missing."""
+    bundle = STATIC / "dashboard.js"
+    if bundle.exists():
+        return bundle.read_text(encoding="utf-8")
+    return f"export default {{ render({{ el }}) {{ el.textContent = {json.dumps(NO_BUNDLE)}; }} }};"
+
+
+def _style() -> str:
+    sheet = STATIC / "dashboard.css"
+    return sheet.read_text(encoding="utf-8") if sheet.exists() else ""
+
+
+class Dashboard(anywidget.AnyWidget):
+    """Pictures of one world. Fed from one thread; `show` as often as wished, it keeps to ten frames a second."""
+
+    _esm = _front_end()
+    _css = _style()
+    views = traitlets.List(traitlets.Enum(VIEWS), default_value=list(VIEWS)).tag(sync=True)
+    frame = traitlets.Bytes(b"").tag(sync=True)
+    key = traitlets.Unicode().tag(sync=True)
+    """What the page calls this widget when it asks: its own view of a model does not tell its id."""
+
+    def __init__(self, views: Sequence[str] = VIEWS, on_action: Action | None = None) -> None:
+        super().__init__(views=list(views))
+        self.on_action = on_action
+        self.snapshot: Snapshot | None = None
+        """The last one shown."""
+        self.sent = 0
+        """Frames sent."""
+        self._sent_frame: dict[str, Any] = {}
+        self._sent_at = float("-inf")
+        self._pending = False
+        self._held: float | None = None
+        """Until when the frame sent last was still right."""
+        self._refreshed = time.monotonic()
+        self._saved: Snapshot | None = None
+        self._display_ids: deque[str] = deque(maxlen=8)
+        """Of the tables in the notebook."""
+        self._history = History()
+        self._kept = KeptOutput()
+        self._number = 0
+        self._lock = threading.RLock()
+        self.on_msg(lambda _widget, content, _buffers: self._asked(content))
+        self.key = self.model_id
+        _open[self.key] = self
+        _listen()
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Draw ``snapshot``. Nothing is sent if nothing changed, or within 0.1 s of the last frame: then the next call
+        of `show` or `flush` sends it."""
+        with self._lock:
+            before, self.snapshot = self.snapshot, snapshot
+            self._history.add(snapshot)
+            if time.monotonic() - self._refreshed >= SAVED_EVERY:
+                self.refresh()
+            if not self._pending and before is not None and not _changed(before, snapshot):
+                self._held = snapshot.at
+                return
+            self._pending = True
+            if time.monotonic() - self._sent_at >= FASTEST:
+                self.flush()
+
+    def flush(self) -> None:
+        """Send the last state if it was held back."""
+        with self._lock:
+            if self._pending and self.snapshot is not None:
+                self._pending = False
+                self._sent_at = time.monotonic()
+                self.sent += 1
+                frame = {**to_dict(self.snapshot), "sent": time.time(), "held": self._held}
+                self._held = None
+                self.frame = json.dumps(frame, separators=(",", ":"), ensure_ascii=False).encode(errors="replace")
+
+    def output(self, items: Sequence[dict[str, Any]]) -> None:
+        """Append what ranks said to the view of the ranks: blocks already folded, each with its ``cell`` and ``kind``
+        (``begin``, ``text``, ``error``, ``display``, ``result``, ``update``, ``clear``, ``cut``, ``live``, ``end``)."""
+        with self._lock:
+            batch: list[bytes] = []
+            size = 0
+            for data in self._kept.add(items):
+                if batch and size + len(data) > MESSAGE_BYTES:
+                    self._send_output(batch)
+                    batch, size = [], 0
+                batch.append(data)
+                size += len(data)
+            if batch:
+                self._send_output(batch)
+
+    def history(self, snapshots: Iterable[Snapshot]) -> None:
+        """Put ``snapshots`` in place of the chart's past; the last ten minutes of them count, one for each second."""
+        with self._lock:
+            self._history.replace(snapshots)
+            self._send_everything(None)
+
+    def _send_output(self, batch: list[bytes]) -> None:
+        self._number += 1
+        self.send({"do": "output", "number": self._number}, [_list(batch)])
+
+    def _send_everything(self, page: str | None) -> None:
+        """To one ``page``, or to all: what a page cannot know that was not there from the start."""
+        history = json.dumps(self._history.columns(), separators=(",", ":")).encode()
+        head = {"do": "all", "page": page, "number": self._number, "now": time.time(), "acts": bool(self.on_action)}
+        self.send(head, [history, _list(self._kept.everything())])
+
+    def _asked(self, content: dict[str, Any]) -> None:
+        """A message of the front end, over whichever channel it came."""
+        if content.get("ask") == "all":
+            with self._lock:
+                self._send_everything(content.get("page"))
+        elif content.get("ask") in VERBS:
+            # In a thread of its own: breaking takes a second, and the control channel also carries the stop button.
+            threading.Thread(target=self._act, args=(content,), name="allranks-action", daemon=True).start()
+
+    def _act(self, content: dict[str, Any]) -> None:
+        failed = False
+        try:
+            said = (
+                self.on_action(content["ask"], content.get("rank")) if self.on_action else "No cluster is behind this."
+            )
+        except Exception as error:
+            said, failed = str(error) or type(error).__name__, True
+        answer = {"do": "said", "page": content.get("page"), "ask": content["ask"], "rank": content.get("rank")}
+        self.send({**answer, "text": said or "", "failed": failed})
+
+    def refresh(self) -> None:
+        """Bring the tables that the notebook saves up to date. `show` does so every ten seconds; call it when a cell
+        has ended, so that what is saved is its end."""
+        with self._lock:
+            self._refreshed = time.monotonic()
+            if self.snapshot is not self._saved and self.snapshot and self._display_ids:
+                self._saved = self.snapshot
+                for display_id in self._display_ids:
+                    self._publish_tables(display_id, update=True)
+
+    def _ipython_display_(self) -> None:
+        """Two outputs: the pictures, and tables that they hide. A notebook opened again without its kernel shows an
+        error in place of a widget, even if the same output has HTML (jupyterlab_widgets 3.0, in trusted notebooks)."""
+        view, plain = _widget_view(super()._repr_mimebundle_())
+        if view is None or getattr(_shell(), "kernel", None) is None:
+            print(repr(self))
+            return
+        from IPython.core.display_functions import publish_display_data
+
+        publish_display_data({**view, "text/plain": plain})  # type: ignore[no-untyped-call]
+        display_id = uuid.uuid4().hex
+        self._display_ids.append(display_id)
+        self._publish_tables(display_id)
+
+    def _publish_tables(self, display_id: str, update: bool = False) -> None:
+        from IPython.core.display_functions import publish_display_data
+
+        html = f'<div class="arw-saved-{self.key}">{self._html()}</div>'
+        data = {"text/html": html, "text/plain": repr(self)}
+        publish_display_data(data, transient={"display_id": display_id}, update=update)  # type: ignore[no-untyped-call]
+
+    def _html(self) -> str:
+        return snapshot_html(self.snapshot) if self.snapshot else escape(repr(self))
+
+    def __repr__(self) -> str:
+        return snapshot_text(self.snapshot) if self.snapshot else "a dashboard that has not been shown anything yet"
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
+        bundle = super()._repr_mimebundle_(**kwargs)
+        view, _ = _widget_view(bundle)
+        return None if view is None else ({**view, "text/plain": repr(self), "text/html": self._html()}, {})
+
+
+def _widget_view(bundle: Any) -> tuple[dict[str, Any] | None, str]:
+    """The part of anywidget's bundle that is the widget, and a line of text to stand for it."""
+    data = bundle[0] if isinstance(bundle, tuple) else bundle
+    if data is None:
+        return None, ""
+    return {mime: held for mime, held in data.items() if mime.startswith("application/")}, "allranks dashboard"
+
+
+def _shell() -> Any:
+    """The IPython shell this runs in, None if there is none."""
+    try:
+        from IPython.core.getipython import get_ipython
+    except ImportError:
+        return None
+    return get_ipython()
+
+
+def _changed(before: Snapshot, after: Snapshot) -> bool:
+    """Whether there is more to draw than that time went on. A wait that begins anew is a change."""
+    if before.ranks != after.ranks:
+        if len(before.ranks) != len(after.ranks):
+            return True
+        for old, new in zip(before.ranks, after.ranks, strict=True):
+            if old == new:
+                continue
+            began_anew = (new.since is None) != (old.since is None) or (new.since or 0.0) < (old.since or 0.0)
+            if began_anew or replace(old, since=new.since) != new:
+                return True
+    return replace(before, at=after.at, ranks=after.ranks) != after
+
+
+def _list(batch: list[bytes]) -> bytes:
+    return b"[" + b",".join(batch) + b"]"
+
+
+def _listen() -> None:
+    """Take our messages from the control channel of the kernel, if this is one."""
+    handlers = getattr(getattr(_shell(), "kernel", None), "control_handlers", None)
+    if handlers is not None:
+        handlers[MESSAGE_TYPE] = _heard
+
+
+def _heard(_stream: Any, _ident: Any, message: dict[str, Any]) -> None:
+    """A message on the control channel: for the dashboard it names, if that is still there."""
+    content = message["content"]
+    dashboard = _open.get(content.get("key"))
+    if dashboard is not None:
+        dashboard._asked(content)

@@ -1,0 +1,107 @@
+// Small tools for the page.
+
+/** @type {WeakMap<Node, string>} */
+const saidOf = new WeakMap();
+
+/**
+ * An HTML element. Properties whose name begins with `on` are listeners, others attributes; null leaves one out.
+ * @param {string} tag with classes after dots
+ * @param {Record<string, any>} [props]
+ * @param {...(Node | string | null)} children
+ * @returns {any}
+ */
+export function h(tag, props = {}, ...children) {
+  const [name, ...classes] = tag.split(".");
+  const node = document.createElement(name);
+  if (classes.length) node.className = classes.map((one) => `arw-${one}`).join(" ");
+  for (const [key, value] of Object.entries(props)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (key.startsWith("on")) node.addEventListener(key.slice(2), value);
+    else node.setAttribute(key, value === true ? "" : String(value));
+  }
+  node.append(...children.filter((child) => child !== null));
+  return node;
+}
+
+/**
+ * An SVG element.
+ * @param {string} tag
+ * @param {Record<string, any>} [attributes]
+ * @param {...Node} children
+ * @returns {any}
+ */
+export function svg(tag, attributes = {}, ...children) {
+  const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, String(value));
+  node.append(...children);
+  return node;
+}
+
+/**
+ * Set the text of a node, if it is another: most frames change few of them.
+ * @param {Node} node
+ * @param {string} text
+ */
+export function say(node, text) {
+  if (saidOf.get(node) === text) return;
+  saidOf.set(node, text);
+  node.textContent = text;
+}
+
+/**
+ * @param {Element} node
+ * @param {string} name
+ * @param {string | number} value
+ */
+export function mark(node, name, value) {
+  const text = String(value);
+  if (node.getAttribute(name) !== text) node.setAttribute(name, text);
+}
+
+/**
+ * A row of buttons of which one is pressed.
+ * @param {string} label
+ * @param {[string, string][]} choices value and name
+ * @param {(value: string) => void} chosen
+ */
+export function choice(label, choices, chosen) {
+  const buttons = choices.map(([value, name]) =>
+    h("button.choice", { type: "button", "data-value": value, onclick: () => chosen(value) }, name),
+  );
+  return {
+    node: h("div.choices", { role: "group", "aria-label": label }, ...buttons),
+    set: (/** @type {string} */ value) => {
+      for (const button of buttons) mark(button, "aria-pressed", String(button.dataset.value === value));
+    },
+  };
+}
+
+const PATHS = {
+  starting: "M6 1.5a4.5 4.5 0 1 1-4.5 4.5",
+  idle: "M6 2a4 4 0 1 1 0 8a4 4 0 1 1 0-8z",
+  running: "M3.5 1.8L10.2 6L3.5 10.2z",
+  waiting: "M4 2v8M8 2v8",
+  failed: "M2.5 2.5l7 7M9.5 2.5l-7 7",
+  stopped: "M2.5 2.5h7v7h-7z",
+  dead: "M6 1.2L11 10.4H1zM6 4.6v2.6M6 8.7v.4",
+  warning: "M6 1.2L11 10.4H1zM6 4.6v2.6M6 8.7v.4",
+  more: "M2.2 6h.01M6 6h.01M9.8 6h.01",
+};
+
+/** @param {string} name a drawing that goes with a word */
+export function icon(name) {
+  const path = svg("path", { d: PATHS[/** @type {keyof typeof PATHS} */ (name)] ?? PATHS.idle });
+  return svg("svg", { class: `arw-icon arw-icon-${name}`, viewBox: "0 0 12 12", "aria-hidden": "true" }, path);
+}
+
+/**
+ * Draw another icon in place of one.
+ * @param {Element} node
+ * @param {string} name
+ */
+export function setIcon(node, name) {
+  const classes = `arw-icon arw-icon-${name}`;
+  if (node.getAttribute("class") === classes) return;
+  node.setAttribute("class", classes);
+  node.firstElementChild?.setAttribute("d", PATHS[/** @type {keyof typeof PATHS} */ (name)] ?? PATHS.idle);
+}

@@ -1,0 +1,114 @@
+// The dashboard as an anywidget: one model, any of the three pictures.
+
+import "uplot/dist/uPlot.min.css";
+import "./style.css";
+import { Console } from "./console.js";
+import { h, mark, say } from "./dom.js";
+import { counts } from "./snapshot.js";
+import { Status } from "./status.js";
+import { storeOf } from "./store.js";
+import { followTheme } from "./theme.js";
+import { Throughput } from "./throughput.js";
+import { Topology } from "./topology.js";
+
+const PACE = 100; // ms between two drawings
+const COUNT_ON = 1000; // ms between two when only time goes on
+
+/** @typedef {import("./types.js").Model} Model */
+
+/** @param {{model: Model}} given */
+function initialize({ model }) {
+  storeOf(model);
+}
+
+/** @param {{model: Model, el: HTMLElement}} given */
+function render({ model, el }) {
+  const store = storeOf(model);
+  const root = h("div.root", { role: "region", "aria-label": "allranks" });
+  const [world, states, notes] = [h("span.world"), h("span.states"), h("div.notes", { role: "status" })];
+  const said = h("div.said", { role: "status" });
+  const waiting = h("div.muted.none", {}, "Nothing has been heard of the ranks yet");
+  // Tables that stand for the pictures in the saved notebook: an output of their own, not needed while we are here.
+  root.append(h("style", {}, `.arw-saved-${model.get("key")} { display: none }`));
+  root.append(h("div.head", {}, world, states), notes, said, waiting);
+
+  /** @type {(() => void)[]} */
+  const parts = [];
+  const section = (/** @type {string} */ name, /** @type {Node[]} */ ...nodes) =>
+    root.append(h("section.section", { "aria-label": name }, h("div.title", { role: "heading", "aria-level": 3 }, name), ...nodes));
+  for (const view of model.get("views")) {
+    if (view === "topology") {
+      const topology = new Topology(root, store);
+      section("Topology", topology.node);
+      parts.push(() => topology.update());
+    } else if (view === "ranks") {
+      const [status, output] = [new Status(store), new Console(store)];
+      section("Ranks", status.node, output.node);
+      parts.push(() => status.update(), () => output.update());
+    } else if (view === "throughput") {
+      const throughput = new Throughput(store);
+      section("Throughput", throughput.node);
+      parts.push(() => throughput.update());
+    }
+  }
+  el.append(root);
+
+  const head = () => {
+    const { snapshot } = store;
+    waiting.hidden = Boolean(snapshot);
+    mark(root, "data-frames", store.frames);
+    if (!snapshot) return;
+    const size = snapshot.ranks.length;
+    say(world, `${snapshot.name} · ${size} ${size === 1 ? "rank" : "ranks"} · ${snapshot.backend} · epoch ${snapshot.epoch} · ${snapshot.state}`);
+    /** @type {Map<string, number>} */
+    const by = new Map();
+    for (const rank of snapshot.ranks) by.set(rank.state ?? "starting", (by.get(rank.state ?? "starting") ?? 0) + 1);
+    say(states, [...by].map(([state, n]) => `${n} ${state}`).join(", "));
+    const lines = (snapshot.notes ?? []).join("\n");
+    say(notes, lines);
+    notes.hidden = !lines;
+    say(said, store.said);
+    said.hidden = !store.said;
+    mark(said, "data-failed", String(store.failed));
+  };
+
+  let last = 0;
+  let frame = 0;
+  let timer = 0;
+  const draw = () => {
+    frame = 0;
+    last = performance.now();
+    head();
+    if (store.snapshot || store.output.version) for (const part of parts) part();
+  };
+  const soon = () => {
+    if (frame || timer) return;
+    const wait = PACE - (performance.now() - last);
+    const ask = () => {
+      timer = 0;
+      frame = requestAnimationFrame(draw);
+    };
+    if (wait > 0) timer = window.setTimeout(ask, wait);
+    else ask();
+  };
+  store.views.add(soon);
+  const clock = setInterval(() => {
+    const moving = store.snapshot?.ranks.some((rank) => counts(rank.state ?? ""));
+    if (moving && performance.now() - last >= COUNT_ON - 50 && !document.hidden) soon();
+  }, COUNT_ON);
+  const sized = new ResizeObserver(soon);
+  sized.observe(root);
+  const stop = followTheme(root, soon);
+  draw();
+  return () => {
+    store.views.delete(soon);
+    clearInterval(clock);
+    clearTimeout(timer);
+    cancelAnimationFrame(frame);
+    sized.disconnect();
+    stop();
+  };
+}
+
+export default { initialize, render };
+

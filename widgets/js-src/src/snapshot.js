@@ -1,0 +1,141 @@
+// What a Snapshot says, worked out: pure, no page.
+
+import { DTYPES } from "./words.js";
+import { bits, rate } from "./units.js";
+
+/** @typedef {import("./types.js").Snapshot} Snapshot */
+/** @typedef {import("./types.js").LinkView} LinkView */
+/** @typedef {import("./types.js").RankView} RankView */
+/** @typedef {import("./types.js").Collective} Collective */
+/** @typedef {"ring" | "mesh" | "none"} Shape */
+
+/** @param {Collective} one for example `all_sum #17 f32[1000]` */
+export function collective(one) {
+  return `${one.op} #${one.seq} ${DTYPES[one.dtype] ?? one.dtype}[${(one.shape ?? []).join(",")}]`;
+}
+
+/** @param {RankView} rank what it does, in a few words */
+export function doing(rank) {
+  if (rank.state === "waiting" && rank.collective) return `in ${collective(rank.collective)}`;
+  if ((rank.state === "dead" || rank.state === "failed") && rank.cause) return rank.cause;
+  if (rank.line) return `line ${rank.line}`;
+  return "";
+}
+
+/** @param {string} state whether it counts on */
+export const counts = (state) => state === "running" || state === "waiting";
+
+/** @param {Snapshot} snapshot whether its links make a ring of the ranks in order, or reach further */
+export function shapeOf(snapshot) {
+  const size = snapshot.ranks.length;
+  const links = snapshot.links ?? [];
+  if (!links.length) return /** @type {Shape} */ ("none");
+  const ring = links.every(({ link }) => {
+    const apart = (link.target - link.source + size) % size;
+    return apart === 1 || apart === size - 1;
+  });
+  return /** @type {Shape} */ (ring ? "ring" : "mesh");
+}
+
+/** @param {(number | null | undefined)[]} values */
+export function median(values) {
+  const known = values.filter((value) => value !== null && value !== undefined).sort((a, b) => a - b);
+  if (!known.length) return null;
+  const half = known.length >> 1;
+  return known.length % 2 ? known[half] : (known[half - 1] + known[half]) / 2;
+}
+
+/**
+ * The sum of what is known, null if nothing is.
+ * @param {(number | null | undefined)[]} values
+ * @returns {number | null}
+ */
+export function sum(values) {
+  let total = null;
+  for (const value of values) if (value !== null && value !== undefined) total = (total ?? 0) + value;
+  return total;
+}
+
+const BUSY = 1e5; // bytes a second: below it a link's rate says nothing about the cable
+
+/** @typedef {{view: LinkView, missing: boolean, slow: boolean, share: number | null, why: string}} LinkFinding */
+
+/**
+ * What is to be said of each link. Missing: both ranks live, and its sender knows of no such connection. Slow: the
+ * interface claims, or the link carries, less than half of what links of its kind do.
+ * @param {Snapshot} snapshot
+ * @returns {LinkFinding[]}
+ */
+export function findings(snapshot) {
+  const links = snapshot.links ?? [];
+  const states = new Map(snapshot.ranks.map((rank) => [rank.rank, rank.state ?? "starting"]));
+  /** @type {Map<string, LinkView[]>} */
+  const kinds = new Map();
+  for (const view of links) kinds.set(view.link.kind, [...(kinds.get(view.link.kind) ?? []), view]);
+  const usual = new Map(
+    [...kinds].map(([kind, views]) => [
+      kind,
+      { nominal: median(views.map((view) => view.nominal)), rate: median(views.map((view) => view.rate)) },
+    ]),
+  );
+  return links.map((view) => {
+    const { link, nominal, sent } = view;
+    const known = view.rate !== null && view.rate !== undefined;
+    const live = [link.source, link.target].every((rank) => !["dead", "starting"].includes(states.get(rank) ?? "dead"));
+    const missing = live && !known && (sent === null || sent === undefined);
+    const of = usual.get(link.kind);
+    const where = link.interface ? ` (${link.kind}, ${link.interface})` : ` (${link.kind})`;
+    const name = `link ${link.source} → ${link.target}${where}`;
+    let why = "";
+    if (nominal && of?.nominal && nominal < of.nominal / 2)
+      why = `${name} is slow: ${bits(nominal)}, where others of its kind have ${bits(of.nominal)}`;
+    else if (known && of?.rate && of.rate > BUSY && /** @type {number} */ (view.rate) < of.rate / 2)
+      why = `${name} is slow: ${rate(view.rate)}, where others of its kind carry ${rate(of.rate)}`;
+    else if (missing) why = `${name}: what it carries is unknown`;
+    const share = known && nominal ? (/** @type {number} */ (view.rate) * 8) / nominal : null;
+    return { view, missing, slow: Boolean(why) && !missing, share, why };
+  });
+}
+
+/**
+ * Hosts in the order of their first rank, with the ranks on each; hosts without ranks last.
+ * @param {Snapshot} snapshot
+ */
+export function hostsOf(snapshot) {
+  const known = new Map((snapshot.hosts ?? []).map((host) => [host.name, host]));
+  /** @type {Map<string, RankView[]>} */
+  const on = new Map();
+  for (const rank of [...snapshot.ranks].sort((a, b) => a.rank - b.rank))
+    on.set(rank.host, [...(on.get(rank.host) ?? []), rank]);
+  for (const name of known.keys()) if (!on.has(name)) on.set(name, []);
+  return [...on].map(([name, ranks]) => ({ host: known.get(name) ?? { name }, ranks }));
+}
+
+/** @typedef {{op: string, ranks: number, calls: number, nbytes: number, smallest: number, largest: number,
+ *   transfer: number | null, wait: number | null}} OpRow */
+
+/**
+ * One row for each operation: calls and bytes summed over the ranks, times as their means.
+ * @param {Snapshot} snapshot
+ * @returns {OpRow[]}
+ */
+export function operations(snapshot) {
+  /** @type {Map<string, import("./types.js").Op[]>} */
+  const by = new Map();
+  for (const rank of snapshot.ranks) for (const op of rank.ops ?? []) by.set(op.op, [...(by.get(op.op) ?? []), op]);
+  const mean = (/** @type {(number | undefined)[]} */ values) => {
+    const known = values.filter((value) => value !== null && value !== undefined);
+    const total = sum(known);
+    return total === null ? null : total / known.length;
+  };
+  return [...by].map(([op, ops]) => ({
+    op,
+    ranks: ops.length,
+    calls: ops.reduce((total, one) => total + one.calls, 0),
+    nbytes: ops.reduce((total, one) => total + one.nbytes, 0),
+    smallest: Math.min(...ops.map((one) => one.smallest)),
+    largest: Math.max(...ops.map((one) => one.largest)),
+    transfer: mean(ops.map((one) => one.transfer)),
+    wait: mean(ops.map((one) => one.wait)),
+  }));
+}

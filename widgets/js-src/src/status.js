@@ -1,0 +1,71 @@
+// What each rank does, as a table.
+
+import { h, icon, mark, say, setIcon } from "./dom.js";
+import { collective, counts } from "./snapshot.js";
+import * as units from "./units.js";
+
+/** @typedef {import("./store.js").Store} Store */
+/** @typedef {import("./types.js").RankView} RankView */
+
+const HEADS = ["rank", "state", "doing", "for", "CPU", "memory", "MLX active / peak"];
+
+export class Status {
+  /** @param {Store} store */
+  constructor(store) {
+    this.store = store;
+    this.body = h("tbody");
+    const head = h("tr", {}, ...HEADS.map((name, i) => h(i > 2 ? "th.figure" : "th", { scope: "col" }, name)));
+    const table = h("table.table.status", {}, h("thead", {}, head), this.body);
+    this.node = h("div.table-scroll", { tabindex: 0, role: "region", "aria-label": "state of each rank" }, table);
+    /** @type {((rank: RankView) => void)[]} */
+    this.rows = [];
+  }
+
+  update() {
+    const ranks = this.store.snapshot?.ranks ?? [];
+    while (this.rows.length > ranks.length) {
+      this.rows.pop();
+      this.body.deleteRow(-1);
+    }
+    while (this.rows.length < ranks.length) this.rows.push(this.#row());
+    ranks.forEach((rank, i) => this.rows[i](rank));
+  }
+
+  #row() {
+    const [sign, word] = [icon("starting"), h("span")];
+    let number = 0;
+    const choose = h("button.link", { type: "button", onclick: () => this.store.select(number) });
+    const [doing, time, cpu, memory, mlx] = [h("td.doing-cell"), ...Array.from({ length: 4 }, () => h("td.figure"))];
+    const state = h("td.state-cell", {}, sign, word);
+    const row = h("tr", {}, h("th.rank-cell", { scope: "row" }, choose), state, doing, time, cpu, memory, mlx);
+    this.body.append(row);
+    return (/** @type {RankView} */ rank) => {
+      number = rank.rank;
+      const now = rank.state ?? "starting";
+      mark(row, "data-state", now);
+      mark(row, "data-selected", String(this.store.selected === number));
+      say(choose, String(number));
+      mark(choose, "aria-label", `rank ${number} on ${rank.host}: show its output only`);
+      mark(choose, "aria-pressed", String(this.store.selected === number));
+      setIcon(sign, now);
+      say(word, now);
+      const what = told(rank);
+      say(doing, what);
+      mark(doing, "title", what);
+      say(time, rank.since === undefined ? units.UNKNOWN : units.lasted(rank.since + this.store.behind));
+      say(cpu, units.percent(rank.cpu));
+      say(memory, units.bytes(rank.rss));
+      const none = rank.mlx_active === undefined && rank.mlx_peak === undefined;
+      say(mlx, none ? units.UNKNOWN : `${units.bytes(rank.mlx_active)} / ${units.bytes(rank.mlx_peak)}`);
+    };
+  }
+}
+
+/** @param {RankView} rank */
+function told(rank) {
+  if (rank.cause && (rank.state === "dead" || rank.state === "failed")) return rank.cause;
+  const line = rank.line ? `line ${rank.line}${rank.source ? `: ${rank.source}` : ""}` : "";
+  if (rank.state === "waiting" && rank.collective) return [`in ${collective(rank.collective)}`, line].join(" · ");
+  if (counts(rank.state ?? "")) return line || "line unknown";
+  return rank.collective ? `last: ${collective(rank.collective)}` : "";
+}

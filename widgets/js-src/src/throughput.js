@@ -1,0 +1,199 @@
+// What travels, over ten minutes, and what the operations did.
+
+import uPlot from "uplot";
+import { choice, h, mark, say } from "./dom.js";
+import { operations } from "./snapshot.js";
+import { MOST_LINKS, WINDOW } from "./history.js";
+import * as units from "./units.js";
+
+/** @typedef {import("./store.js").Store} Store */
+
+const HEIGHT = 220;
+const LEAST_SPAN = 60; // seconds of the time axis
+const OPERATIONS = ["operation", "ranks", "calls", "bytes", "smallest – largest", "transfer", "wait"];
+const NOT_TIMED = "timed with --profile only";
+const DASHES = [[], [6, 3], [2, 3], [8, 3, 2, 3]];
+
+export class Throughput {
+  /** @param {Store} store */
+  constructor(store) {
+    this.store = store;
+    this.by = "total";
+    this.key = "";
+    this.version = -1;
+    this.drawnAt = 0;
+    this.later = 0;
+    /** @type {any} */
+    this.plot = null;
+    /** @type {string[]} */
+    this.names = [];
+    /** @type {HTMLElement[]} */
+    this.values = [];
+    this.toggle = choice("series", [["total", "Total"], ["rank", "By rank"], ["link", "By link"]], (by) => {
+      this.by = by;
+      this.toggle.set(by);
+      this.update(true);
+    });
+    this.toggle.set(this.by);
+    this.time = h("span.muted");
+    this.chart = h("div.chart", { role: "img" });
+    this.legend = h("div.legend");
+    this.body = h("tbody");
+    const head = h("tr", {}, ...OPERATIONS.map((name, i) => h(i ? "th.figure" : "th", { scope: "col" }, name)));
+    this.table = h("div.table-scroll", { tabindex: 0, role: "region", "aria-label": "operations" }, h("table.table", {}, h("thead", {}, head), this.body));
+    this.none = h("div.muted.none", {}, "No collective has been asked for yet");
+    this.straggler = h("div.finding");
+    this.node = h("div.throughput", {}, h("div.toolbar", {}, this.toggle.node, h("span.spring"), this.time), this.chart, this.legend, this.straggler, this.table, this.none);
+  }
+
+  update(force = false) {
+    const { history, snapshot } = this.store;
+    if (!snapshot) return;
+    this.#operations();
+    say(this.straggler, snapshot.straggler ?? "");
+    this.straggler.hidden = !snapshot.straggler;
+    const now = performance.now();
+    const pace = this.names.length > 8 ? 1000 : 250;
+    clearTimeout(this.later);
+    if (!force && history.version === this.version) return;
+    if (!force && now - this.drawnAt < pace) {
+      this.later = window.setTimeout(() => this.update(), pace - (now - this.drawnAt));
+      return;
+    }
+    this.version = history.version;
+    this.drawnAt = now;
+    const names = this.#series();
+    const width = Math.max(280, Math.floor(this.chart.clientWidth || 800));
+    const theme = this.node.closest("[data-theme]")?.getAttribute("data-theme");
+    const key = `${names.join()} ${width} ${theme}`;
+    if (key !== this.key) this.#build(names, width);
+    this.key = key;
+    this.names = names;
+    this.plot.setData(history.columns(names));
+    this.#values(null);
+  }
+
+  #series() {
+    const { series } = this.store.history;
+    if (this.by === "total") return ["wire", "effective", "peak"];
+    const own = [...series.keys()].filter((name) => (this.by === "rank" ? name.startsWith("rank ") : name.includes("→")));
+    return [...own, ...(this.by === "rank" ? ["peak"] : [])];
+  }
+
+  /**
+   * @param {string[]} names
+   * @param {number} width
+   */
+  #build(names, width) {
+    this.plot?.destroy();
+    const style = getComputedStyle(this.node);
+    const colour = (/** @type {string} */ name) => style.getPropertyValue(`--arw-${name}`).trim();
+    const font = `11px ${style.fontFamily}`;
+    const strokes = names.map((name, i) => (name === "peak" ? colour("muted") : colour(`series-${i % 8}`)));
+    const axis = {
+      stroke: colour("muted"), font, labelFont: font, grid: { stroke: colour("grid"), width: 1 }, ticks: { show: false },
+    };
+    const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
+    this.plot = new uPlot(
+      {
+        width, height: HEIGHT, legend: { show: false },
+        cursor: { points: { size: 6 }, drag: { x: false, y: false } },
+        scales: {
+          x: { time: true, range: (_plot, _min, max) => this.#span(max) },
+          y: { range: (_plot, _min, max) => [0, max > 0 ? max * 1.08 : 1e6] },
+        },
+        axes: [
+          { ...axis, size: 28, values: (_plot, ticks) => ticks.map((tick) => clock.format(tick * 1000)), space: 90 },
+          { ...axis, size: 74, values: (_plot, ticks) => ticks.map((tick) => (tick === 0 ? "0" : units.rate(tick))) },
+        ],
+        series: [
+          {},
+          ...names.map((name, i) => ({
+            label: name, stroke: strokes[i], width: name === "peak" ? 1.25 : names.length > 12 ? 1 : 1.75, spanGaps: false,
+            dash: name === "peak" ? [6, 4] : this.by === "total" ? DASHES[i === 1 ? 1 : 0] : DASHES[Math.floor(i / 8) % 4],
+            fill: name === "wire" ? `${strokes[i]}1f` : undefined,
+            points: { show: false },
+          })),
+        ],
+        hooks: { setCursor: [(/** @type {any} */ plot) => this.#values(plot.cursor.idx ?? null)] },
+      },
+      /** @type {any} */ (this.store.history.columns(names)),
+      this.chart.replaceChildren() ?? this.chart,
+    );
+    mark(this.chart, "aria-label", `chart of ${names.length > 4 ? `${names.length} series` : names.join(", ")} over the last ten minutes`);
+    this.values = names.map(() => h("span.legend-value"));
+    this.legend.replaceChildren(
+      ...names.map((name, i) => h("button.legend-item", { type: "button", "aria-pressed": "true", onclick: (/** @type {Event} */ event) => this.#toggle(event, i) }, swatch(strokes[i], this.plot.series[i + 1].dash), h("span", {}, title(name)), this.values[i])),
+    );
+    if (!names.length) {
+      const links = this.store.snapshot?.links?.length ?? 0;
+      this.legend.append(h("span.muted", {}, this.by === "link" && links > MOST_LINKS ? `${links} links are too many to draw one by one` : "nothing is known yet"));
+    }
+    mark(this.legend, "data-many", String(names.length > 8));
+  }
+
+  /**
+   * Hide a series, or show it again; the axis follows what is shown.
+   * @param {Event} event
+   * @param {number} i
+   */
+  #toggle(event, i) {
+    const shown = !this.plot.series[i + 1].show;
+    this.plot.setSeries(i + 1, { show: shown });
+    mark(/** @type {Element} */ (event.currentTarget), "aria-pressed", String(shown));
+  }
+
+  /** @param {number} max @returns {[number, number]} */
+  #span(max) {
+    const end = max ?? Date.now() / 1000;
+    const first = this.store.history.at[0] ?? end;
+    return [end - Math.min(WINDOW, Math.max(LEAST_SPAN, end - first)), end];
+  }
+
+  /** @param {number | null} at index of the cursor, null for the latest */
+  #values(at) {
+    const { history } = this.store;
+    const i = at ?? history.at.length - 1;
+    this.names.forEach((name, k) => {
+      const node = this.values[k];
+      if (node) say(node, units.rate(history.series.get(name)?.[i]));
+    });
+    const seconds = history.at[i];
+    say(this.time, at === null || seconds === undefined ? "" : new Date(seconds * 1000).toLocaleTimeString());
+  }
+
+  #operations() {
+    const rows = operations(/** @type {any} */ (this.store.snapshot));
+    this.table.hidden = !rows.length;
+    this.none.hidden = rows.length > 0;
+    while (this.body.rows.length > rows.length) this.body.deleteRow(-1);
+    while (this.body.rows.length < rows.length)
+      this.body.append(h("tr", {}, h("th", { scope: "row" }), ...Array.from({ length: 6 }, () => h("td.figure"))));
+    rows.forEach((row, i) => {
+      const range = row.smallest === row.largest ? units.bytes(row.smallest) : `${units.bytes(row.smallest)} – ${units.bytes(row.largest)}`;
+      const timed = (/** @type {number | null} */ time) => (time === null ? NOT_TIMED : units.seconds(time));
+      const texts = [row.op, String(row.ranks), units.count(row.calls), units.bytes(row.nbytes), range, timed(row.transfer), timed(row.wait)];
+      texts.forEach((text, k) => {
+        say(this.body.rows[i].cells[k], text);
+        mark(this.body.rows[i].cells[k], "data-unknown", String(text === NOT_TIMED));
+      });
+    });
+  }
+}
+
+/** @param {string} name of a series, in words */
+function title(name) {
+  if (name === "wire") return "wire, all links";
+  if (name === "effective") return "effective, mean of ranks";
+  if (name === "peak") return "measured peak (bench)";
+  return name;
+}
+
+/**
+ * @param {string} colour
+ * @param {number[] | undefined} dash
+ */
+function swatch(colour, dash) {
+  const style = `border-top-color:${colour};border-top-style:${dash?.length ? "dashed" : "solid"}`;
+  return h("span.swatch", { style, "aria-hidden": "true" });
+}

@@ -1,0 +1,326 @@
+// Hosts, the ranks on them, and what travels on the links between.
+
+import { h, icon, mark, say, setIcon, svg } from "./dom.js";
+import { layout, route } from "./layout.js";
+import { openMenu } from "./menu.js";
+import { counts, doing, findings, hostsOf, shapeOf } from "./snapshot.js";
+import * as units from "./units.js";
+
+/** @typedef {import("./types.js").Snapshot} Snapshot */
+/** @typedef {import("./store.js").Store} Store */
+/** @typedef {import("./snapshot.js").LinkFinding} LinkFinding */
+
+const LEAST_LABEL = { level: 78, upright: 40 }; // pixels of a link that has room for its rate
+const LEAST_CAPTION = { level: 190, upright: 50 };
+const LEAST_TIP = 20;
+const MOST_DRAWN = 240; // links: a mesh of 16
+const MOST_LISTED = 200;
+
+export class Topology {
+  /**
+   * @param {HTMLElement} root
+   * @param {Store} store
+   */
+  constructor(root, store) {
+    this.root = root;
+    this.store = store;
+    this.key = "";
+    /** @type {ReturnType<typeof hostsOf>} */
+    this.hosts = [];
+    /** @type {Map<number, import("./types.js").RankView>} */
+    this.ranks = new Map();
+    this.top = 1; // bytes a second of the thickest line
+    /** @type {((snapshot: Snapshot, found: LinkFinding[]) => void)[]} */
+    this.updates = [];
+    this.plan = h("div.plan");
+    this.findings = h("div.findings", { role: "status" });
+    this.listed = h("tbody");
+    this.summary = h("summary");
+    const heads = ["link", "kind", "interface", "nominal", "rate", "of nominal", "sent", "round trip", "resent"];
+    const head = h("tr", {}, ...heads.map((name, i) => h(i > 2 ? "th.figure" : "th", { scope: "col" }, name)));
+    const table = h("table.table", {}, h("thead", {}, head), this.listed);
+    this.note = h("div.muted");
+    this.scroll = h("div.table-scroll", { tabindex: 0, role: "region", "aria-label": "links" }, table);
+    this.details = h("details.links", { ontoggle: () => this.update() }, this.summary, this.scroll, this.note);
+    this.node = h("div.topology", {}, h("div.plan-scroll", { tabindex: 0, role: "region", "aria-label": "hosts and ranks" }, this.plan), this.findings, this.details);
+  }
+
+  update() {
+    const { snapshot } = this.store;
+    if (!snapshot) return;
+    const width = Math.max(300, Math.floor(this.node.clientWidth || 800));
+    const links = snapshot.links ?? [];
+    const hosts = hostsOf(snapshot);
+    const key = JSON.stringify([
+      width, hosts.map(({ host, ranks }) => [host.name, ranks.map((rank) => rank.rank)]),
+      links.length > MOST_DRAWN ? links.length : links.map(({ link }) => [link.source, link.target]),
+    ]);
+    if (key !== this.key) this.#build(snapshot, width);
+    this.key = key;
+    const found = findings(snapshot);
+    this.hosts = hosts;
+    this.ranks = new Map(snapshot.ranks.map((rank) => [rank.rank, rank]));
+    this.top = Math.max(1, ...links.map((view) => Math.max(view.rate ?? 0, (view.nominal ?? 0) / 8)));
+    for (const update of this.updates) update(snapshot, found);
+    this.#say(found);
+    this.#list(found);
+  }
+
+  /**
+   * @param {Snapshot} snapshot
+   * @param {number} width
+   */
+  #build(snapshot, width) {
+    const hosts = hostsOf(snapshot);
+    const shape = shapeOf(snapshot);
+    const plan = layout(hosts.map((one) => one.ranks.map((rank) => rank.rank)), shape, width);
+    this.updates = [];
+    const lines = svg("svg", {
+      class: "arw-lines", width: plan.width, height: plan.height, role: "img",
+      "aria-label": `${snapshot.ranks.length} ranks on ${hosts.length} ${hosts.length === 1 ? "host" : "hosts"}, ${
+        { ring: "joined in a ring", mesh: "each joined to all others", none: "no links known" }[shape]}`,
+    });
+    this.plan.replaceChildren(
+      ...hosts.map((_, i) => this.#host(plan, i)), lines,
+      ...snapshot.ranks.map((rank) => this.#rank(rank.rank, plan)),
+    );
+    this.plan.style.width = `${plan.width}px`;
+    this.plan.style.height = `${plan.height}px`;
+    if ((snapshot.links ?? []).length <= MOST_DRAWN) this.#links(snapshot, plan, lines);
+  }
+
+  /**
+   * @param {import("./layout.js").Layout} plan
+   * @param {number} i
+   */
+  #host(plan, i) {
+    const { x, y, w, h: height, headAtBottom } = plan.hosts[i];
+    const [name, what, memory, load] = [h("span.host-name"), h("span.host-what"), h("span"), h("span")];
+    const [used, busy] = [h("span.meter-fill"), h("span.meter-fill")];
+    const head = h(
+      "div.host-head", { style: `height:${plan.head}px` },
+      h("div.host-title", {}, name, what),
+      h("div.host-figures", {},
+        h("span.figure-pair", {}, h("span.label", {}, "memory"), h("span.meter", { "aria-hidden": true }, used), memory),
+        h("span.figure-pair", {}, h("span.label", {}, "load"), h("span.meter", { "aria-hidden": true }, busy), load)),
+    );
+    this.updates.push(() => {
+      const host = this.hosts[i]?.host;
+      if (!host) return;
+      say(name, host.name);
+      const cores = host.cores ? `${host.cores} cores` : "";
+      const told = [host.model, host.chip, cores].filter(Boolean).join(" · ") || "machine unknown";
+      say(what, told);
+      mark(what, "title", told);
+      const known = host.memory !== undefined && host.memory_used !== undefined;
+      const of = known ? `${units.bytes(host.memory_used)} of ${units.bytes(host.memory)}` : units.UNKNOWN;
+      say(memory, !known && host.memory !== undefined ? `${units.bytes(host.memory)}, used unknown` : of);
+      used.style.width = known ? `${(100 * (host.memory_used ?? 0)) / (host.memory || 1)}%` : "0";
+      say(load, units.percent(host.load));
+      busy.style.width = `${100 * Math.min(1, host.load ?? 0)}%`;
+    });
+    const style = `left:${x}px;top:${y}px;width:${w}px;height:${height}px`;
+    return h(headAtBottom ? "div.host.host-turned" : "div.host", { style, "data-narrow": String(plan.head > 60) }, head);
+  }
+
+  /**
+   * @param {number} rank
+   * @param {import("./layout.js").Layout} plan
+   */
+  #rank(rank, plan) {
+    const box = plan.ranks.get(rank);
+    if (!box) return h("span");
+    const [word, what] = [h("span.state"), h("span.doing")];
+    const sign = icon("starting");
+    const main = h(
+      "button.rank-main", { type: "button", onclick: () => this.store.select(rank) },
+      h("span.rank-top", {}, h("span.number", {}, String(rank)), sign, word), what,
+    );
+    const more = h(
+      "button.more",
+      {
+        type: "button", "aria-haspopup": "menu", "aria-expanded": "false", "aria-label": `Actions for rank ${rank}`,
+        onclick: () => openMenu(this.root, more, rank, this.store),
+      },
+      icon("more"),
+    );
+    const style = `left:${box.x}px;top:${box.y}px;width:${box.w}px;height:${box.h}px`;
+    const card = h(`div.rank.rank-${plan.size}`, { style, "data-rank": rank }, main, more);
+    this.updates.push(() => {
+      const view = this.ranks.get(rank);
+      if (!view) return;
+      const state = view.state ?? "starting";
+      mark(card, "data-state", state);
+      setIcon(sign, state);
+      say(word, state);
+      const time = counts(state) && view.since !== undefined ? units.lasted(view.since + this.store.behind) : "";
+      const did = doing(view);
+      say(what, plan.size === "large" ? [did, time].filter(Boolean).join(" · ") : state);
+      // Titles and labels keep to what changes rarely: a label that counts seconds would be read out again and again.
+      const told = `rank ${rank}, ${state}${did ? `, ${did}` : ""}`;
+      mark(main, "aria-label", told);
+      mark(main, "title", told);
+      mark(main, "aria-pressed", String(this.store.selected === rank));
+    });
+    return card;
+  }
+
+  /**
+   * @param {Snapshot} snapshot
+   * @param {import("./layout.js").Layout} plan
+   * @param {SVGElement} lines
+   */
+  #links(snapshot, plan, lines) {
+    const links = snapshot.links ?? [];
+    const few = links.length <= 48;
+    const mesh = shapeOf(snapshot) === "mesh";
+    mark(lines, "data-mesh", String(mesh && links.length > 12));
+    links.forEach(({ link }, i) => {
+      const [from, to] = [plan.ranks.get(link.source), plan.ranks.get(link.target)];
+      if (!from || !to) return;
+      const way = route(from, to, !mesh);
+      const path = svg("path", { class: "arw-line", d: `M${way.points.map((point) => point.join(" ")).join("L")}` });
+      const tip = svg("path", { class: "arw-tip", d: arrow(way.points) });
+      lines.append(path);
+      if (way.length >= LEAST_TIP) lines.append(tip);
+      const lie = way.upright ? "upright" : "level";
+      const long = few && way.length >= LEAST_LABEL[lie] && !mesh;
+      const inward = way.middle[0] < plan.width / 2 ? 1 : -1;
+      const size = snapshot.ranks.length;
+      const onward = (link.target - link.source + size) % size === 1 && (size > 2 || link.source === 0);
+      const label = long ? svg("text", labelPlace(way, from, to, inward)) : null;
+      if (label) lines.append(label);
+      const caption = long && onward && !slanted(way) && way.length >= LEAST_CAPTION[lie] ? svg("text", captionPlace(way, from, to, inward)) : null;
+      if (caption) lines.append(caption);
+      const back = links.findIndex((one) => one.link.source === link.target && one.link.target === link.source);
+      this.updates.push((now, found) => {
+        const one = found[i];
+        const rate = one.view.rate ?? 0;
+        const state = one.missing ? "missing" : one.slow ? "slow" : rate > 0 ? "busy" : "idle";
+        mark(path, "data-link", state);
+        mark(tip, "data-link", state);
+        mark(path, "stroke-width", (1.25 + 2.25 * Math.sqrt(Math.min(1, rate / this.top))).toFixed(2));
+        if (label) {
+          say(label, (way.upright || slanted(way) ? (to.y > from.y ? "↓ " : "↑ ") : "") + (one.slow ? "slow · " : "") + rateAndShare(one));
+          mark(label, "data-link", state);
+        }
+        if (caption) say(caption, plug(one.view, now.links?.[back], way.upright));
+      });
+    });
+  }
+
+  /** @param {LinkFinding[]} found */
+  #say(found) {
+    const said = found.filter((one) => one.why);
+    const lines = said.slice(0, 4).map((one) => one.why);
+    if (said.length > 4) lines.push(`and ${said.length - 4} more: see the table of links`);
+    const key = lines.join("\n");
+    if (this.findings.dataset.key === key) return;
+    this.findings.dataset.key = key;
+    this.findings.replaceChildren(...lines.map((line) => h("div.finding", {}, icon("warning"), h("span", {}, line))));
+  }
+
+  /** @param {LinkFinding[]} found */
+  #list(found) {
+    this.details.hidden = !found.length;
+    const known = found.filter((one) => one.view.rate !== null && one.view.rate !== undefined);
+    const total = known.reduce((all, one) => all + (one.view.rate ?? 0), 0);
+    const partly = known.length < found.length ? `, ${found.length - known.length} unknown` : "";
+    say(this.summary, `Links (${found.length}${partly})${known.length ? ` · ${units.rate(total)} in all` : ""}`);
+    if (!this.details.open) return;
+    let shown = found;
+    if (found.length > MOST_LISTED) {
+      const order = [...found].sort((a, b) => Number(Boolean(b.why)) - Number(Boolean(a.why)) || (b.view.rate ?? -1) - (a.view.rate ?? -1));
+      shown = order.slice(0, MOST_LISTED);
+    }
+    say(this.note, found.length > MOST_LISTED ? `The ${MOST_LISTED} with findings or the highest rates, of ${found.length}.` : "");
+    while (this.listed.rows.length > shown.length) this.listed.deleteRow(-1);
+    while (this.listed.rows.length < shown.length)
+      this.listed.append(h("tr", {}, ...Array.from({ length: 9 }, (_, i) => h(i > 2 ? "td.figure" : "td"))));
+    shown.forEach(({ view, share, slow, missing }, i) => {
+      const { link } = view;
+      const cells = this.listed.rows[i].cells;
+      const texts = [
+        `${link.source} → ${link.target}`, link.kind + (slow ? " · slow" : missing ? " · missing" : ""),
+        link.interface ?? units.UNKNOWN, units.bits(view.nominal), units.rate(view.rate), units.percent(share),
+        units.bytes(view.sent), units.seconds(view.rtt), view.retransmits === undefined ? units.UNKNOWN : units.count(view.retransmits),
+      ];
+      texts.forEach((text, k) => say(cells[k], text));
+      mark(this.listed.rows[i], "data-link", slow ? "slow" : missing ? "missing" : "");
+    });
+  }
+}
+
+/** @param {LinkFinding} one */
+function rateAndShare(one) {
+  return units.rate(one.view.rate) + (one.share === null ? "" : ` · ${units.percent(one.share)}`);
+}
+
+/**
+ * The plugs at both ends and what the cable is.
+ * @param {import("./types.js").LinkView} there
+ * @param {import("./types.js").LinkView | undefined} back
+ * @param {boolean} short
+ */
+function plug(there, back, short) {
+  const ends = [there.link.interface, back?.link.interface].filter(Boolean);
+  const plugs = ends.length === 2 && ends[0] !== ends[1] ? ends.join(" ↔ ") : (ends[0] ?? "");
+  const nominal = there.nominal ? units.bits(there.nominal) : "";
+  return [there.link.kind, plugs, short ? "" : nominal].filter(Boolean).join(" · ");
+}
+
+/** @param {ReturnType<typeof route>} way */
+function slanted(way) {
+  const [[ax, ay], [bx, by]] = way.points;
+  return way.points.length === 2 && Math.min(Math.abs(bx - ax), Math.abs(by - ay)) > 20;
+}
+
+/** @param {[number, number][]} points */
+function arrow(points) {
+  const [[ax, ay], [bx, by]] = points.slice(-2);
+  const far = Math.hypot(bx - ax, by - ay) || 1;
+  const [ux, uy] = [(bx - ax) / far, (by - ay) / far];
+  const [cx, cy] = [bx - ux * 7, by - uy * 7];
+  return `M${bx} ${by}L${cx - uy * 3.6} ${cy + ux * 3.6}L${cx + uy * 3.6} ${cy - ux * 3.6}z`;
+}
+
+/**
+ * @param {ReturnType<typeof route>} way
+ * @param {import("./layout.js").Box} from
+ * @param {import("./layout.js").Box} to
+ * @param {number} inward 1 if there is more room to the right of an upright link, -1 if to the left
+ */
+function labelPlace(way, from, to, inward) {
+  const [x, y] = way.middle;
+  if (slanted(way)) {
+    // Measured from the middle of both directions, so that their labels stand below each other.
+    const [cx, cy] = [(from.x + to.x + from.w) / 2, (from.y + to.y + from.h) / 2];
+    const outward = { x: cx - inward * 30, "text-anchor": inward > 0 ? "end" : "start", class: "arw-rate" };
+    return { ...outward, y: to.y > from.y ? cy + 20 : cy + 4 };
+  }
+  if (way.upright) return { ...beside(way, from, inward), y: to.y > from.y ? y + 9 : y - 7, class: "arw-rate" };
+  const below = to.x > from.x;
+  return { x, y: below ? y + 16 : y - 8, "text-anchor": "middle", class: "arw-rate" };
+}
+
+/**
+ * @param {ReturnType<typeof route>} way
+ * @param {import("./layout.js").Box} from
+ * @param {import("./layout.js").Box} to
+ * @param {number} inward
+ */
+function captionPlace(way, from, to, inward) {
+  const [x, y] = way.middle;
+  if (way.upright) return { ...beside(way, from, inward), y: y + 24, class: "arw-caption" };
+  return { x, y: to.x > from.x ? y + 30 : y + 40, "text-anchor": "middle", class: "arw-caption" };
+}
+
+/**
+ * @param {ReturnType<typeof route>} way an upright one
+ * @param {import("./layout.js").Box} from
+ * @param {number} inward
+ */
+function beside(way, from, inward) {
+  const middle = way.points.length > 2 ? way.middle[0] : from.x + from.w / 2;
+  return { x: middle + inward * 14, "text-anchor": inward > 0 ? "start" : "end" };
+}

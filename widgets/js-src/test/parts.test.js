@@ -1,0 +1,78 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { pieces, plain } from "../src/ansi.js";
+import { Heights } from "../src/heights.js";
+import { History } from "../src/history.js";
+import { layout, route } from "../src/layout.js";
+import { progress } from "../src/progress.js";
+
+test("a bar of tqdm is read, other text is not", () => {
+  assert.deepEqual(progress("epoch 1:  45%|####5     | 9/20 [00:01<00:01]"), { label: "epoch 1", share: 0.45, rest: "9/20 [00:01<00:01]" });
+  assert.equal(progress("45% of all | none"), null);
+});
+
+test("colours become classes, other escapes go", () => {
+  assert.deepEqual(pieces("a\u001b[1;31mb\u001b[0mc"), [
+    { text: "a", classes: "" }, { text: "b", classes: "arw-red arw-bold" }, { text: "c", classes: "" },
+  ]);
+  assert.equal(plain("\u001b]0;title\u0007x\u001b[2K"), "x");
+});
+
+test("rows are found by height, with figures between", () => {
+  const heights = new Heights(20);
+  heights.set([[2, 100], [5, 60]]);
+  assert.deepEqual([0, 2, 3, 5, 6].map((row) => heights.top(row)), [0, 40, 140, 180, 240]);
+  assert.equal(heights.at(139, 10), 2);
+  assert.equal(heights.at(140, 10), 3);
+  assert.equal(heights.at(9999, 10), 9);
+});
+
+/** @param {number} at @param {number | undefined} rate @param {number} [held] */
+const frame = (at, rate, held) => ({
+  name: "m", backend: "ring", state: "whole", epoch: 1, at, held, ranks: [{ rank: 0, host: "a", effective: rate }], links: [],
+});
+
+test("the chart keeps one row a second, and a gap where nothing was heard", () => {
+  const history = new History();
+  for (const [at, rate] of [[100.1, 1], [100.8, 2], [101.2, 3], [120, 4]]) history.add(frame(at, rate));
+  assert.deepEqual(history.at, [100, 101, 102, 120]);
+  assert.deepEqual(history.series.get("effective"), [2, 3, null, 4]);
+  assert.deepEqual(history.series.get("wire"), [null, null, null, null]);
+});
+
+test("where Python said that nothing changed, the value holds", () => {
+  const history = new History();
+  history.add(frame(100, 7));
+  history.add(frame(110, 9, 109.5));
+  assert.equal(history.at.length, 11);
+  assert.deepEqual(history.series.get("effective"), [...new Array(10).fill(7), 9]);
+});
+
+test("ten minutes are kept", () => {
+  const history = new History();
+  for (let at = 0; at < 1000; at++) history.add(frame(at, at));
+  assert.equal(history.at[0], 399);
+});
+
+test("no two ranks overlap, from 1 to 64, on one host and on several, on wide and narrow pages", () => {
+  for (const width of [420, 700, 1100])
+    for (const size of [1, 2, 3, 4, 5, 7, 8, 12, 16, 32, 64])
+      for (const hosts of [1, 2, 4, 8].filter((n) => n <= size))
+        for (const shape of /** @type {const} */ (["ring", "mesh"])) {
+          const on = Array.from({ length: hosts }, (_, host) =>
+            Array.from({ length: size }, (_, rank) => rank).filter((rank) => Math.floor((rank * hosts) / size) === host));
+          const plan = layout(on, shape, width);
+          const boxes = [...plan.ranks.values()];
+          assert.equal(boxes.length, size);
+          for (const [i, a] of boxes.entries())
+            for (const b of boxes.slice(i + 1)) {
+              const apart = a.x + a.w <= b.x || b.x + b.w <= a.x || a.y + a.h <= b.y || b.y + b.h <= a.y;
+              assert.ok(apart, `${size} ranks, ${hosts} hosts, ${shape}, ${width} px`);
+            }
+        }
+});
+
+test("the two directions of a link do not lie on each other", () => {
+  const [a, b] = [{ x: 0, y: 0, w: 10, h: 10 }, { x: 100, y: 0, w: 10, h: 10 }];
+  assert.notEqual(route(a, b).middle[1], route(b, a).middle[1]);
+});

@@ -1,0 +1,65 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { findings, hostsOf, median, operations, shapeOf, sum } from "../src/snapshot.js";
+
+/** @typedef {import("../src/types.js").Snapshot} Snapshot */
+
+/** @param {number} size @param {[number, number][]} ends @returns {Snapshot} */
+function world(size, ends) {
+  return {
+    name: "main", backend: "ring", state: "whole", epoch: 1,
+    ranks: Array.from({ length: size }, (_, rank) => ({ rank, host: "a", state: /** @type {const} */ ("running") })),
+    links: ends.map(([source, target]) => ({ link: { source, target, kind: "ethernet", interface: "eth0" }, rate: 1e9, nominal: 10e9, sent: 1 })),
+  };
+}
+
+test("a ring is told from a mesh", () => {
+  assert.equal(shapeOf(world(4, [[0, 1], [1, 2], [2, 3], [3, 0], [0, 3]])), "ring");
+  assert.equal(shapeOf(world(4, [[0, 1], [0, 2]])), "mesh");
+  assert.equal(shapeOf(world(4, [])), "none");
+});
+
+test("sums and medians know what is unknown", () => {
+  assert.equal(sum([undefined, null]), null);
+  assert.equal(sum([0, undefined]), 0);
+  assert.equal(median([3, null, 1]), 2);
+});
+
+test("a slow link is named with its ends and its plug", () => {
+  const slow = world(4, [[0, 1], [1, 2], [2, 3], [3, 0]]);
+  /** @type {any} */ (slow.links)[1].rate = 0.3e9;
+  const found = findings(slow);
+  assert.deepEqual(found.map((one) => one.slow), [false, true, false, false]);
+  assert.match(found[1].why, /link 1 → 2 \(ethernet, eth0\) is slow: 300 MB\/s.*1\.00 GB\/s/);
+  assert.equal(found[0].share, 0.8);
+});
+
+test("links that rest are not slow", () => {
+  const idle = world(4, [[0, 1], [1, 2], [2, 3]]);
+  for (const [i, view] of /** @type {any} */ (idle.links).entries()) view.rate = i ? 900 : 0;
+  assert.ok(findings(idle).every((one) => !one.slow));
+});
+
+test("a link of living ranks of which nothing is known is missing; with a dead rank it is not", () => {
+  const cut = world(2, [[0, 1]]);
+  Object.assign(/** @type {any} */ (cut.links)[0], { rate: undefined, sent: undefined });
+  assert.ok(findings(cut)[0].missing);
+  cut.ranks[1].state = "dead";
+  assert.ok(!findings(cut)[0].missing);
+});
+
+test("hosts come in the order of their first rank, those without ranks last", () => {
+  const snapshot = world(2, []);
+  snapshot.ranks[0].host = "b";
+  snapshot.hosts = [{ name: "c" }, { name: "a" }, { name: "b" }];
+  assert.deepEqual(hostsOf(snapshot).map((one) => one.host.name), ["b", "a", "c"]);
+});
+
+test("operations are summed over ranks, and a time that no rank took is unknown", () => {
+  const snapshot = world(2, []);
+  snapshot.ranks[0].ops = [{ op: "all_sum", calls: 2, nbytes: 30, smallest: 10, largest: 20, wait: 1 }];
+  snapshot.ranks[1].ops = [{ op: "all_sum", calls: 1, nbytes: 5, smallest: 5, largest: 5 }];
+  assert.deepEqual(operations(snapshot), [
+    { op: "all_sum", ranks: 2, calls: 3, nbytes: 35, smallest: 5, largest: 20, transfer: null, wait: 1 },
+  ]);
+});
