@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -113,6 +114,22 @@ def test_what_a_click_cannot_do_is_said(ring2: Cluster) -> None:
     assert ring2._act("interrupt", 0) == "No cell runs on rank 0."
     assert ring2._act("break", None) == "Nothing waits in a collective."
     assert "Nothing to heal" in str(ring2._act("heal", None))
+
+
+def test_a_recording_shows_what_a_dashboard_was_shown(ring2: Cluster, tmp_path: Path) -> None:
+    from allranks_widgets.recording import read
+
+    with ring2.record(tmp_path / "run.jsonl.gz"):
+        ring2.run(
+            "import time\nfor _ in range(10):\n    mx.eval(mx.distributed.all_sum(mx.ones(9)))\n    time.sleep(0.1)"
+        ).check()
+        ring2.run("print('recorded')").check()
+        time.sleep(0.5)
+    recorded = list(read(tmp_path / "run.jsonl.gz"))
+    frames = [each.snapshot for each in recorded if each.snapshot]
+    assert len(frames) >= 5 and any(rank.state == "running" for frame in frames for rank in frame.ranks)
+    assert any(item.get("text") == "recorded\n" for each in recorded for item in each.output)
+    ring2.run("1").check()  # nobody is recording any more
 
 
 def test_pictures_that_are_not_there_are_refused(ring2: Cluster) -> None:

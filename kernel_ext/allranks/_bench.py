@@ -17,6 +17,7 @@ from allranks_backends._backend import cannot_run, get_backend, this_platform
 
 from ._arguments import known_backend
 from ._figures import BenchResult, BenchRow, Choice, size_text, typed_size
+from ._watch import Nowhere
 from .errors import AllranksError, CannotStart, UsageError
 from .rank.bench import ITEM, usable_bytes
 
@@ -224,7 +225,9 @@ class Bench:
         self._say(f"bench: {choice} · {what} · {size_text(nbytes)} ({which})")
         arguments = f"{op!r}, {nbytes}, {self._seconds / 2!r}, {link!r}"
         # Who is on no link sleeps meanwhile: a rank that waits in a collective of the ring would spin on a core.
-        result = self._cluster.run(CODE.format(arguments=arguments), ranks=link, check="off", ordered=False).check()
+        result = self._cluster.run(
+            CODE.format(arguments=arguments), ranks=link, check="off", ordered=False, screen=Nowhere()
+        ).check()
         return np.stack([rank.value for rank in result.values()])
 
 

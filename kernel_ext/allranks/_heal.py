@@ -152,7 +152,7 @@ def _copy(ranks: Ranks, source: int, targets: Sequence[int]) -> str:
     # Through a file on their host, or, where they do not share one, through the notebook.
     file: dict[str, Any] = {}
     if all(ranks.hosts[target] == ranks.hosts[source] for target in targets):
-        file = {"path": str(ranks.end_of_rank(source).directory / "carried" / "copy")}
+        file = {"path": str(ranks.end_of_rank(source).directory / "copy")}
     saved = ranks.ask([source], {"do": "save", **file})[source]
     left = _names_left(saved, source)
     loads = ranks.ask(targets, {"do": "load", **file, "keep": bool(file)}, saved.result()[1])

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import queue
+import re
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from allranks_backends._plan import Snapshot
 
@@ -14,8 +15,6 @@ from ._fold import Block
 from ._terminal import clean, plain
 
 if TYPE_CHECKING:
-    from allranks_widgets import Dashboard
-
     from ._cell import Cell, Screen
 
 EVERY = 0.1
@@ -26,17 +25,25 @@ KEEP_ITEMS = 50_000
 Item = dict[str, Any]
 
 
+class Viewer(Protocol):
+    """A dashboard, or a recorder in its place."""
+
+    def show(self, snapshot: Snapshot) -> None: ...
+    def output(self, items: Sequence[Item]) -> None: ...
+    def flush(self) -> None: ...
+
+
 class Watch:
     """The dashboards of one cluster. `snapshot` says how it is now."""
 
     def __init__(self, snapshot: Callable[[], Snapshot]) -> None:
         self._snapshot = snapshot
-        self._dashboards: weakref.WeakSet[Dashboard] = weakref.WeakSet()
+        self._dashboards: weakref.WeakSet[Viewer] = weakref.WeakSet()
         self._items: queue.SimpleQueue[Item] = queue.SimpleQueue()
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def add(self, dashboard: Dashboard) -> None:
+    def add(self, dashboard: Viewer) -> None:
         """Feed one more, as long as somebody holds it."""
         self._dashboards.add(dashboard)
         dashboard.show(self._snapshot())
@@ -76,16 +83,33 @@ class Watch:
                     dashboard.flush()
 
 
+class Nowhere:
+    """A screen for cells of our own that nobody wants to see, in a notebook or in a dashboard."""
+
+    def blocks(self, blocks: list[Block]) -> None:
+        """See `_cell.Screen`."""
+
+    def live_lines(self, lines: dict[int, str]) -> None:
+        """See `_cell.Screen`."""
+
+    def close(self) -> None:
+        """See `_cell.Screen`."""
+
+
 class Tee:
     """A cell's screen, and the dashboards beside it."""
 
-    def __init__(self, watch: Watch, screen: Screen | None, number: int, ranks: Sequence[int], code: str) -> None:
+    def __init__(
+        self, watch: Watch, screen: Screen | None, number: int, ranks: Sequence[int], code: str, count: int
+    ) -> None:
+        """`count` is the cell's number in the notebook's margin."""
         self._watch, self._screen, self._number = watch, screen, number
         self._ranks = list(ranks)
         self._live: Mapping[int, str] = {}
         self.cell: Cell | None = None
         """Whose screen it is."""
-        self._tell("begin", ranks=self._ranks, code=code)
+        # The magic's line, which stays in the code as a comment, says nothing about what runs.
+        self._tell("begin", ranks=self._ranks, count=count, code=re.sub(r"\A# %%.*\n", "", code))
 
     def blocks(self, blocks: list[Block]) -> None:
         """See `_cell.Screen`."""

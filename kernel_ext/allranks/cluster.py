@@ -24,7 +24,7 @@ from ._ranks import Answer, Ranks, Settings
 from ._result import CellResult
 from ._stop import undisturbed
 from ._variables import MOST_COMPARED, Difference, Variables, differing, join, largest_difference
-from ._watch import Tee, Watch
+from ._watch import Nowhere, Tee, Watch
 from .errors import Busy, CannotStart, CannotTravel, NoCluster, UsageError, WorldBroken, WouldHang
 from .rank import values
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     import pandas
 
-    from allranks_widgets import Dashboard
+    from allranks_widgets import Dashboard, Recorder
 
     from ._figures import BenchResult
 
@@ -386,7 +386,9 @@ class Cluster:
         if len(chosen) < self.size:
             self._refuse_pending(ranks_up, chosen, code)
         number = next(self._cells)
-        tee = Tee(self._watch, screen, number, chosen, code) if self._watch.watched else None
+        tee = None
+        if self._watch.watched and not isinstance(screen, Nowhere):
+            tee = Tee(self._watch, screen, number, chosen, code, count or number)
         cell = Cell(
             number,
             code,
@@ -672,6 +674,18 @@ class Cluster:
         dashboard.history(living.monitor.history.snapshots(living.monitor.snapshot()))
         self._watch.add(dashboard)
         return dashboard
+
+    def record(self, path: str | Path) -> Recorder:
+        """Write down what a dashboard would be shown, until the recorder is closed (it is a context manager too).
+
+        ``allranks_widgets.replay(path, Dashboard())`` shows it again, without a cluster.
+        """
+        from allranks_widgets import Recorder
+
+        self._up()
+        recorder = Recorder(path)
+        self._watch.add(recorder)
+        return recorder
 
     @property
     def topology(self) -> Dashboard:

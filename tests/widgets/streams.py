@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import math
 import random
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -203,9 +202,3 @@ def record(path: Path, size: int, count: int, seconds: int, rate: float) -> None
         recorder.output(
             [{"cell": 7, "kind": "end", "ok": True, "seconds": float(seconds)}], at=1_760_000_000.0 + seconds
         )
-
-
-if __name__ == "__main__":
-    folder = Path(sys.argv[1])
-    record(folder / "training.jsonl.gz", 4, 1, 60, 2.5)
-    record(folder / "cabling.jsonl.gz", 16, 4, 40, 2.0)

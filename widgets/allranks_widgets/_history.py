@@ -12,8 +12,9 @@ MOST_LINKS = 128
 """With more links than this, their rates are kept as a sum only."""
 
 Columns = dict[str, Any]
-"""``at`` (Unix seconds), ``wire`` and ``peak`` as lists over time; ``ranks`` and ``links`` as lists of such lists,
-those of links in the order of ``link_names``. Rates are bytes a second; None is unknown."""
+"""``at`` (Unix seconds), ``wire`` (what a rank sent on average) and ``peak`` as lists over time; ``ranks`` and
+``links`` as lists of such lists, those of links in the order of ``link_names``. Rates are bytes a second; None is
+unknown."""
 
 
 class _Row(NamedTuple):
@@ -60,7 +61,7 @@ def _row(snapshot: Snapshot) -> _Row:
     few = len(snapshot.links) <= MOST_LINKS
     return _Row(
         snapshot.at,
-        round(sum(known)) if known else None,
+        round(sum(known) / max(1, len(snapshot.ranks))) if known else None,
         snapshot.peak,
         {rank.rank: _whole(rank.effective) for rank in snapshot.ranks},
         {(view.link.source, view.link.target): _whole(view.rate) for view in snapshot.links} if few else {},

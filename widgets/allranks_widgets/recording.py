@@ -93,24 +93,31 @@ def _annotations(kind: Any) -> dict[str, Any]:
 
 
 class Recorder:
-    """Writes what a dashboard is shown, to be replayed later. From one thread; close it, or use it in a ``with``."""
+    """Writes what a dashboard is shown, to be replayed later; closed, by `close` or a ``with``, it hears no more."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self._file = _open(self.path, "wt")
+        self._lock = threading.Lock()  # it may be fed by one thread and closed by another
 
     def show(self, snapshot: Snapshot) -> None:
         self._write({"at": snapshot.at, "frame": to_dict(snapshot)})
+
+    def flush(self) -> None:
+        """Everything is written as it comes; for whoever feeds a recorder in a dashboard's place."""
 
     def output(self, items: Sequence[Json], at: float | None = None) -> None:
         """``at`` is Unix time in seconds, now if not given."""
         self._write({"at": time.time() if at is None else at, "output": list(items)})
 
     def close(self) -> None:
-        self._file.close()
+        with self._lock:
+            self._file.close()
 
     def _write(self, entry: Json) -> None:
-        self._file.write(json.dumps(entry, separators=(",", ":"), ensure_ascii=False) + "\n")
+        with self._lock:
+            if not self._file.closed:
+                self._file.write(json.dumps(entry, separators=(",", ":"), ensure_ascii=False) + "\n")
 
     def __enter__(self) -> Recorder:
         return self

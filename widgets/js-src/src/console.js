@@ -290,7 +290,7 @@ export class Console {
       ...cells.map((cell, i) => {
         const state = !cell.done ? "running" : cell.ok === false ? "failed" : "done";
         const first = cell.code.trim().split("\n")[0].slice(0, 40);
-        return h("option", { value: i === 0 ? "" : cell.n }, `cell ${cell.n} · ${state}${first ? ` · ${first}` : ""}`);
+        return h("option", { value: i === 0 ? "" : cell.n }, `cell ${cell.label} · ${state}${first ? ` · ${first}` : ""}`);
       }),
     );
     this.cells.disabled = cells.length < 2;

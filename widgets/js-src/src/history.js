@@ -57,7 +57,8 @@ export class History {
     for (const rank of snapshot.ranks) row.set(`rank ${rank.rank}`, known(rank.effective));
     if (links.length <= MOST_LINKS)
       for (const { link, rate } of links) row.set(`${link.source} → ${link.target}`, known(rate));
-    row.set("wire", sum(links.map((view) => view.rate)));
+    const wire = sum(links.map((view) => view.rate));
+    row.set("wire", wire === null ? null : wire / Math.max(1, snapshot.ranks.length));
     row.set("peak", known(snapshot.peak));
     row.set("effective", mean(snapshot.ranks.map((rank) => rank.effective)));
     const last = this.at[this.at.length - 1];

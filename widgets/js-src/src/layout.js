@@ -5,12 +5,13 @@
 
 /** @typedef {{x: number, y: number, w: number, h: number}} Box */
 /** @typedef {Box & {headAtBottom: boolean}} HostBox */
-/** @typedef {{width: number, height: number, size: "large" | "medium" | "small", head: number, hosts: HostBox[],
+/** @typedef {{width: number, height: number, size: "large" | "medium" | "small", head: number, tall: boolean, hosts: HostBox[],
  *   ranks: Map<number, Box>}} Layout */
 
 const PAD = 14;
 const HEAD = 58;
 const TALL_HEAD = 78; // memory and load below each other
+const NETWORK = 17; // one more line: what the interface towards the other hosts carries
 const WIDE = 340; // pixels in which they stand beside each other
 const CARDS = /** @type {const} */ ({ large: [136, 60], medium: [84, 50], small: [64, 38] });
 const BETWEEN = { large: 190, medium: 150, small: 44 };
@@ -76,7 +77,7 @@ function oneHost(ranks, shape, width, size) {
     });
   }
   const host = { x: 0, y: 0, w: width, h: bottom + PAD, headAtBottom: false };
-  return { width, height: host.h, size, head: HEAD, hosts: [host], ranks: boxes };
+  return { width, height: host.h, size, head: HEAD, tall: false, hosts: [host], ranks: boxes };
 }
 
 /**
@@ -111,7 +112,8 @@ function manyHosts(hosts, width, size) {
   const boxW = clamp(room, least, Math.max(270, across * w + (across - 1) * INSIDE[size] + 2 * PAD));
   const inside = across > 1 ? (boxW - 2 * PAD - across * w) / (across - 1) : 0;
   const gap = columns > 1 ? clamp((width - 2 * side - columns * boxW) / (columns - 1), 36, 260) : 0;
-  const head = boxW < WIDE ? TALL_HEAD : HEAD;
+  const tall = boxW < WIDE;
+  const head = (tall ? TALL_HEAD : HEAD) + NETWORK;
   const boxH = head + rows * h + (rows - 1) * 20 + PAD;
   const rowGap = size === "small" ? 40 : 76;
   const left = Math.max(side, (width - columns * boxW - (columns - 1) * gap) / 2);
@@ -136,7 +138,7 @@ function manyHosts(hosts, width, size) {
     return { ...box, headAtBottom: back };
   });
   const height = Math.max(...placed.map((box) => box.y + box.h));
-  return { width, height, size, head, hosts: placed, ranks: boxes };
+  return { width, height, size, head, tall, hosts: placed, ranks: boxes };
 }
 
 /**

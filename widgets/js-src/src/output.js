@@ -21,6 +21,7 @@ export class Cell {
   /** @param {number} n */
   constructor(n) {
     this.n = n;
+    this.label = n; // its number in the notebook's margin, where that is known
     this.code = "";
     /** @type {number[]} */
     this.ranks = [];
@@ -83,6 +84,7 @@ export class Output {
     switch (item.kind) {
       case "begin":
         cell.ranks = ranks;
+        cell.label = item.count ?? cell.n;
         cell.code = item.code ?? "";
         return;
       case "end":

@@ -1,7 +1,7 @@
 // What a Snapshot says, worked out: pure, no page.
 
 import { DTYPES } from "./words.js";
-import { bits, rate } from "./units.js";
+import { bits, seconds } from "./units.js";
 
 /** @typedef {import("./types.js").Snapshot} Snapshot */
 /** @typedef {import("./types.js").LinkView} LinkView */
@@ -56,13 +56,18 @@ export function sum(values) {
   return total;
 }
 
-const BUSY = 1e5; // bytes a second: below it a link's rate says nothing about the cable
+const BUSY = 1e5; // bytes a second: below it a link's round trip says nothing about the cable
+const LATE = 2e-3; // seconds: a round trip below it is not worth a word
+
+/** @param {number | null | undefined} value */
+const isKnown = (value) => value !== null && value !== undefined;
 
 /** @typedef {{view: LinkView, missing: boolean, slow: boolean, share: number | null, why: string}} LinkFinding */
 
 /**
- * What is to be said of each link. Missing: both ranks live, and its sender knows of no such connection. Slow: the
- * interface claims, or the link carries, less than half of what links of its kind do.
+ * What is to be said of each link. Missing: both ranks live, and its sender knows of no such connection, though others
+ * of its kind are known. Slow: its interface claims less than half of what others of its kind do, or its round trip takes
+ * five times as long while it is busy. Rates say nothing: the links of a ring carry the same, one way round.
  * @param {Snapshot} snapshot
  * @returns {LinkFinding[]}
  */
@@ -75,23 +80,23 @@ export function findings(snapshot) {
   const usual = new Map(
     [...kinds].map(([kind, views]) => [
       kind,
-      { nominal: median(views.map((view) => view.nominal)), rate: median(views.map((view) => view.rate)) },
+      { nominal: median(views.map((view) => view.nominal)), rtt: median(views.map((view) => view.rtt)), known: views.some((view) => isKnown(view.sent)) },
     ]),
   );
   return links.map((view) => {
-    const { link, nominal, sent } = view;
-    const known = view.rate !== null && view.rate !== undefined;
+    const { link, nominal, rtt } = view;
+    const known = isKnown(view.rate);
     const live = [link.source, link.target].every((rank) => !["dead", "starting"].includes(states.get(rank) ?? "dead"));
-    const missing = live && !known && (sent === null || sent === undefined);
     const of = usual.get(link.kind);
+    const missing = live && !known && !isKnown(view.sent) && Boolean(of?.known);
     const where = link.interface ? ` (${link.kind}, ${link.interface})` : ` (${link.kind})`;
     const name = `link ${link.source} → ${link.target}${where}`;
     let why = "";
     if (nominal && of?.nominal && nominal < of.nominal / 2)
       why = `${name} is slow: ${bits(nominal)}, where others of its kind have ${bits(of.nominal)}`;
-    else if (known && of?.rate && of.rate > BUSY && /** @type {number} */ (view.rate) < of.rate / 2)
-      why = `${name} is slow: ${rate(view.rate)}, where others of its kind carry ${rate(of.rate)}`;
-    else if (missing) why = `${name}: what it carries is unknown`;
+    else if (link.kind !== "loopback" && rtt && of?.rtt && rtt > LATE && rtt > 5 * of.rtt && (view.rate ?? 0) > BUSY)
+      why = `${name} is slow: a round trip takes ${seconds(rtt)}, where others of its kind take ${seconds(of.rtt)}`;
+    else if (missing) why = `${name} is missing: its rank has no such connection`;
     const share = known && nominal ? (/** @type {number} */ (view.rate) * 8) / nominal : null;
     return { view, missing, slow: Boolean(why) && !missing, share, why };
   });

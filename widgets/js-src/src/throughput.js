@@ -183,7 +183,7 @@ export class Throughput {
 
 /** @param {string} name of a series, in words */
 function title(name) {
-  if (name === "wire") return "wire, all links";
+  if (name === "wire") return "wire, mean of ranks";
   if (name === "effective") return "effective, mean of ranks";
   if (name === "peak") return "measured peak (bench)";
   return name;

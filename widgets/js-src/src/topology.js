@@ -97,12 +97,15 @@ export class Topology {
     const { x, y, w, h: height, headAtBottom } = plan.hosts[i];
     const [name, what, memory, load] = [h("span.host-name"), h("span.host-what"), h("span"), h("span")];
     const [used, busy] = [h("span.meter-fill"), h("span.meter-fill")];
+    const [port, moved] = [h("span.label"), h("span")];
+    const network = h("span.figure-pair", { hidden: true, title: "all that the interface carries, of every program" }, port, moved);
     const head = h(
       "div.host-head", { style: `height:${plan.head}px` },
       h("div.host-title", {}, name, what),
       h("div.host-figures", {},
         h("span.figure-pair", {}, h("span.label", {}, "memory"), h("span.meter", { "aria-hidden": true }, used), memory),
         h("span.figure-pair", {}, h("span.label", {}, "load"), h("span.meter", { "aria-hidden": true }, busy), load)),
+      h("div.host-figures", {}, network),
     );
     this.updates.push(() => {
       const host = this.hosts[i]?.host;
@@ -117,10 +120,13 @@ export class Topology {
       say(memory, !known && host.memory !== undefined ? `${units.bytes(host.memory)}, used unknown` : of);
       used.style.width = known ? `${(100 * (host.memory_used ?? 0)) / (host.memory || 1)}%` : "0";
       say(load, units.percent(host.load));
+      network.hidden = !host.interface;
+      say(port, host.interface ?? "");
+      say(moved, `↑ ${units.rate(host.sent_rate)} ↓ ${units.rate(host.received_rate)}`);
       busy.style.width = `${100 * Math.min(1, host.load ?? 0)}%`;
     });
     const style = `left:${x}px;top:${y}px;width:${w}px;height:${height}px`;
-    return h(headAtBottom ? "div.host.host-turned" : "div.host", { style, "data-narrow": String(plan.head > 60) }, head);
+    return h(headAtBottom ? "div.host.host-turned" : "div.host", { style, "data-narrow": String(plan.tall) }, head);
   }
 
   /**

@@ -10,7 +10,7 @@
  *   collective?: Collective, since?: number, cpu?: number, rss?: number, mlx_active?: number, mlx_peak?: number,
  *   cause?: string, effective?: number, ops?: Op[]}} RankView
  * @typedef {{name: string, model?: string, chip?: string, cores?: number, memory?: number, memory_used?: number,
- *   load?: number}} HostView
+ *   load?: number, interface?: string, sent_rate?: number, received_rate?: number}} HostView
  * @typedef {{source: number, target: number, kind: string, interface?: string}} Link
  * @typedef {{link: Link, connections?: number, nominal?: number, sent?: number, rate?: number, rtt?: number,
  *   retransmits?: number}} LinkView
@@ -21,7 +21,7 @@
 
 /**
  * One thing that `ranks` put out alike, as Dashboard.output takes it.
- * @typedef {{cell: number, kind: string, ranks?: number[], code?: string, stream?: string, text?: string,
+ * @typedef {{cell: number, kind: string, ranks?: number[], count?: number, code?: string, stream?: string, text?: string,
  *   ename?: string, evalue?: string, traceback?: string[], data?: Record<string, string>, display_id?: string,
  *   wait?: boolean, lines?: any, said?: number, ok?: boolean, seconds?: number}} Item
  */

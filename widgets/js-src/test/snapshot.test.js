@@ -27,21 +27,35 @@ test("sums and medians know what is unknown", () => {
 
 test("a slow link is named with its ends and its plug", () => {
   const slow = world(4, [[0, 1], [1, 2], [2, 3], [3, 0]]);
-  /** @type {any} */ (slow.links)[1].rate = 0.3e9;
+  for (const [i, view] of /** @type {any} */ (slow.links).entries()) view.rtt = i === 1 ? 21e-3 : 0.3e-3;
   const found = findings(slow);
   assert.deepEqual(found.map((one) => one.slow), [false, true, false, false]);
-  assert.match(found[1].why, /link 1 → 2 \(ethernet, eth0\) is slow: 300 MB\/s.*1\.00 GB\/s/);
+  assert.match(found[1].why, /link 1 → 2 \(ethernet, eth0\) is slow: a round trip takes 21\.0 ms, where others of its kind take 300 µs/);
   assert.equal(found[0].share, 0.8);
 });
 
-test("links that rest are not slow", () => {
-  const idle = world(4, [[0, 1], [1, 2], [2, 3]]);
-  for (const [i, view] of /** @type {any} */ (idle.links).entries()) view.rate = i ? 900 : 0;
-  assert.ok(findings(idle).every((one) => !one.slow));
+test("a port that came up at a lower speed is slow", () => {
+  const slow = world(4, [[0, 1], [1, 2], [2, 3], [3, 0]]);
+  /** @type {any} */ (slow.links)[2].nominal = 1e9;
+  assert.deepEqual(findings(slow).map((one) => one.slow), [false, false, true, false]);
+});
+
+test("the way round that a ring does not use is not slow, nor are links that rest", () => {
+  const ring = world(2, [[0, 1], [1, 0]]);
+  /** @type {any} */ (ring.links)[1].rate = 0;
+  assert.ok(findings(ring).every((one) => !one.slow));
+  for (const [i, view] of /** @type {any} */ (ring.links).entries()) Object.assign(view, { rate: 900, rtt: i ? 1 : 1e-4 });
+  assert.ok(findings(ring).every((one) => !one.slow));
+});
+
+test("what nobody can count (shared memory) is unknown, not missing", () => {
+  const mpi = world(2, [[0, 1], [1, 0]]);
+  for (const view of /** @type {any} */ (mpi.links)) Object.assign(view, { rate: null, sent: null, nominal: null });
+  assert.ok(findings(mpi).every((one) => !one.missing && !one.slow && one.why === ""));
 });
 
 test("a link of living ranks of which nothing is known is missing; with a dead rank it is not", () => {
-  const cut = world(2, [[0, 1]]);
+  const cut = world(2, [[0, 1], [1, 0]]);
   Object.assign(/** @type {any} */ (cut.links)[0], { rate: undefined, sent: undefined });
   assert.ok(findings(cut)[0].missing);
   cut.ranks[1].state = "dead";

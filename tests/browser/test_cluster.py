@@ -1,0 +1,96 @@
+"""The dashboard of a real world: it moves while ranks train, and its menu ends what hangs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.browser.lab import Notebook
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
+
+OpenNotebook = Callable[..., Notebook]
+
+UP = "%load_ext allranks\n%distributed up -n {size} --backend ring"
+WATCH = "%distributed watch"
+DOWN = "%distributed down"
+TRAIN = """%%distributed
+import mlx.nn as nn, mlx.optimizers as optim, time
+mx.random.seed(0)
+model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
+optimizer = optim.SGD(learning_rate=0.1)
+def loss(model, x): return (model(x) ** 2).mean()
+step = nn.value_and_grad(model, loss)
+until = time.time() + 8
+for n in range(100000):
+    value, grads = step(model, mx.random.normal((32, 64)))
+    grads = nn.average_gradients(grads)
+    optimizer.update(model, grads)
+    mx.eval(model.parameters())
+    if n % 20 == 0: print("step", n)
+    if mx.distributed.all_max(mx.array(time.time() > until)).item(): break
+"done" """
+FRAMES = 'Number(document.querySelector(".arw-root").dataset.frames)'
+LAST_PROMPT = 'document.querySelectorAll(".jp-CodeCell")[{cell}].querySelector(".jp-InputPrompt").textContent'
+
+
+def running(notebook: Notebook, cell: int) -> None:
+    notebook.page.wait_for_function(f'() => {LAST_PROMPT.format(cell=cell)} === "[*]:"', timeout=60_000)
+
+
+def menu(notebook: Notebook, rank: int, item: str) -> float:
+    """Choose from a rank's menu; returns when that was."""
+    notebook.page.locator(f'.arw-rank[data-rank="{rank}"] .arw-more').click()
+    chosen = time.monotonic()
+    notebook.page.get_by_role("menuitem", name=item).click()
+    return chosen
+
+
+def test_all_three_pictures_move_while_ranks_train(open_notebook: OpenNotebook) -> None:
+    notebook = open_notebook(UP.format(size=2), WATCH, TRAIN, DOWN)
+    notebook.begin()
+    running(notebook, 2)
+    page = notebook.page
+    page.wait_for_function(
+        "() => /[kMG]B\\/s/.test(document.querySelector('[aria-label=Topology]')?.textContent ?? '')"
+    )
+    page.wait_for_function("() => /all_sum/.test(document.querySelector('[aria-label=Throughput]')?.textContent ?? '')")
+    page.wait_for_function("() => /step 0/.test(document.querySelector('[aria-label=Ranks]')?.textContent ?? '')")
+    before = page.evaluate(FRAMES)
+    page.wait_for_timeout(2000)
+    assert page.evaluate(FRAMES) - before >= 3, "frames come while the cell runs"
+    assert page.evaluate(f"() => {LAST_PROMPT.format(cell=2)}") == "[*]:", "and the cell does run"
+    notebook.finish()
+    page.wait_for_function("() => /down/.test(document.querySelector('.arw-root').textContent)")
+
+
+def test_interrupt_from_the_menu_ends_an_endless_loop(open_notebook: OpenNotebook) -> None:
+    loop = "%%distributed\nif rank == 1:\n    while True: pass"
+    notebook = open_notebook(UP.format(size=2), WATCH, loop)
+    notebook.begin()
+    running(notebook, 2)
+    page = notebook.page
+    page.wait_for_function("() => /line 3/.test(document.querySelector('[aria-label=Ranks]')?.textContent ?? '')")
+    chosen = menu(notebook, 1, "Interrupt")
+    page.wait_for_function(f'() => {LAST_PROMPT.format(cell=2)} !== "[*]:"')
+    took = time.monotonic() - chosen
+    print(f"the cell ended {took * 1000:.0f} ms after the click")
+    assert took < 3
+    page.wait_for_function("() => /KeyboardInterrupt/.test(document.body.textContent)")
+
+
+def test_break_from_the_menu_frees_ranks_that_wait(open_notebook: OpenNotebook) -> None:
+    wait = "%%distributed\nif rank == 0:\n    mx.eval(mx.distributed.all_sum(mx.ones(3)))"
+    notebook = open_notebook(UP.format(size=2), WATCH, wait)
+    notebook.begin()
+    running(notebook, 2)
+    page = notebook.page
+    page.wait_for_function("() => /waiting/.test(document.querySelector('[aria-label=Ranks]')?.textContent ?? '')")
+    chosen = menu(notebook, 0, "Break")
+    page.wait_for_function(f'() => {LAST_PROMPT.format(cell=2)} !== "[*]:"')
+    took = time.monotonic() - chosen
+    print(f"the cell ended {took * 1000:.0f} ms after the click")
+    assert took < 4
+    page.wait_for_function("() => /formed anew/.test(document.body.textContent)")
