@@ -96,7 +96,7 @@ class HostEnd:
     def runs(self, pid: int) -> bool:
         """Whether there is such a process on that host, as far as it answers."""
         answer = self._answer("runs", do="runs", pid=pid)
-        return answer is None or answer["pid"] == pid
+        return self.alive if answer is None else bool(answer["pid"] == pid)
 
     def _answer(self, event: str, **order: Any) -> dict[str, Any] | None:
         """Give an order and wait for the event that answers it."""
@@ -125,6 +125,10 @@ class HostEnd:
             if not gone:
                 self._process.kill()
             self._process.wait(GONE_WITHIN)
+
+    def wait_end(self) -> None:
+        """Wait for an `end` in another thread."""
+        self._gone.wait(GONE_WITHIN)
 
     @property
     def alive(self) -> bool:

@@ -11,6 +11,9 @@ from collections.abc import Sequence
 Call = Sequence[object]
 """op, bytes, seconds"""
 
+UNFINISHED = 16
+"""Cells kept of which not all ranks have told."""
+
 
 class Profile:
     """Sums over the cells that ran with ``--profile``."""
@@ -25,6 +28,8 @@ class Profile:
     def add(self, cell: int, rank: int, calls: Sequence[Call], ranks: int) -> None:
         """The timed calls of `rank` in `cell`; they count once all `ranks` have told theirs."""
         told = self._cells.setdefault(cell, {})
+        while len(self._cells) > UNFINISHED:  # some rank died before it told
+            del self._cells[next(iter(self._cells))]
         told[rank] = [(str(op), float(str(seconds))) for op, _nbytes, seconds in calls]
         if len(told) == ranks:
             self._settle(self._cells.pop(cell))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import threading
+import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -83,6 +84,8 @@ class Ranks:
             url=kept.url if kept is not None else "tcp://127.0.0.1:*",
             keys=kept.keys if kept is not None else None,
         )
+        self._cluster = secrets.token_hex(6)
+        """What the hosts call it, where a launcher's ranks look for their settings."""
         self._remote: dict[str, RemoteHost] = {}
         """The other hosts, by name."""
         if kept is not None:
@@ -165,10 +168,12 @@ class Ranks:
     def _reach(self, hosts: Sequence[Host]) -> list[Host]:
         """Log in to the other hosts, where that is not done; returns all, with addresses for each other."""
         wanted = {host.name: host for host in hosts if not host.local}
-        for name in [name for name, end in self._remote.items() if not end.alive]:
-            self._remote.pop(name).end()
+        missing = [host for name, host in wanted.items() if name not in self._remote or not self._remote[name].alive]
+        for host in missing:
+            if host.name in self._remote:
+                self._remote[host.name].end()
         ends = reach(
-            [host for name, host in wanted.items() if name not in self._remote],
+            missing,
             python=self.settings.python,
             engine_info=self.host.engine_info,
             lifeline_url=self.host.lifeline_url,
@@ -191,7 +196,7 @@ class Ranks:
     def end_of_rank(self, number: int) -> HostEnd:
         """The notebook's end of the host process where the rank lives."""
         name = self.monitor.ranks[number].host
-        return self._remote.get(name, self.host)
+        return self.host if name == self.host.name else self._remote[name]
 
     def _ports(self, host: Host, count: int) -> list[int]:
         return self.end_of(host).ports(count)
@@ -235,7 +240,7 @@ class Ranks:
         join = ["--join", "{join}"]
         if self._remote:
             # Each host gets the settings of its own ranks, where they look for them by the cluster's name.
-            cluster = secrets.token_hex(6)
+            cluster = self._cluster
             for end in {id(end): end for end in map(self.end_of_rank, range(len(settings)))}.values():
                 end.offer(cluster, [each for each in settings if self.end_of_rank(each["rank"]) is end])
             join = ["--cluster", cluster]
@@ -269,15 +274,17 @@ class Ranks:
         """End these ranks' processes and wait until they are gone; the monitor forgets their deaths."""
         assert self.plan is not None
         ended = {number: self.monitor.ranks[number].pid or 0 for number in numbers}
-        pids = [pid for pid in ended.values() if pid]
         for number in numbers:
             self.monitor.ranks[number].pid = None  # what is told of this process from now on is no news
         if self.backend.launcher == "mpirun":
             launcher, self._launcher = self._launcher, None
             self.host.signal(launcher or 0, _SIGTERM)
-            processes = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
+            here = [ended[number] for number in numbers if self.end_of_rank(number) is self.host]
+            processes = [psutil.Process(pid) for pid in here if psutil.pid_exists(pid)]
             for process in psutil.wait_procs(processes, END_WITHIN)[1]:
                 process.kill()
+            for number in numbers:
+                self._wait_elsewhere(self.end_of_rank(number), ended[number], END_WITHIN)
             return self.host.forget([self.monitor.ranks[number].uuid for number in numbers])
         for number in numbers:
             self.end_of_rank(number).signal(ended[number], _SIGTERM)
@@ -295,11 +302,14 @@ class Ranks:
             rank = self.monitor.ranks[number]
             if rank.pid is None or rank.dead:
                 continue
-            if self.backend.launcher == "mpirun":
+            end = self.end_of_rank(number)
+            if self.backend.launcher != "mpirun":
+                end.signal(rank.pid, _SIGKILL)
+            elif end is self.host:
                 with suppress(psutil.NoSuchProcess):
                     psutil.Process(rank.pid).kill()
-            else:
-                self.end_of_rank(number).signal(rank.pid, _SIGKILL)
+            else:  # the process is mpirun's there; its agent obeys while its main thread is blocked
+                self.lifeline.tell(rank.uuid, {"do": "exit"})
 
     def end(self) -> None:
         """End every process and remove every file."""
@@ -397,6 +407,15 @@ class Ranks:
         if rank is not None and rank.pid and self.plan is not None and self.backend.launcher == "mpirun":
             threading.Thread(target=self._watch_end, args=(rank, rank.pid), daemon=True).start()
 
+    def _wait_elsewhere(self, end: HostEnd, pid: int, within: float) -> bool:
+        """Wait until a process of mpirun's on another host has ended; whether it has."""
+        deadline = time.monotonic() + within
+        while end is not self.host and end.runs(pid):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.1)
+        return True
+
     def _watch_end(self, rank: Rank, pid: int) -> None:
         end = self.end_of_rank(rank.rank)
         if end is self.host:
@@ -406,7 +425,7 @@ class Ranks:
                 pass
             except psutil.TimeoutExpired:
                 return
-        elif end.runs(pid):
+        elif not self._wait_elsewhere(end, pid, 2.0):
             return
         if self.monitor.ranks[rank.rank] is rank and rank.pid == pid:
             self._rank_died(rank.rank, "its process ended (mpirun does not say how)")

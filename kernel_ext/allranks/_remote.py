@@ -16,6 +16,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 from allranks_backends._plan import Host
@@ -119,8 +120,6 @@ class RemoteHost(HostEnd):
             raise CannotStart(f"{self.name}: {self._why_not()}.")
         if differs := _differing(self.prepared["versions"]):
             raise CannotStart(f"{self.name} differs from this notebook:\n{_listing(differs, self._python)}")
-        from pathlib import Path
-
         self.directory = Path(self.prepared["directory"])
         self.engine_info = _through(self.engine_info, self._tunnels)
         self.lifeline_url = f"tcp://127.0.0.1:{self._tunnels[_port(self.lifeline_url)]}"
@@ -194,15 +193,20 @@ def reach(
         raise CannotStart("there is no ssh on this machine, which ranks on other hosts need.") from None
     deadline = time.monotonic() + READY_WITHIN
     failures = []
-    for end in ends:
-        try:
-            end.host = end.ready(deadline)
-        except CannotStart as error:
-            failures.append(str(error))
-    if failures:
+    try:
         for end in ends:
-            end.end()
-        raise CannotStart("\n".join(failures))
+            try:
+                end.host = end.ready(deadline)
+            except CannotStart as error:
+                failures.append(str(error))
+        if failures:
+            raise CannotStart("\n".join(failures))
+    except BaseException:  # Ctrl-C too
+        for end in ends:
+            threading.Thread(target=end.end, daemon=True).start()
+        for end in ends:
+            end.wait_end()
+        raise
     return ends
 
 

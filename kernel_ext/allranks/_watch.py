@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import queue
 import re
 import threading
@@ -76,11 +77,15 @@ class Watch:
                 items.append(self._items.get())
             snapshot = self._snapshot()
             for dashboard in list(self._dashboards):
-                if items:
-                    dashboard.output(items)
-                dashboard.show(snapshot)
-                if last:
-                    dashboard.flush()
+                try:
+                    if items:
+                        dashboard.output(items)
+                    dashboard.show(snapshot)
+                    if last:
+                        dashboard.flush()
+                except Exception:  # its page or its comm is gone: the others go on
+                    logging.getLogger("allranks").exception("a dashboard could not be drawn and is fed no more")
+                    self._dashboards.discard(dashboard)
 
 
 class Nowhere:

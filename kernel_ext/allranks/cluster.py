@@ -254,9 +254,12 @@ class Cluster:
 
         Raises what `heal` raises.
         """
-        ranks = self._whole()
+        ranks = self._up()
         if size < 1:
             raise UsageError(f"resize {size}: a world needs at least 1 rank.")
+        dead = [rank.rank for rank in ranks.monitor.ranks if rank.dead]
+        if not dead or dead[0] < size:  # a world whose dead ranks go is whole without them
+            ranks = self._whole()
         if reason := cannot_run(self._backend_name, this_platform(), size):
             raise CannotStart(reason)
         if size == self.size:

@@ -154,11 +154,27 @@ def test_a_cut_link_is_named_and_its_host_comes_back(world: Cluster, hosts3: Hos
         while hosts3.processes("host3") and time.monotonic() < deadline:
             time.sleep(0.2)
         assert not hosts3.processes("host3"), "a host that hears of no notebook ends its ranks"
+        with pytest.raises(CannotStart, match="host3: "):
+            world.heal()
+        world.resize(2)
+        assert sums(world) == [2.0, 2.0], "it goes on without the lost host"
     finally:
         hosts3.link("host3", "up")
-    world.heal()
+    world.resize(3)
+    assert [rank.host for rank in world.snapshot.ranks] == [*hosts3.names[:2], "host2"]
     assert sums(world) == [3.0] * 3
     assert world.run("kept", ranks=[0, 1]).check()[1].value == 1
+
+
+def test_a_host_that_was_lost_is_healed_when_it_is_back(world: Cluster, hosts3: Hosts) -> None:
+    world.run("kept = rank").check()
+    for pid in hosts3.processes("host3"):  # as if it had been switched off
+        os.kill(pid, signal.SIGKILL)
+    assert comes_true(world, lambda now: now.ranks[2].state == "dead", WITHIN)
+    world.heal(source=0)
+    assert world.snapshot.ranks[2].host == "host3"
+    assert sums(world) == [3.0] * 3
+    assert world.pull("kept") == [0, 1, 0]
 
 
 NOTEBOOK = """
