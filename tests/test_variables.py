@@ -57,6 +57,8 @@ def test_the_table_says_who_agrees_and_evaluates_nothing(ring2: Cluster) -> None
         "half = mx.ones(4, dtype=mx.bfloat16); mx.eval(half)\n"
         "number = 3\n"
         "opaque = object()\n"
+        "scalar = np.mean(alike)\n"
+        "endless = []; endless.append(endless)\n"
         "if rank == 1: only = 1\n"
         "waiting = mx.distributed.all_sum(mx.ones(3))"
     ).check()
@@ -68,6 +70,8 @@ def test_the_table_says_who_agrees_and_evaluates_nothing(ring2: Cluster) -> None
     assert row(table, "half") == ("array", "bf16[4]", "alike")
     assert row(table, "number") == ("int", "", "alike")
     assert row(table, "opaque") == ("object", "", "cannot be compared")
+    assert row(table, "scalar")[2] == "alike"
+    assert row(table, "endless") == ("list", "", "cannot be compared")
     assert row(table, "only") == ("int", "", "only on rank 1")
     assert row(table, "waiting") == ("array", "f32[3]", "to be computed on ranks 0-1")
     sizes = {each.name: each.nbytes for each in table.rows}
@@ -130,6 +134,9 @@ def test_how_far_apart() -> None:
         == "rank 1 against rank 0: up to 1, 0.25 of the largest value (rank 1)"
     )
     assert "NaN on one side only (rank 2)" in largest_difference({0: one, 2: np.array([1.0, np.nan])})
+    assert largest_difference({0: np.array([0.0]), 1: np.array([-0.0])}) == "equal as numbers, and not bit for bit"
+    both = np.array([np.nan, 1.0])
+    assert "up to 2" in largest_difference({0: both, 1: both + 2})
     assert largest_difference({0: "a", 1: "b"}) == "'a' on rank 0; 'b' on rank 1"
 
 

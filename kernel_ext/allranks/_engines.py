@@ -9,7 +9,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -56,6 +55,8 @@ class HostEnd:
         """How an engine there reaches the controller."""
         self.lifeline_url = ""
         """How a rank there reaches the notebook."""
+        self.trouble = ""
+        """Why it could not carry out an order."""
         self.ended: dict[str, Any] | None = None
         """How the host process ended, once it has."""
 
@@ -124,7 +125,11 @@ class HostEnd:
         if self._process is not None:
             if not gone:
                 self._process.kill()
-            self._process.wait(GONE_WITHIN)
+            try:
+                self._process.wait(GONE_WITHIN)
+            except subprocess.TimeoutExpired:  # an ssh that waits for its tunnels
+                self._process.kill()
+                self._process.wait()
 
     def wait_end(self) -> None:
         """Wait for an `end` in another thread."""
@@ -136,7 +141,7 @@ class HostEnd:
 
     def log(self) -> str:
         """What the host process complained of, if anything."""
-        return ""
+        return self.trouble
 
     def _order(self, **order: Any) -> None:
         with self._lock:
@@ -158,11 +163,15 @@ class HostEnd:
             with self._changed:
                 if kind in ("started", "launched"):
                     self._living.add(event["pid"])
+                elif kind == "present":
+                    self._living.update(event["processes"].values())
                 elif kind == "ended":
                     self._living.discard(event["pid"])
                 elif kind in ("ports", "offered", "runs"):
                     self._answers[kind] = event
                 self._changed.notify_all()
+            if kind == "trouble":
+                self.trouble = str(event["text"]).strip().splitlines()[-1]
             self._on_event(event)
         self._gone.set()
         with self._changed:
@@ -243,7 +252,8 @@ class LocalHost(HostEnd):
     def log(self) -> str:
         """See `HostEnd.log`."""
         try:
-            return (self.directory / "host.log").read_text(errors="replace").strip()
+            said = (self.directory / "host.log").read_text(errors="replace").strip()
+            return "\n".join(filter(None, (said, self.trouble)))
         except OSError:
             return ""
 
@@ -313,8 +323,3 @@ def _controller_settings(directory: Path, *, curve: bool) -> tuple[dict[str, Any
 def _write_private(path: Path, text: str) -> None:
     path.touch(mode=0o600)
     path.write_text(text)
-
-
-def default_python(python: str | None) -> str:
-    """The interpreter ranks run: the notebook's own unless another is named."""
-    return python or sys.executable

@@ -66,6 +66,7 @@ def resize(ranks: Ranks, size: int) -> str:
 def rewire(ranks: Ranks, backend: str, connections: int) -> str:
     """The same ranks over another backend, or with another number of connections."""
     assert ranks.plan is not None
+    ranks.draft(ranks.hosts, backend, connections)  # before anything is changed
     _quiet(ranks)
     ranks.settings.connections = connections
     if ranks.plan.backend == backend and ranks.backend.reform == "in place":
@@ -107,6 +108,7 @@ def _restart(ranks: Ranks, size: int, backend: str, kept: Sequence[int]) -> list
     """Start all processes again, with the namespaces of `kept` carried over on local disk."""
     monitor = ranks.monitor
     everybody = list(range(len(monitor.ranks)))
+    ranks.draft(ranks.hosts[:size], backend, ranks.settings.connections)  # before anything is ended
     # On each rank's own host, where it is started again.
     paths = {number: str(ranks.end_of_rank(number).directory / "carried" / str(number)) for number in kept}
     saves = {
@@ -115,6 +117,7 @@ def _restart(ranks: Ranks, size: int, backend: str, kept: Sequence[int]) -> list
         for number, path in paths.items()
     }
     left = {number: _names_left(answer, number) for number, answer in saves.items()}
+    monitor.state = "broken"  # until the new world is there
     ranks.stop_ranks(everybody)
     monitor.truncate(0)
     ranks.plan_next(ranks.hosts[:size], backend)

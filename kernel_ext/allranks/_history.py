@@ -40,7 +40,8 @@ class History:
         return not self._samples or now - self._samples[-1].at >= EVERY
 
     def add(self, snapshot: Snapshot) -> None:
-        wire = {(view.link.source, view.link.target): view.rate for view in snapshot.links}
+        # What nobody counts is left out: with MPI that is every pair of ranks.
+        wire = {(view.link.source, view.link.target): view.rate for view in snapshot.links if view.sent is not None}
         effective = {view.rank: view.effective for view in snapshot.ranks}
         self._samples.append(Sample(snapshot.at, snapshot.epoch, wire, effective))
         while snapshot.at - self._samples[0].at > KEEP:
@@ -60,7 +61,7 @@ class History:
                 links=tuple(LinkView(Link(*ends, ""), rate=rate) for ends, rate in sample.wire.items()),
                 ranks=tuple(RankView(rank, "", effective=rate) for rank, rate in sample.effective.items()),
             )
-            for sample in self._samples
+            for sample in self.samples()
         ]
 
     def frame(self) -> pandas.DataFrame:
@@ -70,13 +71,14 @@ class History:
         except ImportError:
             raise UsageError("history() makes a DataFrame: pip install pandas.") from None
         rows: list[dict[tuple[str, str], Any]] = []
-        for sample in self._samples:
+        samples = self.samples()
+        for sample in samples:
             row: dict[tuple[str, str], Any] = {("epoch", ""): sample.epoch}
             row |= {("wire", f"{source}-{target}"): rate for (source, target), rate in sample.wire.items()}
             row |= {("effective", str(rank)): rate for rank, rate in sample.effective.items()}
             rows.append(row)
         index = pandas.DatetimeIndex(
-            pandas.to_datetime([sample.at for sample in self._samples], unit="s", utc=True), name="time"
+            pandas.to_datetime([sample.at for sample in samples], unit="s", utc=True), name="time"
         )
         frame = pandas.DataFrame(rows, index=index)
         frame.columns = pandas.MultiIndex.from_tuples(list(frame.columns), names=["figure", "of"])

@@ -83,7 +83,7 @@ def _line_parser() -> _Parser:
     up = verbs.add_parser("up", help="start the ranks and form the world")
     where = up.add_mutually_exclusive_group()
     where.add_argument("-n", type=int, help="ranks on this machine (default 2)")
-    where.add_argument("--hosts", type=lambda text: text.split(","), help="one rank on each of these, comma-separated")
+    where.add_argument("--hosts", type=_listed, help="one rank on each of these, comma-separated")
     where.add_argument("--hostfile", help="mlx's JSON hostfile, or MPI's 'host slots=n'")
     up.add_argument("--ranks-per-host", type=int, default=1, help="ranks on each of --hosts or --hostfile")
     up.add_argument("--backend", default="auto", help=BACKENDS)

@@ -25,6 +25,7 @@ from ._engines import HostEnd, LocalHost, ended_because, rank_settings
 from ._kept import Kept, kept_file
 from ._lifeline import Lifeline
 from ._monitor import Monitor, Rank
+from ._profile import Profile
 from ._remote import RemoteHost, reach
 from .errors import CannotStart
 
@@ -74,7 +75,6 @@ class Ranks:
         self._launcher: int | None = None
         self._controller_ended: Mapping[str, Any] | None = None
         self.monitor.acknowledge = self._acknowledge
-        self._present: dict[str, int] | None = None
         if kept is not None:
             self._know(kept)
         self.lifeline = Lifeline(
@@ -150,20 +150,24 @@ class Ranks:
 
     def plan_next(self, hosts: Sequence[Host], backend: str) -> WorldPlan:
         """The next epoch's plan, over one rank for each of `hosts`. Raises CannotStart."""
-        runtime, connections = get_backend(backend), self.settings.connections
-        hosts = self._reach(hosts)
+        plan = self.draft(hosts, backend, self.settings.connections)
+        if self.plan is None or (self.plan.backend, self.plan.size) != (plan.backend, plan.size):
+            self.monitor.peak = None  # it was measured on another world
+            self.monitor.profile = Profile()
+        self.plan, self.hosts = plan, [placement.host for placement in plan.placements]
+        self.monitor.backend = plan.backend
+        return plan
+
+    def draft(self, hosts: Sequence[Host], backend: str, connections: int) -> WorldPlan:
+        """A plan that could be the next epoch's: hosts are reached, everything is checked. Raises CannotStart."""
+        runtime, hosts = get_backend(backend), self._reach(hosts)
         epoch = self.plan.epoch + 1 if self.plan is not None else 1
         try:
-            plan = runtime.plan(
+            return runtime.plan(
                 _world.place(hosts, runtime, connections, self._ports), epoch=epoch, connections=connections
             )
         except BackendError as error:
             raise CannotStart(str(error)) from None
-        if self.plan is None or (self.plan.backend, self.plan.size) != (plan.backend, plan.size):
-            self.monitor.peak = None  # it was measured on another world
-        self.plan, self.hosts = plan, list(hosts)
-        self.monitor.backend = plan.backend
-        return plan
 
     def _reach(self, hosts: Sequence[Host]) -> list[Host]:
         """Log in to the other hosts, where that is not done; returns all, with addresses for each other."""
@@ -210,6 +214,9 @@ class Ranks:
         for ended in (self.host.ended, self._controller_ended):
             if ended is not None:  # before there was a rank to tell of
                 self._on_host_event(ended)
+        for name, end in self._remote.items():
+            if end.ended is not None:
+                self._on_host_event(end.ended, name)
         backend: Any = get_backend(self.plan.backend)
         if backend.launcher == "mpirun":
             self._launch_mpi(backend, settings)
@@ -309,7 +316,7 @@ class Ranks:
                 with suppress(psutil.NoSuchProcess):
                     psutil.Process(rank.pid).kill()
             else:  # the process is mpirun's there; its agent obeys while its main thread is blocked
-                self.lifeline.tell(rank.uuid, {"do": "exit"})
+                self.lifeline.tell(rank.uuid, {"do": "die"})
 
     def end(self) -> None:
         """End every process and remove every file."""
@@ -342,8 +349,8 @@ class Ranks:
             raise CannotStart(f"{rank_label(missing)} did not get {what} in {START_WITHIN:g} s.{self._host_log()}")
 
     def _host_log(self) -> str:
-        log = self.host.log()
-        return f"\n{log}" if log else ""
+        logs = [self.host.log(), *(f"{end.name}: {end.log()}" for end in self._remote.values() if end.log())]
+        return "".join(f"\n{log}" for log in logs if log)
 
     def ask(self, numbers: Sequence[int], order: dict[str, Any], buffers: Sequence[Any] = ()) -> dict[int, Answer]:
         """Ask those of the ranks that live."""
@@ -361,6 +368,8 @@ class Ranks:
         """News from the notebook's own host process, or from the host of that name."""
         if event["event"] == "started":
             self.monitor.ranks[event["rank"]].pid = event["pid"]
+        elif event["event"] == "present":
+            self._launcher = event["processes"].get("launcher")
         elif event["event"] == "launched":
             self._launcher = event["pid"]
         elif event["event"] == "ended":

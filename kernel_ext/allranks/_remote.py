@@ -33,8 +33,18 @@ ALIVE_EVERY = 4.0
 PATIENCE = 16.0
 """Seconds without a word from the notebook after which a host ends its ranks."""
 SSH_OPTIONS = (
-    *("-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_WITHIN}", "-o", "ExitOnForwardFailure=yes"),
-    # A network that is gone is noticed after 20 s; a shorter interruption costs nothing.
+    *(
+        "-T",
+        "-o",
+        "BatchMode=yes",
+        "-o",
+        f"ConnectTimeout={CONNECT_WITHIN}",
+        "-o",
+        "ExitOnForwardFailure=yes",
+        "-o",
+        "LogLevel=INFO",
+    ),
+    # A network that is gone is noticed after 15 to 20 s; one of some seconds costs nothing.
     *("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3", "-o", "ControlPath=none"),
 )
 _ALLOCATED = re.compile(r"Allocated port (\d+) for remote forward to 127\.0\.0\.1:(\d+)")
@@ -121,6 +131,7 @@ class RemoteHost(HostEnd):
         if differs := _differing(self.prepared["versions"]):
             raise CannotStart(f"{self.name} differs from this notebook:\n{_listing(differs, self._python)}")
         self.directory = Path(self.prepared["directory"])
+        self._said.clear()  # what ssh said until now was no trouble
         self.engine_info = _through(self.engine_info, self._tunnels)
         self.lifeline_url = f"tcp://127.0.0.1:{self._tunnels[_port(self.lifeline_url)]}"
         threading.Thread(target=self._keep_alive, name=f"allranks-alive-{self.name}", daemon=True).start()
@@ -213,7 +224,8 @@ def reach(
 def destination(name: str) -> list[str]:
     """ssh's words for ``user@host:port``."""
     found = re.fullmatch(r"(.+):(\d+)", name)
-    return ["-p", found[2], found[1]] if found and ":" not in found[1] else [name]
+    # "--": a name from somebody's hostfile must not be an option.
+    return ["-p", found[2], "--", found[1]] if found and ":" not in found[1] else ["--", name]
 
 
 def _engine_ports(info: Mapping[str, Any]) -> list[int]:

@@ -115,9 +115,13 @@ def largest_difference(values: Mapping[int, Any]) -> str:
         except (TypeError, ValueError):
             shown = "; ".join(f"{each!r:.40} on rank {rank}" for rank, each in values.items())
             return shown
-        gap = np.abs(one - other)
-        apart[rank] = float("nan") if np.isnan(gap).any() else float(gap.max(initial=0.0))
+        if (np.isnan(one) != np.isnan(other)).any():
+            apart[rank] = float("nan")
+        else:
+            apart[rank] = float(np.nan_to_num(np.abs(one - other)).max(initial=0.0))
     far = {rank: gap for rank, gap in apart.items() if gap != 0.0}
+    if not far:
+        return "equal as numbers, and not bit for bit"
     worst = max(far, key=lambda rank: (far[rank] != far[rank], far[rank]))
     scale = float(np.abs(_numbers(np, reference)).max(initial=0.0))
     relative = f", {far[worst] / scale:.2g} of the largest value" if scale and far[worst] == far[worst] else ""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-import queue
 import re
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -40,7 +40,7 @@ class Watch:
     def __init__(self, snapshot: Callable[[], Snapshot]) -> None:
         self._snapshot = snapshot
         self._dashboards: weakref.WeakSet[Viewer] = weakref.WeakSet()
-        self._items: queue.SimpleQueue[Item] = queue.SimpleQueue()
+        self._items: deque[Item] = deque(maxlen=KEEP_ITEMS)
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -49,6 +49,7 @@ class Watch:
         self._dashboards.add(dashboard)
         dashboard.show(self._snapshot())
         if self._thread is None or not self._thread.is_alive():
+            self._wake.clear()
             self._thread = threading.Thread(target=self._feed, name="allranks-watch", daemon=True)
             self._thread.start()
 
@@ -60,7 +61,7 @@ class Watch:
     def put(self, item: Item) -> None:
         """Something a cell put out."""
         if self.watched:
-            self._items.put(item)
+            self._items.append(item)
 
     def stop(self) -> None:
         """The cluster is down: show that, and end."""
@@ -73,8 +74,8 @@ class Watch:
         while not last and self.watched:
             last = self._wake.wait(EVERY)
             items: list[Item] = []
-            while not self._items.empty() and len(items) < KEEP_ITEMS:
-                items.append(self._items.get())
+            while self._items:
+                items.append(self._items.popleft())
             snapshot = self._snapshot()
             for dashboard in list(self._dashboards):
                 try:

@@ -86,7 +86,7 @@ def _order(plan: WorldPlan, backend: Backend, rank: int, seq: int) -> dict[str, 
         # A rank listens on its first port as soon as it enters.
         "after": [each.ports[0] for each in plan.placements[:-1]] if ring_on_one_host and enters_last else [],
         "in_turn": ring_on_one_host,
-        "address": plan.placements[rank].host.addresses[0] if len(plan.hosts) > 1 else None,
+        "address": next(iter(plan.placements[rank].host.addresses), None) if len(plan.hosts) > 1 else None,
         "tells_of_host": plan.placements[rank].local_rank == 0,
         "delay": STAGGER if enters_last else 0.0,
         "timeout": FORM_WITHIN,

@@ -6,6 +6,7 @@ import itertools
 import re
 import shutil
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -106,6 +107,8 @@ class Cluster:
         self._client: Any = None
         self._following: list[Cell] = []
         self._watch = Watch(lambda: self.snapshot)
+        self._changing = threading.RLock()
+        """Held while the world is changed: a click in a dashboard comes in a thread of its own."""
         self.last_bench: BenchResult | None = None
         """What `bench` measured last."""
 
@@ -179,7 +182,10 @@ class Cluster:
                 f"no kept cluster is called {name!r}" + (f"; there are {others}." if others else ".") + " Clusters "
                 "started with %distributed up --keep outlive their notebook and can be attached."
             )
-        settings = Settings(**kept.settings)
+        try:
+            settings = Settings(**kept.settings)
+        except TypeError:
+            raise NoCluster(f"the cluster {name!r} was started by another version of allranks.") from None
         cluster = cls(len(kept.ranks), backend=kept.backend, name=name, python=settings.python, keep=True)
         cluster._settings = settings
         try:
@@ -246,7 +252,7 @@ class Cluster:
             return f"Nothing to heal: every rank is alive and the world is whole.{stuck}"
         if source is not None and self.choose_ranks(source)[0] in (*dead, *doomed):
             raise UsageError(f"rank {source} is dead itself: name a living rank to copy from.")
-        with undisturbed():
+        with self._changing, undisturbed():
             return _heal.heal(ranks, source, doomed)
 
     def resize(self, size: int) -> str:
@@ -264,7 +270,7 @@ class Cluster:
             raise CannotStart(reason)
         if size == self.size:
             return f"The world has {size} ranks already."
-        with undisturbed():
+        with self._changing, undisturbed():
             try:
                 return _heal.resize(ranks, size)
             finally:
@@ -276,11 +282,13 @@ class Cluster:
         Raises what `heal` raises.
         """
         ranks = self._whole()
+        if connections is not None and connections < 1:
+            raise UsageError(f"--connections {connections}: a ring link needs at least 1.")
         name = backend or self._backend_name
         known_backend(name)
         if reason := cannot_run(name, this_platform(), self.size):
             raise CannotStart(reason)
-        with undisturbed():
+        with self._changing, undisturbed():
             told = _heal.rewire(ranks, name, connections or ranks.settings.connections)
             self._backend_name = name
         return told
@@ -325,9 +333,10 @@ class Cluster:
 
     def _whole(self) -> Ranks:
         ranks = self._up()
-        if self._can_form_anew(ranks):  # the last rank was freed only after the cell's prompt was back
-            with undisturbed():
-                ranks.form_anew()
+        with self._changing:
+            if self._can_form_anew(ranks):  # the last rank was freed only after the cell's prompt was back
+                with undisturbed():
+                    ranks.form_anew()
         self._refuse_if_broken(ranks)
         return ranks
 
@@ -384,6 +393,7 @@ class Cluster:
         profile: bool = False,
     ) -> Cell:
         """Send a cell without waiting; `Cell.finish` follows it and has the result, `Cell.interrupt` stops it."""
+        check = known_check(check) if check else self.check
         chosen = self.choose_ranks(ranks)
         ranks_up = self._refuse_if_unable(chosen)
         if len(chosen) < self.size:
@@ -402,7 +412,7 @@ class Cluster:
             screen=tee or screen,
             want_values=want_values,
             max_output=max_output,
-            check=known_check(check) if check else self.check,
+            check=check,
             ordered=self.ordered if ordered is None else ordered,
             profile=profile,
             on_end=self._after_cell,
@@ -422,13 +432,17 @@ class Cluster:
             return None
         if cell.mismatch and ranks.monitor.breakable:
             ranks.monitor.state = "broken"
-        if not self._can_form_anew(ranks):
-            return None
+        if not self._changing.acquire(blocking=False):
+            return None  # somebody heals it at this moment
         started = time.monotonic()
         try:
+            if not self._can_form_anew(ranks):
+                return None
             ranks.form_anew()
         except CannotStart as error:
             return f"The world could not be formed anew: {error} %distributed heal tries again."
+        finally:
+            self._changing.release()
         return (
             f"The world was formed anew (epoch {ranks.monitor.epoch}) in {time.monotonic() - started:.2f} s; "
             "all variables are kept."
@@ -666,7 +680,7 @@ class Cluster:
     def watch(self, *views: str) -> Dashboard:
         """The live dashboard, or some of its pictures: ``topology``, ``ranks``, ``throughput``.
 
-        It follows the cluster as long as it is shown or held, and keeps to the end what it showed last.
+        It follows the cluster to its end, and keeps what it showed last; `Dashboard.close` ends it before.
         """
         from allranks_widgets.dashboard import VIEWS, Dashboard
 
@@ -707,7 +721,12 @@ class Cluster:
             self.break_collectives(ranks=chosen)
             asked = [each for each in self.choose_ranks(chosen) if each in waiting]
             return None if asked else f"Nothing waits in a collective{where}."
-        return self.heal(kill=[each for each in chosen or () if self.snapshot.ranks[each].state != "dead"])
+        if not self._changing.acquire(blocking=False):
+            return "The world is being changed already."
+        try:
+            return self.heal(kill=[each for each in chosen or () if self.snapshot.ranks[each].state != "dead"])
+        finally:
+            self._changing.release()
 
     def history(self) -> pandas.DataFrame:
         """The last ten minutes of traffic: bytes a second on each link (``wire``) and by rank (``effective``)."""

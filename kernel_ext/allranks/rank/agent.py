@@ -152,6 +152,10 @@ class Agent:
         collective = self.reporter.collective(record)
         self.lifeline.send({"say": "enter", "cell": self.cell.number, "collective": collective})
 
+    def end_process(self) -> None:
+        """End without any clean-up: the main thread may be blocked for good."""
+        EXIT(1)
+
     def last_words(self, call: str) -> None:
         """Before the process ends itself: send the output so far and where it stands."""
         line = self.reporter.line()

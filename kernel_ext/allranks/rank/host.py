@@ -67,8 +67,6 @@ class HostProcess:
             listener = self._listener.fileno() if self._listener is not None else -1
             watched = [each for each in (self._input, self._wake_read, listener) if each >= 0]
             ready, _, _ = select.select(watched, [], [], self._patience and self._patience / 4)
-            if self._patience is not None and time.monotonic() - self._heard > self._patience:
-                self._end()
             if self._wake_read in ready:
                 os.read(self._wake_read, 4096)
                 self._reap()
@@ -79,6 +77,8 @@ class HostProcess:
                 *lines, rest = (rest + data).split(b"\n")
                 for line in lines:
                     self._obey(json.loads(line))
+            elif self._patience is not None and time.monotonic() - self._heard > self._patience:
+                self._end()
             if listener in ready:
                 rest = b""
                 self._take_over()

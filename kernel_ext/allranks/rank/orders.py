@@ -33,6 +33,7 @@ AT_ONCE = (
     "inspect",
     "acknowledge",
     "exit",
+    "die",
 )
 KNOWN = IN_MAIN | IN_THREAD | frozenset(AT_ONCE)
 
@@ -182,4 +183,9 @@ class Orders:
     def exit(self, header: Header, _: Sequence[Any]) -> Answer:
         """End cleanly if the main thread is free; the host process ends the rank otherwise."""
         self._agent.call_main(self._agent.config.stop)
+        return {}, []
+
+    def die(self, header: Header, _: Sequence[Any]) -> Answer:
+        """End at once, whatever the main thread is blocked in."""
+        self._agent.end_process()
         return {}, []

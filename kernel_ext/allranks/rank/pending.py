@@ -65,8 +65,13 @@ def _arrays(value: Any) -> Iterator[Any]:
     import mlx.core as mx
 
     waiting, seen = [value], 0
+    looked_into: set[int] = set()  # a container may hold itself
     while waiting and seen < LOOK_AT:
         each = waiting.pop()
+        if isinstance(each, (dict, list, tuple)):
+            if id(each) in looked_into:
+                continue
+            looked_into.add(id(each))
         if isinstance(each, mx.array):
             seen += 1
             yield each

@@ -10,17 +10,21 @@ from typing import Any
 
 MOST_LEAVES = 10_000
 """Leaves looked at in one value."""
+DEEPEST = 30
+"""Containers within containers looked into."""
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
-def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+def leaves(value: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
     """Each leaf with its path, as in ``['layers'][0]['weight']``; an ``nn.Module`` is a dict of its parameters."""
-    if isinstance(value, dict):
+    if depth == DEEPEST:  # it may hold itself
+        yield path, object()
+    elif isinstance(value, dict):
         for key, each in list(dict.items(value)):
-            yield from leaves(each, f"{path}[{key!r}]")
+            yield from leaves(each, f"{path}[{key!r}]", depth + 1)
     elif isinstance(value, (list, tuple)):
         for number, each in enumerate(value):
-            yield from leaves(each, f"{path}[{number}]")
+            yield from leaves(each, f"{path}[{number}]", depth + 1)
     else:
         yield path, value
 
@@ -104,6 +108,6 @@ def _bytes(leaf: Any) -> Any:
             import mlx.core as mx
 
             plain = leaf.view(mx.uint16)
-        data = np.ascontiguousarray(np.array(plain, copy=False))
+        data = np.ascontiguousarray(np.asarray(plain))
         return None if data.dtype.hasobject else data.reshape(-1).view("uint8").data if data.size else b""
     return repr(leaf).encode() if isinstance(leaf, PLAIN) else None
