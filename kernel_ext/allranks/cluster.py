@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 
     from ._figures import BenchResult
 
+REPLAY_WITHIN = 3.0
+"""Seconds that a cell waits for ranks which still free others."""
+
 
 class Cluster:
     """A world of MLX ranks.
@@ -494,6 +497,8 @@ class Cluster:
         return ranks
 
     def _refuse_if_busy(self, ranks: Ranks, chosen: Sequence[int]) -> None:
+        # Ranks that enter collectives they had missed, to free others, are done with it in a moment.
+        ranks.monitor.wait(lambda: not any(ranks.monitor.ranks[number].replaying for number in chosen), REPLAY_WITHIN)
         if busy := ranks.monitor.busy(chosen):
             snapshot = ranks.monitor.snapshot()
             doing = "; ".join(f"rank {rank.rank} {snapshot.ranks[rank.rank].doing}" for rank in busy[:4])

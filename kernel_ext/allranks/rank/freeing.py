@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 SIGNAL_AFTER = 0.4
 """Seconds a freed collective gets to raise before the main thread is sent SIGINT as well."""
+LOST_AFTER = 2
+"""Looks, `SIGNAL_AFTER` apart, after which a SIGINT counts as lost."""
 
 
 class Freeing:
@@ -20,6 +22,11 @@ class Freeing:
         """When to send SIGINT, and for which cell."""
         self._break_at: tuple[float, int] | None = None
         """When to look whether that cell, which was sent SIGINT, waits in a collective all the same."""
+
+        self._stood: Any = None
+        """Where the main thread stood in the user's code when it was sent SIGINT; None outside of it."""
+        self._looks = 0
+        """How often it was seen since as if nothing had happened."""
 
     def stop(self) -> None:
         """Stop the running cell; an idle rank has nothing to stop."""
@@ -70,9 +77,25 @@ class Freeing:
             number, self._break_at = self._break_at[1], None
             if self._runs(number) and not self._break_up(self._agent.reporter.current_collective()):
                 self._break_at = (now + SIGNAL_AFTER, number)
+                self._send_again_if_lost()
+
+    def _send_again_if_lost(self) -> None:
+        """Python drops a KeyboardInterrupt that is raised in a destructor or callback ("Exception ignored in").
+
+        Code that caught it stands elsewhere; code that stands where it stood, or began after the signal, never saw it.
+        """
+        place = self._place()
+        self._looks = self._looks + 1 if place is not None and self._stood in (None, place) else 0
+        if self._looks >= LOST_AFTER:
+            self._interrupt()
+
+    def _place(self) -> Any:
+        frame = self._agent.reporter.user_frame()
+        return (frame.f_code, frame.f_lasti) if frame is not None else None
 
     def _runs(self, number: int) -> bool:
         return self._agent.cell.running and self._agent.cell.number == number
 
     def _interrupt(self) -> None:
+        self._stood, self._looks = self._place(), 0
         signal.pthread_kill(self._agent.main.ident or 0, signal.SIGINT)
