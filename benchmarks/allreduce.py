@@ -117,21 +117,27 @@ def in_a_cell(backend: str) -> Iterator[Rates]:
 @contextmanager
 def started_directly(backend: str) -> Iterator[Rates]:
     """Plain processes; for MPI those of the same mpirun command line."""
-    with tempfile.TemporaryDirectory(prefix="direct-") as folder:
-        runtime: Any = get_backend(backend)
-        plan, command = _plan(backend), _command(folder, backend)
-        if backend == "mpi":
-            mpirun, as_root, cores = this_platform().mpirun, os.geteuid() == 0, os.cpu_count() or 1
-            line = runtime.command(plan, mpirun=mpirun, python_args=command, as_root=as_root, cores=cores)
-            starts = [(line, runtime.launcher_env(as_root=as_root))]
-        else:
-            starts = []
-            for wiring in (runtime.wiring(plan, rank) for rank in range(RANKS)):
-                for name, content in wiring.files.items():
-                    Path(folder, name).write_text(content)
-                starts.append((command, {key: value.replace("{dir}", folder) for key, value in wiring.env.items()}))
-        with serving(folder, starts) as rates:
-            yield rates
+    with (
+        tempfile.TemporaryDirectory(prefix="direct-") as folder,
+        serving(folder, direct_starts(backend, folder, _command(folder, backend))) as rates,
+    ):
+        yield rates
+
+
+def direct_starts(backend: str, folder: str, command: list[str]) -> list[tuple[list[str], dict[str, str]]]:
+    """Command line and environment of each process to start so that `command` runs in `RANKS` ranks of a world."""
+    runtime: Any = get_backend(backend)
+    plan = _plan(backend)
+    if backend == "mpi":
+        mpirun, as_root, cores = this_platform().mpirun, os.geteuid() == 0, os.cpu_count() or 1
+        line = runtime.command(plan, mpirun=mpirun, python_args=command, as_root=as_root, cores=cores)
+        return [(line, runtime.launcher_env(as_root=as_root))]
+    starts = []
+    for wiring in (runtime.wiring(plan, rank) for rank in range(RANKS)):
+        for name, content in wiring.files.items():
+            Path(folder, name).write_text(content)
+        starts.append((command, {key: value.replace("{dir}", folder) for key, value in wiring.env.items()}))
+    return starts
 
 
 @contextmanager

@@ -7,14 +7,11 @@ as in `allreduce`; a sample is the median of its calls, and a call takes the mea
 from __future__ import annotations
 
 import inspect
-import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from statistics import median
-from typing import Any
 
 import allranks
 from allranks._figures import factor
@@ -22,7 +19,7 @@ from allranks_backends._backend import get_backend, this_platform
 
 from ._serving import address, serving
 from ._table import Bar, Row, Table
-from .allreduce import RANKS, _plan
+from .allreduce import RANKS, direct_starts
 
 SIZES = {"64 KiB": 1 << 16, "4 MiB": 4 << 20}
 SECONDS = 0.3
@@ -81,21 +78,9 @@ def by_bench(backend: str, seconds: float) -> Iterator[Measured]:
 def started_directly(backend: str, seconds: float) -> Iterator[Measured]:
     """Plain processes that run `serve`, wired as those of `allreduce` are."""
     with tempfile.TemporaryDirectory(prefix="direct-") as folder:
-        runtime: Any = get_backend(backend)
-        plan = _plan(backend)
         code = f"import sys\n{inspect.getsource(serve)}\nserve(*sys.argv[1:])"
         command = [sys.executable, "-c", code, address(folder), backend, str(seconds)]
-        if backend == "mpi":
-            mpirun, as_root, cores = this_platform().mpirun, os.geteuid() == 0, os.cpu_count() or 1
-            line = runtime.command(plan, mpirun=mpirun, python_args=command, as_root=as_root, cores=cores)
-            starts = [(line, runtime.launcher_env(as_root=as_root))]
-        else:
-            starts = []
-            for wiring in (runtime.wiring(plan, rank) for rank in range(RANKS)):
-                for name, content in wiring.files.items():
-                    Path(folder, name).write_text(content)
-                starts.append((command, {key: value.replace("{dir}", folder) for key, value in wiring.env.items()}))
-        with serving(folder, starts) as ask:
+        with serving(folder, direct_starts(backend, folder, command)) as ask:
             yield lambda nbytes: nbytes / ask(nbytes, 0) * factor("all_sum", RANKS) / 1e9
 
 

@@ -10,12 +10,10 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +21,7 @@ from allranks_backends._plan import Host
 
 from ._engines import HostEnd, OnEvent
 from .errors import CannotStart
-from .rank.host import COMPARED
+from .rank.host import versions
 
 CONNECT_WITHIN = 8
 """Seconds ssh gets to connect and log in."""
@@ -244,14 +242,8 @@ def _port(url: str) -> int:
 
 def _differing(theirs: Mapping[str, str]) -> list[tuple[str, str, str]]:
     """What must be equal and is not: name, here, there."""
-    here = {"python": ".".join(map(str, sys.version_info[:3]))}
-    for package in COMPARED:
-        try:
-            here[package] = version(package)
-        except PackageNotFoundError:
-            here[package] = ""
     differs = []
-    for name, mine in here.items():
+    for name, mine in versions().items():
         other = theirs.get(name, "")
         same = mine.split(".")[:2] == other.split(".")[:2] if name == "python" else mine == other
         if not same:

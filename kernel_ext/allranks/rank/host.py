@@ -328,15 +328,20 @@ class HostProcess:
 
 def _described() -> dict[str, Any]:
     """What a notebook elsewhere wants to know before it starts ranks here."""
+    return {"versions": versions(), "ssh": os.environ.get("SSH_CONNECTION", ""), "cores": os.cpu_count() or 1}
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages in `COMPARED`; empty for one that is not installed."""
     from importlib.metadata import PackageNotFoundError, version
 
-    versions = {"python": ".".join(map(str, sys.version_info[:3]))}
+    found = {"python": ".".join(map(str, sys.version_info[:3]))}
     for package in COMPARED:
         try:
-            versions[package] = version(package)
+            found[package] = version(package)
         except PackageNotFoundError:
-            versions[package] = ""
-    return {"versions": versions, "ssh": os.environ.get("SSH_CONNECTION", ""), "cores": os.cpu_count() or 1}
+            found[package] = ""
+    return found
 
 
 def _read(descriptor: int) -> bytes:
