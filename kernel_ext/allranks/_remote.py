@@ -168,14 +168,8 @@ class RemoteHost(HostEnd):
     def _why_not(self) -> str:
         """What went wrong, and what to do, from what ssh and the host said."""
         time.sleep(0.05)  # the last complaint may still be on its way
-        text = "\n".join(self._said)
-        for sign, meaning in _CAUSES:
-            if sign in text:
-                last = next((line for line in reversed(self._said) if sign in line), "")
-                host = destination(self.name)[-1].rpartition("@")[2]
-                return meaning.format(name=self.name, host=host, python=self._python, said=last.partition(": ")[2])
         if self._said:
-            return self._said[-1].rstrip(".")
+            return explained(self._said, self.name, self._python)
         if self.alive:
             return f"it accepted the connection and did not answer within {READY_WITHIN:g} s"
         return "the connection ended without a word"
@@ -217,6 +211,15 @@ def reach(
             end.wait_end()
         raise
     return ends
+
+
+def explained(said: Sequence[str], name: str, python: str) -> str:
+    """What these lines of ssh's, or of the host's shell, mean, and what to do."""
+    for sign, meaning in _CAUSES:
+        if line := next((line for line in reversed(said) if sign in line), ""):
+            host = destination(name)[-1].rpartition("@")[2]
+            return meaning.format(name=name, host=host, python=python, said=line.partition(": ")[2])
+    return said[-1].rstrip(".")
 
 
 def destination(name: str) -> list[str]:
