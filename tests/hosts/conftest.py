@@ -5,22 +5,48 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
+from tests.hosts.cabling import MESH_OF_FOUR
 from tests.hosts.lab import Hosts, forbidden, missing
+from tests.hosts.macs import Macs
 from tests.needs import need
+
+HostsT = TypeVar("HostsT", bound=Hosts)
 
 
 @pytest.fixture(scope="session")
 def hosts3(tmp_path_factory: pytest.TempPathFactory, nothing_left_behind: None) -> Iterator[Hosts]:
     """Three hosts."""
+    with _standing(Hosts(3, Path(tmp_path_factory.mktemp("hosts")), f"a{uuid.uuid4().hex[:5]}")) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def _macs(tmp_path_factory: pytest.TempPathFactory, nothing_left_behind: None) -> Iterator[Macs]:
+    with _standing(Macs(4, Path(tmp_path_factory.mktemp("macs")), f"m{uuid.uuid4().hex[:5]}")) as made:
+        yield made
+
+
+@pytest.fixture
+def macs4(_macs: Macs, monkeypatch: pytest.MonkeyPatch) -> Macs:
+    """Four Macs, which `become` what a test wants; a full mesh at first."""
+    monkeypatch.setenv("PATH", _macs.path)
+    _macs.become(MESH_OF_FOUR)
+    return _macs
+
+
+@contextmanager
+def _standing(made: HostsT) -> Iterator[HostsT]:
+    """Made, known to ssh, and taken down again whatever happens."""
     reason = missing()
     need(reason is None, reason or "")
     if reason := forbidden():
         pytest.skip(reason)
-    made = Hosts(3, Path(tmp_path_factory.mktemp("hosts")), f"a{uuid.uuid4().hex[:5]}")
     before = os.environ["PATH"]
     try:
         made.up()

@@ -16,13 +16,18 @@ from contextlib import suppress
 from pathlib import Path
 
 SSHD = "/usr/sbin/sshd"
+SSHD_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""What sshd gives root where nothing else is said."""
 
 
 class Hosts:
     """`names` can be given to ``--hosts`` by whoever has `path` at the head of PATH."""
 
+    called = "host"
+    """What their names begin with."""
+
     def __init__(self, count: int, folder: Path, tag: str) -> None:
-        self.names = [f"host{number}" for number in range(1, count + 1)]
+        self.names = [f"{self.called}{number}" for number in range(1, count + 1)]
         self.folder, self._tag = folder, tag
         self._net = 20 + sum(tag.encode()) % 200
         self._sshds: dict[str, subprocess.Popen[bytes]] = {}
@@ -35,6 +40,14 @@ class Hosts:
     def gateway(self) -> str:
         """This machine's own address on the bridge."""
         return f"10.77.{self._net}.1"
+
+    def home(self, name: str) -> Path:
+        """The host's own folder; programs in its ``bin`` are found there before others."""
+        return self.folder / name
+
+    def environment(self, name: str) -> dict[str, str]:
+        """What sshd sets for whoever logs in there."""
+        return {"PATH": f"{self.home(name) / 'bin'}:{SSHD_PATH}"}
 
     def space(self, name: str) -> str:
         return f"{self._tag}-{name}"
@@ -75,14 +88,15 @@ class Hosts:
         self.start_sshd(name)
 
     def start_sshd(self, name: str) -> None:
-        home = self.folder / name
+        home = self.home(name)
         home.mkdir(exist_ok=True)
+        environment = " ".join(f'"{key}={value}"' for key, value in self.environment(name).items())
         if not (home / "hostkey").exists():
             _run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(home / "hostkey"))
         (home / "sshd_config").write_text(
             f"Port 22\nListenAddress {self.address(name)}\nHostKey {home / 'hostkey'}\nPidFile {home / 'pid'}\n"
             f"AuthorizedKeysFile {self.folder / 'authorized'}\nPasswordAuthentication no\nPermitRootLogin yes\n"
-            "StrictModes no\nUsePAM no\nLogLevel VERBOSE\n"
+            f"StrictModes no\nUsePAM no\nLogLevel VERBOSE\nSetEnv {environment}\n"
         )
         os.makedirs("/run/sshd", exist_ok=True)
         # With a host name of its own: Open MPI takes processes of one name for neighbours that share memory.
