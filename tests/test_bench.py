@@ -17,7 +17,8 @@ import pytest
 
 import allranks
 from allranks import BenchResult, Cluster
-from allranks._bench import Progress, choices, fits_in_memory, known_ops, parse_size, sweep
+from allranks._arguments import parse_size
+from allranks._bench import Progress, choices, fits_in_memory, known_ops, sweep
 from allranks._figures import BenchRow, Choice, factor, fit, moved, rate_text, seconds_text, size_text
 from allranks.errors import Busy, CellFailed, CellInterrupted, NoCluster, UsageError
 from tests.notebook import Notebook

@@ -5,12 +5,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ._doctor import doctor
     from ._figures import BenchResult
     from ._result import CellResult, RankResult
     from .cluster import Cluster
 
 __version__ = "0.1.0"
-__all__ = ["BenchResult", "CellResult", "Cluster", "RankResult", "__version__", "current", "load_ipython_extension"]
+__all__ = [
+    "BenchResult",
+    "CellResult",
+    "Cluster",
+    "RankResult",
+    "__version__",
+    "current",
+    "doctor",
+    "load_ipython_extension",
+]
 
 
 def load_ipython_extension(ipython: Any) -> None:
@@ -47,6 +57,10 @@ def __getattr__(name: str) -> Any:
         from ._figures import BenchResult
 
         return BenchResult
+    if name == "doctor":
+        from ._doctor import doctor
+
+        return doctor
     if name in ("CellResult", "RankResult"):
         from . import _result
 

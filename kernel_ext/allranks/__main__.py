@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from . import __version__
+from .errors import UsageError
 
 DESCRIPTION = "Interactive MLX clusters for Jupyter. The ranks are started from a notebook or a script, not from here."
 EPILOG = """\
@@ -33,12 +34,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     text = "run notebooks/quickstart.ipynb on four local ranks and print what they say"
     commands.add_parser("demo", help=text, description=text.capitalize() + ".")
-    if parser.parse_args(arguments).command is None:
+    text = "check this machine or other hosts before ranks are started there; exits with 1 if they could not run"
+    check = commands.add_parser("doctor", help=text, description=text.capitalize() + ".")
+    from . import _doctor
+
+    _doctor.add_arguments(check)
+    options = parser.parse_args(arguments)
+    if options.command is None:
         parser.print_help()
         return 0
+    if options.command == "doctor":
+        return _diagnose(options)
     from ._demo import demo
 
     return demo()
+
+
+def _diagnose(options: argparse.Namespace) -> int:
+    from ._doctor import asked_by
+
+    try:
+        diagnosis = asked_by(options)
+    except UsageError as error:
+        print(f"allranks: {error}", file=sys.stderr)
+        return 2
+    print(diagnosis)
+    return 0 if diagnosis.ok else 1
 
 
 if __name__ == "__main__":

@@ -47,6 +47,16 @@ def hosts_of(
     return [host for host in found for _ in range(ranks_per_host)], named, env
 
 
+def parse_size(text: str) -> int:
+    """Bytes: ``4096``, ``64K``, ``4MiB``; K, M and G are powers of 1024. Raises UsageError."""
+    units = {"": 1, "B": 1, "K": 1 << 10, "KIB": 1 << 10, "M": 1 << 20, "MIB": 1 << 20, "G": 1 << 30, "GIB": 1 << 30}
+    digits = text.strip().rstrip("KMGIBkmgib")
+    unit, digits = text.strip()[len(digits) :].upper(), digits.rstrip()
+    if not digits.isascii() or not digits.isdigit() or unit not in units:
+        raise UsageError(f"{text!r} is no size: write 64K, 4MiB or a number of bytes.")
+    return int(digits) * units[unit]
+
+
 def rdma_links(hosts: Sequence[Host]) -> tuple[bool, bool]:
     """Whether a hostfile gives RDMA devices between every two of these hosts, and between neighbours in a ring."""
     size = len(hosts)

@@ -30,16 +30,6 @@ OPS = ("all_sum", "all_max", "all_min", "all_gather", "sum_scatter", "send")
 # What a user asks for.
 
 
-def parse_size(text: str) -> int:
-    """Bytes: ``4096``, ``64K``, ``4MiB``; K, M and G are powers of 1024. Raises UsageError."""
-    units = {"": 1, "B": 1, "K": 1 << 10, "KIB": 1 << 10, "M": 1 << 20, "MIB": 1 << 20, "G": 1 << 30, "GIB": 1 << 30}
-    digits = text.strip().rstrip("KMGIBkmgib")
-    unit, digits = text.strip()[len(digits) :].upper(), digits.rstrip()
-    if not digits.isascii() or not digits.isdigit() or unit not in units:
-        raise UsageError(f"{text!r} is no size: write 64K, 4MiB or a number of bytes.")
-    return int(digits) * units[unit]
-
-
 def sweep(smallest: int, largest: int) -> list[int]:
     """Each power of two from `smallest` to `largest` bytes. Raises UsageError."""
     for option, size in (("--min", smallest), ("--max", largest)):

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 from IPython.display import display
 
-from . import _auto, _completion
+from . import _auto, _completion, _doctor
 from ._cell import Cell
 from ._show import Show
 from .cluster import Cluster
@@ -120,6 +120,7 @@ def _line_parser() -> _Parser:
     )
     bench.add_argument("--save", metavar="FILE", help="keep the figures as JSON")
     bench.add_argument("--against", metavar="FILE", help="say what changed since those were saved")
+    _doctor.add_arguments(verbs.add_parser("doctor", help="what is wrong with the hosts, and how to mend it"))
     free = verbs.add_parser("break", help="free ranks blocked in a collective of a cell that runs with --no-wait")
     free.add_argument("-r", "--ranks", type=parse_ranks, help="only these, e.g. 0,2-3")
     watch = verbs.add_parser("watch", help="the live dashboard: topology, ranks, throughput")
@@ -328,7 +329,8 @@ class DistributedMagics(Magics):
         print(self._need().rewire(options.backend, connections=options.connections))
 
     def _bench(self, options: argparse.Namespace) -> None:
-        from ._bench import Progress, parse_size, writable
+        from ._arguments import parse_size
+        from ._bench import Progress, writable
         from ._figures import BenchResult
 
         cluster = self._need()
@@ -351,6 +353,9 @@ class DistributedMagics(Magics):
             result.save(options.save)
         if earlier is not None:
             print("\n".join(result.against(earlier)))
+
+    def _doctor(self, options: argparse.Namespace) -> None:
+        display(_doctor.asked_by(options))  # type: ignore[no-untyped-call]
 
     def _break(self, options: argparse.Namespace) -> None:
         self._need().break_collectives(ranks=options.ranks)

@@ -9,7 +9,7 @@ import secrets
 import shlex
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -74,17 +74,25 @@ class Surveyed:
         return answer.out if answer is not None and answer.ok else ""
 
 
+Commands = Mapping[str, str]
+"""Lines of sh by name."""
+
+
 def survey(
-    hosts: Sequence[Host], commands: Mapping[str, str], *, options: Sequence[str] = SSH_OPTIONS
+    hosts: Sequence[Host],
+    commands: Commands | Callable[[Host], Commands],
+    *,
+    options: Sequence[str] = SSH_OPTIONS,
 ) -> list[Surveyed]:
-    """Run `commands` (a line of sh by name) on each of `hosts`, in one login a host."""
+    """Run `commands`, the same everywhere or what a function says of each host, in one login a host."""
     if not hosts:
         return []
     with ThreadPoolExecutor(len(hosts), "allranks-survey") as pool:
-        return list(pool.map(lambda host: _ask(host, commands, options), hosts))
+        asked = [commands(host) if callable(commands) else commands for host in hosts]
+        return list(pool.map(lambda host, lines: _ask(host, lines, options), hosts, asked))
 
 
-def _ask(host: Host, commands: Mapping[str, str], options: Sequence[str]) -> Surveyed:
+def _ask(host: Host, commands: Commands, options: Sequence[str]) -> Surveyed:
     token, asked = secrets.token_hex(8), time.time()
     line: Sequence[str] = ["sh", "-s"] if host.local else ["ssh", *options, *destination(host.name), "sh", "-s"]
     try:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from html import escape
 from typing import Any, NamedTuple
 
 from allranks_backends._plan import DTYPE_SHORT, rank_label, rank_list
 from allranks_widgets import human_bytes
+from allranks_widgets.table import html_table, text_table
 
 Entry = Mapping[str, Any]
 HEADINGS = ("name", "type", "shape", "bytes a rank", "ranks")
-_CELL = "text-align:left;padding:2px 12px 2px 0;border:none;border-bottom:1px solid rgba(128,128,128,0.3)"
-
-
 MOST_COMPARED = 50
 """Leaves whose values are fetched to say how far they are apart."""
 
@@ -43,22 +40,14 @@ class Variables:
     def __str__(self) -> str:
         if not self.rows:
             return "The ranks have no variables yet."
-        rows = [HEADINGS, *map(_cells, self.rows)]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+        return text_table(HEADINGS, [_cells(row) for row in self.rows])
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
         if not self.rows:
             return f"<div>{self}</div>"
-        head = "".join(f'<th style="{_CELL}">{heading}</th>' for heading in HEADINGS)
-        body = "".join(
-            "<tr>" + "".join(f'<td style="{_CELL}">{escape(text)}</td>' for text in _cells(row)) + "</tr>"
-            for row in self.rows
-        )
-        style = "border-collapse:collapse;border:none;margin:0"
-        return f'<table style="{style}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+        return html_table(HEADINGS, [_cells(row) for row in self.rows])
 
 
 def join(parts: Sequence[Any]) -> Any:

@@ -31,6 +31,7 @@ class Hosts:
         self.folder, self._tag = folder, tag
         self._net = 20 + sum(tag.encode()) % 200
         self._sshds: dict[str, subprocess.Popen[bytes]] = {}
+        self._set: dict[str, dict[str, str]] = {}
         self.path = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
 
     def address(self, name: str) -> str:
@@ -47,7 +48,7 @@ class Hosts:
 
     def environment(self, name: str) -> dict[str, str]:
         """What sshd sets for whoever logs in there."""
-        return {"PATH": f"{self.home(name) / 'bin'}:{SSHD_PATH}"}
+        return {"PATH": f"{self.home(name) / 'bin'}:{SSHD_PATH}", **self._set.get(name, {})}
 
     def space(self, name: str) -> str:
         return f"{self._tag}-{name}"
@@ -88,7 +89,7 @@ class Hosts:
         self.start_sshd(name)
 
     def start_sshd(self, name: str) -> None:
-        home = self.home(name)
+        home, before = self.home(name), self._listened(name)
         home.mkdir(exist_ok=True)
         environment = " ".join(f'"{key}={value}"' for key, value in self.environment(name).items())
         if not (home / "hostkey").exists():
@@ -105,8 +106,19 @@ class Hosts:
         with open(home / "log", "ab") as log:
             self._sshds[name] = subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         deadline = time.monotonic() + 10
-        while "Server listening" not in (home / "log").read_text() and time.monotonic() < deadline:
+        while self._listened(name) <= before and time.monotonic() < deadline:
             time.sleep(0.02)
+
+    def restart_sshd(self, name: str, **environment: str) -> None:
+        """Start it anew, with these variables set for whoever logs in; none sets it back."""
+        self._set[name] = environment
+        self._sshds[name].terminate()
+        self._sshds[name].wait(10)
+        self.start_sshd(name)
+
+    def _listened(self, name: str) -> int:
+        log = self.home(name) / "log"
+        return log.read_text().count("Server listening") if log.exists() else 0
 
     def logins(self, name: str) -> int:
         """How many logins the host has accepted."""

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from html import escape
 
 from allranks_backends._plan import LinkView, Snapshot
 
 from .status import UNKNOWN, human_bytes, status_html, status_text
+from .table import html_table, text_table
 
 LINKS = ("link", "kind", "interface", "nominal", "rate", "share", "sent")
 OPERATIONS = ("operation", "ranks", "calls", "bytes", "smallest - largest", "transfer", "wait")
 MOST_ROWS = 128
 """Rows of a table; what is left out is counted. 64 ranks that all reach each other have 4032 links."""
 NOT_TIMED = "timed with --profile only"
-
-_CELL = "text-align:left;padding:2px 12px 2px 0;border:none;border-bottom:1px solid rgba(128,128,128,0.3)"
 
 Table = tuple[tuple[str, ...], list[tuple[str, ...]], str]
 """Headings, rows, and a sentence about rows that were left out."""
@@ -105,18 +103,9 @@ def _said(snapshot: Snapshot) -> list[str]:
 
 def _text(table: Table) -> str:
     headings, rows, more = table
-    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
-    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in (headings, *rows)]
-    return "\n".join([*lines, *([more] if more else [])])
+    return "\n".join([text_table(headings, rows), *([more] if more else [])])
 
 
 def _html(table: Table) -> str:
     headings, rows, more = table
-    style = "border-collapse:collapse;border:none;margin:6px"
-    body = "".join(_row("td", row) for row in rows)
-    note = f'<div style="padding:2px 6px">{escape(more)}</div>' if more else ""
-    return f'<table style="{style}"><thead>{_row("th", headings)}</thead><tbody>{body}</tbody></table>{note}'
-
-
-def _row(tag: str, cells: Sequence[str]) -> str:
-    return "<tr>" + "".join(f'<{tag} style="{_CELL}">{escape(cell)}</{tag}>' for cell in cells) + "</tr>"
+    return html_table(headings, rows) + (f'<div style="padding:2px 6px">{escape(more)}</div>' if more else "")

@@ -7,12 +7,12 @@ from html import escape
 
 from allranks_backends._plan import RankView, Snapshot
 
+from .table import html_table, text_table
+
 HEADINGS = ("rank", "host", "pid", "state", "memory", "MLX active / peak")
 UNKNOWN = "–"
 STATE_WIDTH = 60
 """Characters of a state in the text table: a line of source may be long."""
-
-_CELL = "text-align:left;padding:2px 12px 2px 0;border:none;border-bottom:1px solid rgba(128,128,128,0.3)"
 
 
 def human_bytes(n: float) -> str:
@@ -28,21 +28,18 @@ def human_bytes(n: float) -> str:
 
 def status_text(snapshot: Snapshot) -> str:
     """A head line, a table with a line for each rank, and the notes."""
-    rows = [HEADINGS, *(_shortened(_row(view)) for view in _in_order(snapshot))]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    table = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    table = text_table(HEADINGS, [_shortened(_row(view)) for view in _in_order(snapshot)])
     notes = [_printable(note) for note in snapshot.notes]
-    return "\n".join([_head(snapshot), *(table if snapshot.ranks else []), *notes])
+    return "\n".join([_head(snapshot), *([table] if snapshot.ranks else []), *notes])
 
 
 def status_html(snapshot: Snapshot) -> str:
     """The same as a table. No script and no stylesheet: it must read well in an untrusted notebook, light or dark."""
     parts = [f'<div style="font-weight:bold;padding:2px 0">{escape(_head(snapshot))}</div>']
     if snapshot.ranks:
-        head = "".join(f'<th style="{_CELL}">{escape(heading)}</th>' for heading in HEADINGS)
-        body = "".join(_html_row(view) for view in _in_order(snapshot))
-        style = "border-collapse:collapse;border:none;margin:0"
-        parts.append(f'<table style="{style}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>')
+        views = list(_in_order(snapshot))
+        gone = {number for number, view in enumerate(views) if view.state in ("dead", "failed")}
+        parts.append(html_table(HEADINGS, [_row(view) for view in views], bold=gone))
     parts += [f'<div style="padding:2px 0">{escape(_printable(note))}</div>' for note in snapshot.notes]
     return f'<div style="padding:2px 6px">{"".join(parts)}</div>'  # in line with text output in JupyterLab
 
@@ -64,12 +61,6 @@ def _row(view: RankView) -> tuple[str, ...]:
     if view.mlx_active is None and view.mlx_peak is None:
         mlx = UNKNOWN
     return str(view.rank), _printable(view.host), pid, _printable(view.doing), _memory(view.rss), mlx
-
-
-def _html_row(view: RankView) -> str:
-    weight = ";font-weight:bold" if view.state in ("dead", "failed") else ""
-    style = f"{_CELL};vertical-align:top{weight}"
-    return "<tr>" + "".join(f'<td style="{style}">{escape(text)}</td>' for text in _row(view)) + "</tr>"
 
 
 def _shortened(row: Sequence[str]) -> tuple[str, ...]:

@@ -1,0 +1,54 @@
+"""What keeps MLX from the GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ._finding import Finding, Severity
+from .facts import Asked, HostFacts
+
+
+def gpus(hosts: Sequence[HostFacts], asked: Asked) -> Iterator[Finding]:
+    severity: Severity = "error" if asked.backend == "nccl" else "warning"
+    for host in hosts:
+        if asked.backend == "nccl" and not host.gpus:
+            what = "There are no NVIDIA GPUs, which nccl needs."
+            yield Finding("error", host.name, what, "nvidia-smi -L lists none", "--backend ring, or mpi")
+        if not host.gpus or host.python is None:
+            continue
+        visible = host.environment.get("CUDA_VISIBLE_DEVICES")
+        chosen = len(host.gpus) if visible is None else len([each for each in visible.split(",") if each.strip()])
+        if chosen < len(host.gpus):
+            yield Finding(
+                "error" if asked.backend == "nccl" and chosen < asked.ranks_per_host else "note",
+                host.name,
+                f"CUDA_VISIBLE_DEVICES leaves {chosen} of its {len(host.gpus)} GPUs.",
+                f"CUDA_VISIBLE_DEVICES={visible}",
+                "%distributed up --env CUDA_VISIBLE_DEVICES=" + ",".join(map(str, range(len(host.gpus)))),
+            )
+        elif asked.backend == "nccl" and asked.ranks_per_host > chosen:
+            what = f"nccl takes one rank a GPU: {chosen} GPUs for {asked.ranks_per_host} ranks."
+            yield Finding("error", host.name, what, host.gpus[0], f"--ranks-per-host {chosen}")
+        if not host.python["mlx"].get("cuda"):
+            install = f'{host.python["executable"]} -m pip install "mlx[cuda12]"'
+            what = "It has GPUs, and its MLX is built without CUDA."
+            yield Finding(severity, host.name, what, host.gpus[0], install, host.name)
+        elif not host.python["nccl"]:
+            install = f"{host.python['executable']} -m pip install nvidia-nccl-cu12"
+            what = "NCCL's library is not found."
+            yield Finding(severity, host.name, what, "dlopen(libnccl.so.2) fails", install, host.name)
+
+
+def mixed(hosts: Sequence[HostFacts], _: Asked) -> Iterator[Finding]:
+    """A ring over Metal and CUDA hangs."""
+    macs = [host.name for host in hosts if host.is_mac]
+    cuda = [host.name for host in hosts if host.gpus]
+    if macs and cuda:
+        yield Finding(
+            "error",
+            cuda[0],
+            f"Macs ({', '.join(macs)}) and hosts with CUDA ({', '.join(cuda)}) in one world: MLX hangs.",
+            "",
+            f"a world of {', '.join(macs)}, and another one of {', '.join(cuda)}",
+            source="#3876, exo #2219",
+        )

@@ -1,0 +1,158 @@
+"""Names, ports and interfaces between hosts."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from ipaddress import ip_address, ip_interface
+
+from ._finding import Finding
+from .facts import Asked, HostFacts, Interface
+
+REFUSED = ("ECONNREFUSED",)
+NO_WAY = ("EHOSTUNREACH", "ENETUNREACH", "EACCES", "EINVAL", "EPERM")
+
+
+def names(hosts: Sequence[HostFacts], _: Asked) -> Iterator[Finding]:
+    told = {host.name: host.python["names"] for host in hosts if host.python is not None}
+    for host in hosts:
+        if len(hosts) < 2 or host.python is None or host.local:
+            continue
+        own = str(host.python["hostname"])
+        found = host.python["names"].get(own, [])
+        if found and all(ip_address(each).is_loopback for each in found):
+            yield Finding(
+                "warning",
+                host.name,
+                f"Its own name, {own}, resolves to loopback there: what asks for its address by name (Open MPI and"
+                " NCCL may) gets one that nobody else can reach.",
+                f"{own} is {', '.join(found)}",
+                *_entry(host, own, host.addresses),
+            )
+    for name in dict.fromkeys(name for known in told.values() for name in known):
+        seen = {host: tuple(known[name]) for host, known in told.items() if known.get(name)}
+        seen = {host: found for host, found in seen.items() if not any(ip_address(each).is_loopback for each in found)}
+        if len(set(seen.values())) > 1:
+            yield from _differently(hosts, name, seen)
+
+
+def _differently(hosts: Sequence[HostFacts], name: str, seen: Mapping[str, tuple[str, ...]]) -> Iterator[Finding]:
+    true = next((host.addresses for host in hosts if _bare(host.name) == name and host.addresses), ())
+    usual = true if true in seen.values() else Counter(seen.values()).most_common(1)[0][0]
+    for host in hosts:
+        if host.name in seen and seen[host.name] != usual:
+            yield Finding(
+                "warning",
+                host.name,
+                f"{name} is {', '.join(seen[host.name])} there, and {', '.join(usual)} to others.",
+                "; ".join(f"{each}: {', '.join(found)}" for each, found in seen.items()),
+                *_entry(host, name, usual),
+            )
+
+
+def _entry(host: HostFacts, name: str, addresses: Sequence[str]) -> tuple[str, str]:
+    """The command that gives `name` these addresses in /etc/hosts, which may be a mount: written in place."""
+    if not addresses:
+        return f"give {name} its address in /etc/hosts", ""
+    pattern = shlex.quote(f"[[:space:]]{name}([[:space:]]|$)")
+    lines = "; ".join(f"echo {address} {shlex.quote(name)}" for address in addresses)
+    keep = f"{{ {lines}; grep -Ev {pattern} /etc/hosts; }}"
+    return f't=$(mktemp) && {keep} >"$t" && sudo cp "$t" /etc/hosts && rm "$t"', host.name
+
+
+def ports(hosts: Sequence[HostFacts], _: Asked) -> Iterator[Finding]:
+    by_name = {host.name: host for host in hosts}
+    for host in hosts:
+        for other, reach in host.reaches.items():
+            if not reach.error or other not in by_name:
+                continue
+            yield _unreachable(host, by_name[other], reach.address, reach.error)
+
+
+def _unreachable(host: HostFacts, other: HostFacts, address: str, error: str) -> Finding:
+    evidence = f"{host.name} to {address}: {error}"
+    if host.is_mac and error in ("EHOSTUNREACH", "ETIMEDOUT", "timed out"):
+        return Finding(
+            "error",
+            host.name,
+            f"It cannot open TCP connections to {other.name}, though ssh works: macOS lets no program onto the local"
+            " network that was not allowed to.",
+            evidence,
+            "System Settings, Privacy & Security, Local Network: allow the terminal or sshd-keygen-wrapper",
+            source="#3755, #2540",
+        )
+    if error in NO_WAY:
+        return Finding(
+            "error",
+            host.name,
+            f"It has no way to {other.name} at {address}.",
+            evidence,
+            f"ip route get {address}" if not host.is_mac else f"route get {address}",
+            host.name,
+        )
+    sees_as = host.addresses[0] if host.addresses else host.name
+    said = "are refused" if error in REFUSED else "get no answer"
+    return Finding(
+        "error",
+        other.name,
+        f"TCP connections from {host.name} {said}: a firewall is in the way.",
+        evidence,
+        "System Settings, Network, Firewall: off, or allow incoming connections for python"
+        if other.is_mac
+        else f"sudo iptables -I INPUT -s {sees_as} -j ACCEPT",
+        "" if other.is_mac else other.name,
+        "#2540",
+    )
+
+
+def interfaces(hosts: Sequence[HostFacts], _: Asked) -> Iterator[Finding]:
+    used = {host.name: interface for host in hosts for interface in host.interfaces if _has(interface, host.addresses)}
+    usual = Counter(interface.mtu for interface in used.values()).most_common(1)
+    for host in hosts:
+        interface = used.get(host.name)
+        if interface is not None and len(hosts) > 1 and interface.mtu != usual[0][0]:
+            command = f"ifconfig {interface.name} mtu" if host.is_mac else f"ip link set {interface.name} mtu"
+            yield Finding(
+                "warning",
+                host.name,
+                f"The MTU of its {interface.name} is {interface.mtu}, and {usual[0][0]} elsewhere: large messages may"
+                " be lost without a word.",
+                f"{interface.name} mtu {interface.mtu}",
+                f"sudo {command} {usual[0][0]}",
+                host.name,
+            )
+        yield from _doubled(host)
+
+
+def _doubled(host: HostFacts) -> Iterator[Finding]:
+    """Two addresses of one network on two interfaces: answers leave by the wrong one."""
+    seen: dict[str, tuple[str, str]] = {}
+    for interface in host.interfaces:
+        for network in interface.networks:
+            address, whole = ip_interface(network), str(ip_interface(network).network)
+            if not interface.up or address.network.prefixlen == 32 or address.ip.is_link_local:
+                continue
+            if whole in seen and seen[whole][0] != interface.name:
+                spare = network if str(address.ip) not in host.addresses else seen[whole][1]
+                device = interface.name if spare == network else seen[whole][0]
+                bare = spare.split("/")[0]
+                remove = f"ifconfig {device} -alias {bare}" if host.is_mac else f"ip addr del {spare} dev {device}"
+                yield Finding(
+                    "warning",
+                    host.name,
+                    f"Its interfaces {seen[whole][0]} and {interface.name} are both in the network {whole}: answers"
+                    " leave by one of them, whichever was asked.",
+                    f"{seen[whole][1]}, {network}",
+                    f"sudo {remove}",
+                    host.name,
+                )
+            seen.setdefault(whole, (interface.name, network))
+
+
+def _has(interface: Interface, addresses: Sequence[str]) -> bool:
+    return any(network.split("/")[0] in addresses for network in interface.networks)
+
+
+def _bare(name: str) -> str:
+    return name.rpartition("@")[2].partition(":")[0]

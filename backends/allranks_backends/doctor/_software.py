@@ -1,0 +1,88 @@
+"""Python, packages, settings and clocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ._finding import Finding
+from .facts import Asked, HostFacts
+
+CLOCKS_APART = 2.0
+"""Seconds. Nothing of allranks compares the hosts' clocks, but logs, files and certificates do."""
+
+
+def same_versions(hosts: Sequence[HostFacts], asked: Asked) -> Iterator[Finding]:
+    for host in hosts:
+        if host.python is None:
+            yield _no_python(host, asked)
+            continue
+        there, here = str(host.python["python"]), asked.versions.get("python", "")
+        if here and there.split(".")[:2] != here.split(".")[:2]:
+            minor = ".".join(here.split(".")[:2])
+            yield Finding(
+                "error",
+                host.name,
+                f"Python is {there} there and {here} here: what travels between ranks and notebook needs the same.",
+                str(host.python["executable"]),
+                f"install Python {minor} there, or name one with %distributed up --python",
+            )
+            continue  # the packages are those of the wrong Python
+        yield from _packages(host, asked)
+
+
+def _no_python(host: HostFacts, asked: Asked) -> Finding:
+    said = host.python_said.splitlines()[-1] if host.python_said else ""
+    if host.login_python:
+        return Finding(
+            "error",
+            host.name,
+            f"There is no {asked.python} for the shell that ssh starts, but a login shell has one"
+            " (conda and pyenv often set PATH there only).",
+            said,
+            f"%distributed up --python {host.login_python}",
+        )
+    return Finding(
+        "error", host.name, f"There is no {asked.python}.", said, "name the Python that has allranks with --python"
+    )
+
+
+def _packages(host: HostFacts, asked: Asked) -> Iterator[Finding]:
+    assert host.python is not None
+    wrong = {
+        name: (mine, str(host.python["packages"].get(name, "")))
+        for name, mine in asked.versions.items()
+        if name != "python" and mine and host.python["packages"].get(name, "") != mine
+    }
+    if not wrong:
+        return
+    said = ", ".join(f"{name} is {theirs or 'missing'} there and {mine} here" for name, (mine, theirs) in wrong.items())
+    packages = " ".join(f"{name}=={mine}" for name, (mine, _) in wrong.items())
+    mend = f"{host.python['executable']} -m pip install {packages}"
+    yield Finding("error", host.name, f"{said[0].upper()}{said[1:]}.", str(host.python["executable"]), mend, host.name)
+
+
+def harmful_settings(hosts: Sequence[HostFacts], _: Asked) -> Iterator[Finding]:
+    for host in hosts:
+        if host.environment.get("MLX_METAL_FAST_SYNCH", "0") not in ("", "0"):
+            yield Finding(
+                "warning",
+                host.name,
+                "MLX_METAL_FAST_SYNCH is set there: it speeds JACCL up, and hangs the GPU with some versions of MLX.",
+                f"MLX_METAL_FAST_SYNCH={host.environment['MLX_METAL_FAST_SYNCH']}",
+                "%distributed up --env MLX_METAL_FAST_SYNCH=0",
+                source="#3142, #3830, #4005",
+            )
+
+
+def clocks(hosts: Sequence[HostFacts], _: Asked) -> Iterator[Finding]:
+    for host in hosts:
+        if abs(host.skew) > CLOCKS_APART:
+            way = "ahead of" if host.skew > 0 else "behind"
+            yield Finding(
+                "warning",
+                host.name,
+                f"Its clock is {abs(host.skew):.0f} s {way} this machine's.",
+                "date +%s",
+                "sudo sntp -sS time.apple.com" if host.is_mac else "sudo timedatectl set-ntp true",
+                host.name,
+            )

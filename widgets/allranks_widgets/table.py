@@ -1,0 +1,31 @@
+"""A table as text and as HTML without script, stylesheet or SVG, which an untrusted notebook loses."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from html import escape
+
+_CELL = (
+    "text-align:left;vertical-align:top;padding:2px 12px 2px 0;border:none;"
+    "border-bottom:1px solid rgba(128,128,128,0.3)"
+)
+
+
+def text_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns as wide as their widest cell."""
+    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
+    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in (headings, *rows))
+
+
+def html_table(headings: Sequence[str], rows: Sequence[Sequence[str]], bold: Container[int] = ()) -> str:
+    """Cells are text: what they hold is escaped. `bold` has the numbers of rows that must stand out."""
+    body = "".join(_row("td", row, number in bold) for number, row in enumerate(rows))
+    return (
+        f'<table style="border-collapse:collapse;border:none;margin:6px"><thead>{_row("th", headings)}</thead>'
+        f"<tbody>{body}</tbody></table>"
+    )
+
+
+def _row(tag: str, cells: Sequence[str], bold: bool = False) -> str:
+    style = f"{_CELL};font-weight:bold" if bold else _CELL
+    return "<tr>" + "".join(f'<{tag} style="{style}">{escape(cell)}</{tag}>' for cell in cells) + "</tr>"
