@@ -1,0 +1,71 @@
+"""The doctor on this machine alone, by its magic, and what it makes of a Mac's answers. Hosts: tests/hosts."""
+
+from __future__ import annotations
+
+import pytest
+
+from allranks import doctor
+from allranks.errors import UsageError
+from allranks_backends.doctor.facts import facts_of, interfaces_of
+from tests.notebook import Notebook
+
+IFCONFIG = """\
+lo0: flags=8049<UP,LOOPBACK,RUNNING,MULTICAST> mtu 16384
+\tinet 127.0.0.1 netmask 0xff000000
+en0: flags=8863<UP,BROADCAST,SMART,RUNNING,SIMPLEX,MULTICAST> mtu 1500
+\tether 1c:1d:d3:00:00:01
+\tinet6 fe80::1%en0 prefixlen 64 secured scopeid 0xb
+\tinet 192.168.1.20 netmask 0xffffff00 broadcast 192.168.1.255
+bridge0: flags=8822<BROADCAST,SMART,SIMPLEX,MULTICAST> mtu 1500
+"""
+VM_STAT = """\
+549755813888
+Mach Virtual Memory Statistics: (page size of 16384 bytes)
+Pages free:                             1000.
+Pages active:                           9000.
+Pages inactive:                         2000.
+Pages speculative:                        30.
+"""
+
+
+def test_the_magic_shows_what_was_found_and_what_was_checked(kernel: Notebook) -> None:
+    cell = kernel.ok("%distributed doctor")
+    assert "Nothing wrong was found on localhost." in cell.mime("text/plain")[0]
+    assert "Checked: Python and the packages" in cell.mime("text/html")[0]
+    wrong = kernel.ok("%distributed doctor --memory 900000G")
+    assert "more hosts, or a smaller or quantized model" in wrong.mime("text/plain")[0]
+    assert "<table" in wrong.mime("text/html")[0] and "✗ error" in wrong.mime("text/html")[0]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("--backend rnig", "Did you mean --backend ring?"),
+        ("--memory lots", "'lots' is no size"),
+        ("--hosts a -n 2", "not allowed with argument"),
+        ("--hostfile nowhere.json", "does not exist"),
+    ],
+)
+def test_a_slip_is_a_sentence(kernel: Notebook, line: str, said: str) -> None:
+    cell = kernel.run(f"%distributed doctor {line}")
+    assert said in cell.all and "Traceback" not in cell.all
+
+
+def test_from_python() -> None:
+    diagnosis = doctor()
+    assert diagnosis.ok and repr(diagnosis).startswith("Nothing wrong was found on localhost.")
+    with pytest.raises(UsageError, match="no backend"):
+        doctor(backend="rnig")
+
+
+def test_the_interfaces_of_a_mac() -> None:
+    en0, bridge0 = interfaces_of(IFCONFIG)
+    assert (en0.name, en0.up, en0.mtu, en0.networks) == ("en0", True, 1500, ("192.168.1.20/24",))
+    assert (bridge0.name, bridge0.up, bridge0.networks) == ("bridge0", False, ())
+
+
+def test_what_cannot_be_asked_stays_unknown() -> None:
+    known = facts_of("mac1", False, lambda _: "", lambda _: "", (0.0, 1.0))
+    assert known["memory"] is None and known["disk"] is None and known["python"] is None and known["skew"] == 0.0
+    memory = facts_of("mac1", False, lambda name: VM_STAT if name == "memory" else "", lambda _: "", (0.0, 1.0))
+    assert memory["memory"] == (549755813888, 3030 * 16384)
