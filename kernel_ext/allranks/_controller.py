@@ -76,7 +76,7 @@ def _config(settings: dict[str, Any]) -> Config:
     config.IPController.use_threads = True
     config.IPController.db_class = "ipyparallel.controller.dictdb.NoDB"
     config.IPController.broadcast_scheduler_depth = 0
-    config.IPController.ip = settings["ip"]
+    config.IPController.engine_ip, config.IPController.client_ip = settings["engine_ip"], settings["client_ip"]
     config.IPController.enable_curve = settings["curve"] is not None
     if settings["curve"] is not None:
         config.IPController.curve_publickey, config.IPController.curve_secretkey = (

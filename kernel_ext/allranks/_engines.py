@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import secrets
@@ -22,11 +23,12 @@ from .rank.ports import free_ports
 
 CONTROLLER_PORTS = {
     "engine": ("registration", "control", "mux", "task", "iopub", "hb_ping", "hb_pong", "broadcast"),
-    "client": ("control", "mux", "task", "iopub", "notification", "broadcast"),
+    "client": ("registration", "control", "mux", "task", "iopub", "notification", "broadcast"),
 }
 CONTROLLER_RANGE = range(14_000, 20_000)
 """Below the ports that the system gives outgoing connections, which may take one before the controller does, and apart
 from the ring's, which are chosen before the controller has taken its own."""
+LOOPBACK = "127.0.0.1"
 OnEvent = Callable[[dict[str, Any]], None]
 HEARTBEAT_MS = 1000
 """ipyparallel counts an engine as registered after its first heartbeat; our own readiness comes over the lifeline."""
@@ -37,18 +39,16 @@ GONE_WITHIN = 8.0
 
 
 class HostEnd:
-    """The notebook's end of one host process: orders down, events up, as JSON lines."""
+    """The notebook's end of one host process: orders down, events up. How they travel is for subclasses to say."""
 
-    def __init__(self, name: str, reader: IO[bytes], writer: IO[bytes], on_event: OnEvent) -> None:
+    def __init__(self, name: str, on_event: OnEvent) -> None:
         self.name = name
-        self._reader, self._writer, self._on_event = reader, writer, on_event
-        self._process: subprocess.Popen[bytes] | None = None
-        self._lock = threading.Lock()
+        self._on_event = on_event
         self._gone = threading.Event()
         self._changed = threading.Condition()
         self._living: set[int] = set()
-        self._answers: dict[str, dict[str, Any]] = {}
-        self._asking = threading.Lock()
+        self._answers: dict[int, dict[str, Any]] = {}
+        self._questions = itertools.count(1)
         self.directory = Path()
         """Its private folder, on that host."""
         self.engine_info: dict[str, Any] = {}
@@ -59,10 +59,6 @@ class HostEnd:
         """Why it could not carry out an order."""
         self.ended: dict[str, Any] | None = None
         """How the host process ended, once it has."""
-
-    def follow(self) -> None:
-        """Hear its events, in a thread."""
-        threading.Thread(target=self._listen, name=f"allranks-host-{self.name}", daemon=True).start()
 
     def start(self, ranks: Sequence[Mapping[str, Any]]) -> None:
         """Start one engine for each of these settings (see `rank.config.RankConfig`)."""
@@ -84,28 +80,28 @@ class HostEnd:
 
     def ports(self, count: int) -> list[int]:
         """Free TCP ports of that host. Raises CannotStart where it does not answer."""
-        answer = self._answer("ports", do="ports", count=count)
+        answer = self._answer(do="ports", count=count)
         if answer is None:
             raise CannotStart(f"{self.name} did not name free ports in {ANSWER_WITHIN:g} s.")
         return list(answer["ports"])
 
     def offer(self, cluster: str, ranks: Sequence[Mapping[str, Any]]) -> None:
         """Lay these settings where the ranks of a launcher find them there. Raises CannotStart."""
-        if self._answer("offered", do="offer", cluster=cluster, ranks=list(ranks)) is None:
+        if self._answer(do="offer", cluster=cluster, ranks=list(ranks)) is None:
             raise CannotStart(f"{self.name} could not write its ranks' settings.")
 
     def runs(self, pid: int) -> bool:
         """Whether there is such a process on that host, as far as it answers."""
-        answer = self._answer("runs", do="runs", pid=pid)
+        answer = self._answer(do="runs", pid=pid)
         return self.alive if answer is None else bool(answer["pid"] == pid)
 
-    def _answer(self, event: str, **order: Any) -> dict[str, Any] | None:
-        """Give an order and wait for the event that answers it."""
-        with self._asking, self._changed:
-            self._answers.pop(event, None)
-            self._order(**order)
-            self._changed.wait_for(lambda: event in self._answers or self._gone.is_set(), ANSWER_WITHIN)
-            return self._answers.pop(event, None)
+    def _answer(self, **order: Any) -> dict[str, Any] | None:
+        """Give an order and wait for its answer, which carries the number of the question: one may come too late."""
+        question = next(self._questions)
+        self._order(**order, ask=question)
+        with self._changed:
+            self._changed.wait_for(lambda: question in self._answers or self._gone.is_set(), ANSWER_WITHIN)
+            return self._answers.pop(question, None)
 
     def wait_gone(self, pids: Iterable[int], within: float) -> set[int]:
         """Wait until these processes have ended; returns those that have not."""
@@ -121,15 +117,7 @@ class HostEnd:
     def end(self) -> None:
         """End every process and remove every file; returns when they are gone."""
         self._order(do="end")
-        gone = self._gone.wait(GONE_WITHIN)
-        if self._process is not None:
-            if not gone:
-                self._process.kill()
-            try:
-                self._process.wait(GONE_WITHIN)
-            except subprocess.TimeoutExpired:  # an ssh that waits for its tunnels
-                self._process.kill()
-                self._process.wait()
+        self._gone.wait(GONE_WITHIN)
 
     def wait_end(self) -> None:
         """Wait for an `end` in another thread."""
@@ -142,6 +130,63 @@ class HostEnd:
     def log(self) -> str:
         """What the host process complained of, if anything."""
         return self.trouble
+
+    def _order(self, **order: Any) -> None:
+        raise NotImplementedError
+
+    def _hear(self, event: dict[str, Any]) -> None:
+        """Take an event of the host process in, and pass it on."""
+        kind = event["event"]
+        with self._changed:
+            if kind in ("started", "launched"):
+                self._living.add(event["pid"])
+            elif kind == "present":
+                self._living.update(event["processes"].values())
+            elif kind == "ended":
+                self._living.discard(event["pid"])
+            elif "ask" in event:
+                self._answers[event["ask"]] = event
+            self._changed.notify_all()
+        if kind == "trouble":
+            self.trouble = str(event["text"]).strip().splitlines()[-1]
+        self._on_event(event)
+
+    def _has_gone(self) -> None:
+        """The host process is no more, or out of reach."""
+        self._gone.set()
+        with self._changed:
+            self._changed.notify_all()
+        self.ended = self._how_ended()
+        self._on_event(self.ended)
+
+    def _how_ended(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+
+class PipedHost(HostEnd):
+    """A host process whose orders and events are JSON lines of two streams."""
+
+    def __init__(self, name: str, reader: IO[bytes], writer: IO[bytes], on_event: OnEvent) -> None:
+        super().__init__(name, on_event)
+        self._reader, self._writer = reader, writer
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+
+    def follow(self) -> None:
+        """Hear its events, in a thread."""
+        threading.Thread(target=self._listen, name=f"allranks-host-{self.name}", daemon=True).start()
+
+    def end(self) -> None:
+        """See `HostEnd.end`."""
+        super().end()
+        if self._process is not None:
+            if not self._gone.is_set():
+                self._process.kill()
+            try:
+                self._process.wait(GONE_WITHIN)
+            except subprocess.TimeoutExpired:  # an ssh that waits for its tunnels
+                self._process.kill()
+                self._process.wait()
 
     def _order(self, **order: Any) -> None:
         with self._lock:
@@ -160,30 +205,14 @@ class HostEnd:
                 continue  # what a login shell prints is no event
             if kind == "gone":
                 break
-            with self._changed:
-                if kind in ("started", "launched"):
-                    self._living.add(event["pid"])
-                elif kind == "present":
-                    self._living.update(event["processes"].values())
-                elif kind == "ended":
-                    self._living.discard(event["pid"])
-                elif kind in ("ports", "offered", "runs"):
-                    self._answers[kind] = event
-                self._changed.notify_all()
-            if kind == "trouble":
-                self.trouble = str(event["text"]).strip().splitlines()[-1]
-            self._on_event(event)
-        self._gone.set()
-        with self._changed:
-            self._changed.notify_all()
-        self.ended = self._how_ended()
-        self._on_event(self.ended)
+            self._hear(event)
+        self._has_gone()
 
     def _how_ended(self) -> dict[str, Any]:
         return {"event": "host gone", "code": self._process.wait() if self._process is not None else 0}
 
 
-class LocalHost(HostEnd):
+class LocalHost(PipedHost):
     """The notebook's own machine, where ipyparallel's controller lives too.
 
     Made by `begin`, or by `adopt` for a host process that another notebook started and kept.
@@ -196,10 +225,13 @@ class LocalHost(HostEnd):
         self.client_info: dict[str, Any] = {}
 
     @classmethod
-    def begin(cls, name: str, *, kept_as: Path | None, python: str, on_event: OnEvent, shared: bool) -> LocalHost:
+    def begin(
+        cls, name: str, *, kept_as: Path | None, python: str, on_event: OnEvent, shared: bool, listen: str = LOOPBACK
+    ) -> LocalHost:
         """Start a host process; with `kept_as`, the file that says how to attach, it outlives this notebook.
 
         `shared` says that users of other hosts can reach the controller: then it takes nobody without its key.
+        Engines reach it at the address `listen`.
         """
         directory = Path(tempfile.mkdtemp(prefix=f"allranks-{name}-"))  # 0700
         (directory / "profile").mkdir()
@@ -217,7 +249,7 @@ class LocalHost(HostEnd):
         assert process.stdin is not None and process.stdout is not None
         host = cls(directory, process.stdout, process.stdin, on_event)
         host._process = process
-        host.engine_info, host.client_info, controller = _controller_settings(directory, curve=shared)
+        host.engine_info, host.client_info, controller = _controller_settings(directory, curve=shared, listen=listen)
         host._order(
             do="prepare",
             directory=str(directory),
@@ -289,21 +321,28 @@ def rank_settings(host: HostEnd, number: int, **shared: Any) -> dict[str, Any]:
     }
 
 
-def _controller_settings(directory: Path, *, curve: bool) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """Choose ports and keys for a controller on loopback; returns engine info, client info and its settings."""
+def _controller_settings(
+    directory: Path, *, curve: bool, listen: str
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Choose ports and keys for a controller: engines reach it at `listen`, clients on loopback.
+
+    Returns engine info, client info and its settings.
+    """
     key = secrets.token_hex(32)
     keys = [part.decode() for part in zmq.curve_keypair()] if curve else None
     names = [(side, port) for side, ports in CONTROLLER_PORTS.items() for port in ports]
-    ports = dict(zip(names, free_ports(len(names), "127.0.0.1", CONTROLLER_RANGE), strict=True))
+    ports = dict(zip(names, free_ports(len(names), listen, CONTROLLER_RANGE), strict=True))
     engine: dict[str, Any] = {port: ports["engine", port] for port in CONTROLLER_PORTS["engine"]}
     client: dict[str, Any] = {port: ports["client", port] for port in CONTROLLER_PORTS["client"]}
-    engine |= {"interface": "tcp://127.0.0.1", "broadcast": [engine["broadcast"]]}
-    client |= {"interface": "tcp://127.0.0.1", "registration": engine["registration"], "task_scheme": "leastload"}
+    engine |= {"interface": f"tcp://{listen}", "broadcast": [engine["broadcast"]]}
+    client |= {"interface": f"tcp://{LOOPBACK}", "task_scheme": "leastload"}
+    if listen == LOOPBACK:  # where the two addresses are one, the hub binds once
+        client["registration"] = engine["registration"]
     shared = {
         "ssh": "",
         "key": key,
         "curve_serverkey": keys[0] if keys else None,
-        "location": "127.0.0.1",
+        "location": LOOPBACK,
         "pack": "json",
         "unpack": "json",
         "signature_scheme": "hmac-sha256",
@@ -312,7 +351,8 @@ def _controller_settings(directory: Path, *, curve: bool) -> tuple[dict[str, Any
         "engine_info": engine,
         "client_info": client,
         "key": key,
-        "ip": "127.0.0.1",
+        "engine_ip": listen,
+        "client_ip": LOOPBACK,
         "curve": keys,
         "profile": str(directory / "profile"),
         "heartbeat_ms": HEARTBEAT_MS,

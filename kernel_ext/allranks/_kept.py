@@ -10,6 +10,8 @@ from typing import Any
 
 from jupyter_core.paths import jupyter_runtime_dir
 
+from .errors import NoCluster
+
 
 @dataclass(frozen=True)
 class Kept:
@@ -42,13 +44,18 @@ def kept_file(name: str) -> Path:
 
 
 def read_kept(name: str) -> Kept | None:
-    """The kept cluster of that name, if there is one."""
+    """The kept cluster of that name, if there is one. Raises NoCluster where its file is damaged."""
     try:
         content = json.loads(kept_file(name).read_text())
+        ranks = [(uuid, pid) for uuid, pid in content.pop("ranks")]
+        return Kept(**{**content, "keys": tuple(content["keys"])}, ranks=ranks)
     except FileNotFoundError:
         return None
-    ranks = [(uuid, pid) for uuid, pid in content.pop("ranks")]
-    return Kept(**{**content, "keys": tuple(content["keys"])}, ranks=ranks)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise NoCluster(
+            f"the file that says how to attach to {name!r} is damaged, or another version's. If the cluster is no "
+            f"more: rm {kept_file(name)}"
+        ) from None
 
 
 def kept_names() -> list[str]:

@@ -85,6 +85,9 @@ def _line_parser() -> _Parser:
     where.add_argument("-n", type=int, help="ranks on this machine (default 2)")
     where.add_argument("--hosts", type=_listed, help="one rank on each of these, comma-separated")
     where.add_argument("--hostfile", help="mlx's JSON hostfile, or MPI's 'host slots=n'")
+    up.add_argument("--join", metavar="FILE", help="a scheduler starts -n ranks, which find the way in this new file")
+    up.add_argument("--profile", metavar="P", help="ranks beside the engines of a running ipyparallel cluster")
+    up.add_argument("--timeout", type=float, default=600.0, metavar="S", help="seconds to wait for those (default 600)")
     up.add_argument("--ranks-per-host", type=int, default=1, help="ranks on each of --hosts or --hostfile")
     up.add_argument("--backend", default="auto", help=BACKENDS)
     up.add_argument("--env", type=_setting, action="append", default=[], metavar="K=V", help="set in every rank")
@@ -287,6 +290,9 @@ class DistributedMagics(Magics):
             hosts=options.hosts,
             hostfile=options.hostfile,
             ranks_per_host=options.ranks_per_host,
+            join=options.join,
+            profile=options.profile,
+            timeout=options.timeout,
             env=dict(options.env),
             python=options.python,
             cwd=options.cwd,
@@ -297,7 +303,13 @@ class DistributedMagics(Magics):
             check=options.check,
             ordered=options.ordered,
         )
-        self.cluster = cluster.up()
+        if options.join or options.profile:
+            from ._bench import Progress
+
+            with Progress(live=hasattr(self.shell, "kernel")) as progress:
+                self.cluster = cluster.up(progress)
+        else:
+            self.cluster = cluster.up()
         if cluster.chosen_because:
             print(f"backend: {cluster.chosen_because}")
         display(cluster)  # type: ignore[no-untyped-call]

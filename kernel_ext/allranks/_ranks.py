@@ -21,13 +21,17 @@ from allranks_backends._plan import Host, Placement, WorldPlan, rank_label
 from allranks_backends.mpi import find_mpirun
 
 from . import _world
+from ._addresses import Told, meeting_addresses
+from ._engines import LOOPBACK as HERE
 from ._engines import HostEnd, LocalHost, ended_because, rank_settings
+from ._join import Door, JoinedHost, Progress
 from ._kept import Kept, kept_file
 from ._lifeline import Lifeline
 from ._monitor import Monitor, Rank
 from ._profile import Profile
 from ._remote import RemoteHost, reach
 from .errors import CannotStart
+from .rank.addresses import own_addresses
 
 START_WITHIN = 60.0
 """Seconds a rank's process gets to come up."""
@@ -36,7 +40,8 @@ TAKE_OVER_WITHIN = 10.0
 END_WITHIN = 6.0
 """Seconds the processes of the world before get to end in a restart."""
 
-LOOPBACK = ("127.0.0.1",)
+LOOPBACK = (HERE,)
+EVERYWHERE = "0.0.0.0"
 
 Answer = Future[tuple[dict[str, Any], list[Any]]]
 
@@ -58,6 +63,10 @@ class Settings:
     keep: bool = False
     shared: bool = False
     """Whether some ranks run on other hosts."""
+    joins: bool = False
+    """Whether they are started by a scheduler, and call in."""
+    join_file: str | None = None
+    """Where those find how; None where it travels another way."""
     token: str = field(default_factory=lambda: secrets.token_hex(32))
 
 
@@ -77,16 +86,23 @@ class Ranks:
         self.monitor.acknowledge = self._acknowledge
         if kept is not None:
             self._know(kept)
+        self.door: Door | None = None
+        """Where ranks come in that a scheduler started."""
+        if settings.joins:
+            file = Path(settings.join_file) if settings.join_file else None
+            command = f"{settings.python} -m allranks.rank --join {file}"
+            self.door = Door(self.monitor.heard, file, command)
+        listen = EVERYWHERE if self.door is not None else HERE
         self.lifeline = Lifeline(
             settings.token,
-            on_message=self.monitor.heard,
+            on_message=self.door.heard if self.door is not None else self.monitor.heard,
             on_gone=self._on_disconnect,
-            url=kept.url if kept is not None else "tcp://127.0.0.1:*",
+            url=kept.url if kept is not None else f"tcp://{listen}:*",
             keys=kept.keys if kept is not None else None,
         )
         self._cluster = secrets.token_hex(6)
         """What the hosts call it, where a launcher's ranks look for their settings."""
-        self._remote: dict[str, RemoteHost] = {}
+        self._remote: dict[str, RemoteHost | JoinedHost] = {}
         """The other hosts, by name."""
         if kept is not None:
             self.host = LocalHost.adopt(Path(kept.directory), kept.engine_info, self._on_host_event)
@@ -97,9 +113,12 @@ class Ranks:
                 python=settings.python_here,
                 on_event=self._on_host_event,
                 shared=settings.shared,
+                listen=listen,
             )
         self.host.lifeline_url = self.lifeline.url
-        self._at_exit = weakref.finalize(self, _end, self.lifeline, None if settings.keep else self.host, self._remote)
+        self._at_exit = weakref.finalize(
+            self, _end, self.lifeline, None if settings.keep else self.host, self._remote, self.door
+        )
         self.lifeline.connect_engines(self.host.client_info)
 
     def _know(self, kept: Kept) -> None:
@@ -141,6 +160,18 @@ class Ranks:
 
     # Start and end.
 
+    def open_door(self) -> dict[str, Any]:
+        """Let ranks in that others start; returns what these must know, which is secret. Raises UsageError."""
+        assert self.door is not None
+        return self.door.open(self.lifeline, self.settings.token, self.host.engine_info)
+
+    def gather(self, count: int | None, timeout: float, progress: Progress) -> list[Host]:
+        """Wait for the ranks that a scheduler starts; returns the host of each. Raises CannotStart."""
+        assert self.door is not None
+        hosts, ends = self.door.gather(count, timeout, progress, self._news_of)
+        self._remote.update(ends)
+        return hosts
+
     def start(self, hosts: Sequence[Host], backend: str) -> None:
         """Start one rank for each of `hosts` and form the world. Raises CannotStart."""
         self.hosts = list(hosts)
@@ -160,7 +191,13 @@ class Ranks:
 
     def draft(self, hosts: Sequence[Host], backend: str, connections: int) -> WorldPlan:
         """A plan that could be the next epoch's: hosts are reached, everything is checked. Raises CannotStart."""
-        runtime, hosts = get_backend(backend), self._reach(hosts)
+        runtime = get_backend(backend)
+        if self.door is not None and runtime.launcher == "mpirun":
+            raise CannotStart(
+                f"{backend} ranks are children of mpirun, and these were started by something else: take another "
+                "backend, or start them with --hosts."
+            )
+        hosts = self._reach(hosts)
         epoch = self.plan.epoch + 1 if self.plan is not None else 1
         try:
             return runtime.plan(
@@ -171,6 +208,12 @@ class Ranks:
 
     def _reach(self, hosts: Sequence[Host]) -> list[Host]:
         """Log in to the other hosts, where that is not done; returns all, with addresses for each other."""
+        if self.door is not None:
+            joined = {name: end for name, end in self._remote.items() if isinstance(end, JoinedHost)}
+            hosts, living = self.door.refill(hosts, joined, self._news_of)
+            self._remote.clear()
+            self._remote.update(living)
+            return self._with_addresses(hosts)
         wanted = {host.name: host for host in hosts if not host.local}
         missing = [host for name, host in wanted.items() if name not in self._remote or not self._remote[name].alive]
         for host in missing:
@@ -181,17 +224,36 @@ class Ranks:
             python=self.settings.python,
             engine_info=self.host.engine_info,
             lifeline_url=self.host.lifeline_url,
-            on_event=lambda name: lambda event: self._on_host_event(event, name),
+            on_event=self._news_of,
         )
         self._remote.update({end.name: end for end in ends})
-        here = next((end.sees_notebook_at for end in self._remote.values() if end.sees_notebook_at), None)
-        known: dict[Host, Host] = {}
-        for host in hosts:
-            if not host.local:
-                known[host] = self._remote[host.name].host
-            elif here and wanted and host.addresses == LOOPBACK:
-                known[host] = replace(host, addresses=(here,))
-        return [known.get(host, host) for host in hosts]
+        return self._with_addresses(hosts)
+
+    def _with_addresses(self, hosts: Sequence[Host]) -> list[Host]:
+        """`hosts`, with an address for those that have none and others must reach."""
+        if all(host.local for host in hosts):
+            return list(hosts)
+        told = {host.name: self._told(host) for host in hosts}
+        found = meeting_addresses(told)
+        nameless = {host for host in hosts if not host.addresses or (host.local and host.addresses == LOOPBACK)}
+        return [
+            replace(host, addresses=(found[host.name],)) if host in nameless and host.name in found else host
+            for host in hosts
+        ]
+
+    def _told(self, host: Host) -> Told:
+        """The host's network, as far as it matters: addresses that were named, or chosen before, stay."""
+        if host.local:
+            seen = (end.sees_notebook_at for end in self._remote.values() if isinstance(end, RemoteHost))
+            told = Told(own_addresses(), next(filter(None, seen), None))
+        else:
+            told = self._remote[host.name].told
+        fixed = [each for each in told.own if each.partition("/")[0] in host.addresses]
+        return Told(fixed, host.addresses[0]) if fixed else told
+
+    def _news_of(self, name: str) -> Callable[[Mapping[str, Any]], None]:
+        """What hears the events of the host of that name."""
+        return lambda event: self._on_host_event(event, name)
 
     def end_of(self, host: Host) -> HostEnd:
         """The notebook's end of that host's process."""
@@ -322,7 +384,7 @@ class Ranks:
         """End every process and remove every file."""
         self.monitor.state = "down"
         self._at_exit.detach()
-        _end(self.lifeline, self.host, self._remote)
+        _end(self.lifeline, self.host, self._remote, self.door)
 
     @property
     def backend(self) -> Backend:
@@ -374,12 +436,15 @@ class Ranks:
             self._launcher = event["pid"]
         elif event["event"] == "ended":
             self._on_ended(event, name)
+        elif event["event"] == "lost":
+            if self.monitor.ranks[event["rank"]].pid == event["pid"]:
+                self._rank_died(event["rank"], f"lost on {name}: {event['because']}")
         elif event["event"] == "host gone" and name is not None:
             for rank in self.monitor.alive():
                 if rank.host == name:
                     self._rank_died(rank.rank, f"lost with its host {name}: {event['because']}")
         elif event["event"] == "host gone":
-            how = f"ended with the host process ({self.settings.python}), which {ended_because(event)}"
+            how = f"ended with the host process ({self.settings.python_here}), which {ended_because(event)}"
             for rank in self.monitor.alive():
                 self.monitor.died(rank.rank, how)
 
@@ -411,6 +476,8 @@ class Ranks:
 
     def _on_disconnect(self, uuid: str) -> None:
         """A rank's connection closed. Its parent tells how it ended; a rank of mpirun has a parent that does not."""
+        if self.door is not None and self.door.lost(uuid):
+            return
         self.monitor.disconnected(uuid)
         rank = next((rank for rank in self.monitor.ranks if rank.uuid == uuid), None)
         if rank is not None and rank.pid and self.plan is not None and self.backend.launcher == "mpirun":
@@ -443,9 +510,23 @@ class Ranks:
 _SIGTERM, _SIGKILL = 15, 9
 
 
-def _end(lifeline: Lifeline, host: LocalHost | None, remote: Mapping[str, RemoteHost]) -> None:
+def _end(
+    lifeline: Lifeline,
+    host: LocalHost | None,
+    remote: Mapping[str, RemoteHost | JoinedHost],
+    door: Door | None = None,
+) -> None:
+    if door is not None:  # its ends are reached over the lifeline
+        door.close()
+        _end_all(list(remote.values()))
+        lifeline.close()
+        _end_all([host] if host is not None else [])
+        return
     lifeline.close()
-    ends = [*remote.values(), *([host] if host is not None else [])]
+    _end_all([*remote.values(), *([host] if host is not None else [])])
+
+
+def _end_all(ends: Sequence[HostEnd]) -> None:
     threads = [threading.Thread(target=end.end) for end in ends[1:]]
     for thread in threads:
         thread.start()

@@ -13,13 +13,13 @@ import subprocess
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from allranks_backends._plan import Host
 
-from ._engines import HostEnd, OnEvent
+from ._addresses import Told
+from ._engines import OnEvent, PipedHost
 from .errors import CannotStart
 from .rank.host import versions
 
@@ -45,12 +45,15 @@ SSH_OPTIONS = (
     # A network that is gone is noticed after 15 to 20 s; one of some seconds costs nothing.
     *("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3", "-o", "ControlPath=none"),
 )
+FROM_SOURCE = "(from source)"
+"""The version of a package that is only on the path, not installed."""
 _ALLOCATED = re.compile(r"Allocated port (\d+) for remote forward to 127\.0\.0\.1:(\d+)")
 _NOISE = ("Warning: Permanently added", "Allocated port")
 
 _NOT_INSTALLED = "allranks is not installed for {python} there. There: {python} -m pip install allranks"
+_NO_PYTHON = "there is no {python} there. Name the Python that has allranks with --python"
 _CAUSES = (
-    ("Permission denied", "it refused the key. Put it there with: ssh-copy-id {name}"),
+    ("Permission denied (", "it refused the key. Put it there with: ssh-copy-id {name}"),
     ("REMOTE HOST IDENTIFICATION HAS CHANGED", "its host key has changed. If that is right: ssh-keygen -R {host}"),
     ("Host key verification failed", "its host key is not known here. Look at it once with: ssh {name}"),
     ("Could not resolve hostname", "there is no host of that name. ~/.ssh/config or DNS must know it"),
@@ -65,13 +68,24 @@ _CAUSES = (
     ),
     ("No module named allranks", _NOT_INSTALLED),
     ("No module named", "a package is missing for {python} there ({said}). There: {python} -m pip install allranks"),
-    ("No such file or directory", "there is no {python} there. Name the Python that has allranks with --python"),
-    ("not found", "there is no {python} there. Name the Python that has allranks with --python"),
-    ("No space left on device", "its disk is full"),
+    # By dash, bash and zsh, each with the path in its own place.
+    ("{python}: not found", _NO_PYTHON),
+    ("{python}: No such file or directory", _NO_PYTHON),
+    ("{python}: command not found", _NO_PYTHON),
+    ("no such file or directory: {python}", _NO_PYTHON),
+    ("command not found: {python}", _NO_PYTHON),
+    (
+        "{python}: cannot execute",
+        "{python} is no program there. Name the Python that has allranks with --python",
+    ),
+    ("{python}: Permission denied", "{python} there cannot be run. Name the Python that has allranks with --python"),
+    ("UNKNOWN port", "its ProxyJump or ProxyCommand in ~/.ssh/config does not get through. Try: ssh {name} true"),
+    ("No space left on device", "its disk is full (where TMPDIR points, or /tmp)"),
+    ("No usable temporary directory", "its disk is full (where TMPDIR points, or /tmp), or nobody may write there"),
 )
 
 
-class RemoteHost(HostEnd):
+class RemoteHost(PipedHost):
     """A host process at the other end of an ssh connection."""
 
     def __init__(
@@ -120,27 +134,36 @@ class RemoteHost(HostEnd):
         end.engine_info, end.lifeline_url = dict(engine_info), lifeline_url
         return end
 
-    def ready(self, deadline: float) -> Host:
-        """Wait until it can start ranks; returns the host with the address others reach it at. Raises CannotStart."""
+    def ready(self, deadline: float) -> None:
+        """Wait until it can start ranks. Raises CannotStart."""
         with self._changed:
             self._changed.wait_for(self._settled, max(0.0, deadline - time.monotonic()))
-        if self.prepared is None or len(self._tunnels) < len(self._wanted):
+        if self.prepared is None or self.trouble or len(self._tunnels) < len(self._wanted):
             raise CannotStart(f"{self.name}: {self._why_not()}.")
-        if differs := _differing(self.prepared["versions"]):
-            raise CannotStart(f"{self.name} differs from this notebook:\n{_listing(differs, self._python)}")
+        if differs := differing(self.prepared["versions"]):
+            raise CannotStart(f"{self.name} differs from this notebook:\n{listing(differs, self._python)}")
         self.directory = Path(self.prepared["directory"])
         self._said.clear()  # what ssh said until now was no trouble
         self.engine_info = _through(self.engine_info, self._tunnels)
         self.lifeline_url = f"tcp://127.0.0.1:{self._tunnels[_port(self.lifeline_url)]}"
         threading.Thread(target=self._keep_alive, name=f"allranks-alive-{self.name}", daemon=True).start()
-        seen = str(self.prepared["ssh"]).split()
-        return self.host if self.host.addresses or len(seen) < 4 else replace(self.host, addresses=(seen[2],))
+
+    @property
+    def told(self) -> Told:
+        """Its network."""
+        seen, prepared = self._seen, self.prepared or {}
+        return Told(prepared.get("addresses", ()), seen[2] if seen else None)
 
     @property
     def sees_notebook_at(self) -> str | None:
         """The notebook's address as this host sees it."""
+        return self._seen[0] if self._seen else None
+
+    @property
+    def _seen(self) -> list[str]:
+        """Address and port of ssh's two ends: the notebook's (or a jump host's), and its own."""
         seen = str(self.prepared["ssh"]).split() if self.prepared else []
-        return seen[0] if len(seen) == 4 else None
+        return seen if len(seen) == 4 else []
 
     def end(self) -> None:
         """See `HostEnd.end`."""
@@ -148,7 +171,8 @@ class RemoteHost(HostEnd):
         super().end()
 
     def _settled(self) -> bool:
-        return self._gone.is_set() or (self.prepared is not None and len(self._tunnels) >= len(self._wanted))
+        there = self.prepared is not None and len(self._tunnels) >= len(self._wanted)
+        return self._gone.is_set() or bool(self.trouble) or there
 
     def _keep_alive(self) -> None:
         while not self._gone.wait(ALIVE_EVERY):
@@ -168,8 +192,8 @@ class RemoteHost(HostEnd):
     def _why_not(self) -> str:
         """What went wrong, and what to do, from what ssh and the host said."""
         time.sleep(0.05)  # the last complaint may still be on its way
-        if self._said:
-            return explained(self._said, self.name, self._python)
+        if said := [*self._said, *([self.trouble] if self.trouble else [])]:
+            return explained(said, self.name, self._python)
         if self.alive:
             return f"it accepted the connection and did not answer within {READY_WITHIN:g} s"
         return "the connection ended without a word"
@@ -185,30 +209,31 @@ def reach(
     """Log in to all `hosts` at once; returns when each can start ranks. Raises CannotStart, naming each that cannot."""
     if not hosts:
         return []
-    try:
-        ends = [
-            RemoteHost.begin(
-                host, python=python, engine_info=engine_info, lifeline_url=lifeline_url, on_event=on_event(host.name)
-            )
-            for host in hosts
-        ]
-    except FileNotFoundError:
-        raise CannotStart("there is no ssh on this machine, which ranks on other hosts need.") from None
-    deadline = time.monotonic() + READY_WITHIN
+    ends: list[RemoteHost] = []
     failures = []
     try:
+        for host in hosts:
+            end = RemoteHost.begin(
+                host, python=python, engine_info=engine_info, lifeline_url=lifeline_url, on_event=on_event(host.name)
+            )
+            ends.append(end)
+        deadline = time.monotonic() + READY_WITHIN
         for end in ends:
             try:
-                end.host = end.ready(deadline)
+                end.ready(deadline)
             except CannotStart as error:
                 failures.append(str(error))
         if failures:
             raise CannotStart("\n".join(failures))
-    except BaseException:  # Ctrl-C too
+    except BaseException as error:  # Ctrl-C too, and a machine that has no processes or descriptors left
         for end in ends:
             threading.Thread(target=end.end, daemon=True).start()
         for end in ends:
             end.wait_end()
+        if isinstance(error, FileNotFoundError):
+            raise CannotStart("there is no ssh on this machine, which ranks on other hosts need.") from None
+        if isinstance(error, OSError):
+            raise CannotStart(f"ssh cannot be started on this machine: {error.strerror}.") from None
         raise
     return ends
 
@@ -216,6 +241,7 @@ def reach(
 def explained(said: Sequence[str], name: str, python: str) -> str:
     """What these lines of ssh's, or of the host's shell, mean, and what to do."""
     for sign, meaning in _CAUSES:
+        sign = sign.replace("{python}", python)
         if line := next((line for line in reversed(said) if sign in line), ""):
             host = destination(name)[-1].rpartition("@")[2]
             return meaning.format(name=name, host=host, python=python, said=line.partition(": ")[2])
@@ -243,18 +269,18 @@ def _port(url: str) -> int:
     return int(url.rpartition(":")[2])
 
 
-def _differing(theirs: Mapping[str, str]) -> list[tuple[str, str, str]]:
+def differing(theirs: Mapping[str, str]) -> list[tuple[str, str, str]]:
     """What must be equal and is not: name, here, there."""
     differs = []
     for name, mine in versions().items():
         other = theirs.get(name, "")
         same = mine.split(".")[:2] == other.split(".")[:2] if name == "python" else mine == other
         if not same:
-            differs.append((name, mine or "(from source)", other or "missing"))
+            differs.append((name, mine or FROM_SOURCE, other or "missing"))
     return differs
 
 
-def _listing(differs: Sequence[tuple[str, str, str]], python: str) -> str:
+def listing(differs: Sequence[tuple[str, str, str]], python: str) -> str:
     rows = [("", "here", "there", ""), *((*row, _mend(row, python)) for row in differs)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
@@ -264,4 +290,6 @@ def _mend(row: tuple[str, str, str], python: str) -> str:
     name, mine, _ = row
     if name == "python":
         return f"name a Python {'.'.join(mine.split('.')[:2])} there with --python"
+    if mine == FROM_SOURCE:
+        return f"there: install {name} from the source that this notebook runs"
     return f"there: {python} -m pip install {name}=={mine}"

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
     from ._figures import BenchResult
 
+JOIN_WITHIN = 600.0
+"""Seconds that a scheduler gets to start its ranks."""
 REPLAY_WITHIN = 3.0
 """Seconds that a cell waits for ranks which still free others."""
 
@@ -45,7 +47,9 @@ REPLAY_WITHIN = 3.0
 class Cluster:
     """A world of MLX ranks.
 
-    ``n`` ranks on this machine, or one for each entry of ``hosts`` or ``hostfile``. ``backend`` is ``auto``, ``ring``,
+    ``n`` ranks on this machine, or one for each entry of ``hosts`` or ``hostfile``. With ``join``, a file that other
+    hosts can read, a scheduler starts them: as ``python -m allranks.rank --join FILE``, ``n`` times, within ``timeout``
+    seconds. ``profile`` is that of a running ipyparallel cluster, each of whose engines starts one. ``backend`` is ``auto``, ``ring``,
     ``jaccl``, ``jaccl-ring``, ``mpi`` or ``nccl``. ``env`` is set in every rank, ``cwd`` is where they work (here by
     default), ``python`` the interpreter they run. ``connections`` is the number of TCP connections of a ring link,
     ``mpi_args`` go to mpirun. A cluster with ``keep=True`` outlives this process.
@@ -65,6 +69,9 @@ class Cluster:
         hosts: Sequence[str] | None = None,
         hostfile: str | Path | None = None,
         ranks_per_host: int = 1,
+        join: str | Path | None = None,
+        profile: str | None = None,
+        timeout: float = JOIN_WITHIN,
         env: Mapping[str, str] | None = None,
         python: str | None = None,
         cwd: str | Path | None = None,
@@ -78,7 +85,17 @@ class Cluster:
         self.name = name
         self.check, self.ordered = known_check(check), ordered
         self.chosen_because = ""
+        self._join = join is not None or profile is not None
+        if self._join and (hosts, hostfile, ranks_per_host) != (None, None, 1):
+            raise UsageError(
+                "--join and --profile take no --hosts, --hostfile or --ranks-per-host: others start these."
+            )
+        if join is not None and profile is not None:
+            raise UsageError("--join and --profile exclude each other: each says who starts the ranks.")
+        self._count, self._profile, self._timeout = n, profile, timeout
         self._hosts, named, told = hosts_of(n, hosts, hostfile, ranks_per_host)
+        if self._join:
+            self._hosts = []
         here = any(host.local for host in self._hosts)
         self._settings = Settings(
             name=name,
@@ -86,7 +103,9 @@ class Cluster:
             python_here=(here and python) or sys.executable,
             cwd=str(cwd or Path.cwd()),
             cwd_named=cwd is not None,
-            shared=any(not host.local for host in self._hosts),
+            shared=self._join or any(not host.local for host in self._hosts),
+            joins=self._join,
+            join_file=str(Path(join).expanduser().absolute()) if join is not None else None,
             env={**told, **(env or {})},
             mpi_args=tuple(mpi_args),
             connections=connections,
@@ -97,6 +116,8 @@ class Cluster:
             known_backend(self._backend_name)
         if connections < 1:
             raise UsageError(f"--connections {connections}: a ring link needs at least 1.")
+        if self._join and self._backend_name == "mpi":
+            raise UsageError("mpi ranks are children of mpirun, and these are started by something else: use --hosts.")
         if keep and self._settings.shared:
             raise UsageError("--keep works for ranks on this machine only: those on other hosts end with the notebook.")
         if here and not Path(self._settings.cwd).is_dir():
@@ -139,8 +160,8 @@ class Cluster:
 
     # Up and down.
 
-    def up(self) -> Self:
-        """Start the ranks and form the world.
+    def up(self, progress: Callable[[str], None] = lambda _text: None) -> Self:
+        """Start the ranks and form the world. `progress` is told, again and again, who is still waited for.
 
         Raises CannotStart with the reason; then nothing is left running.
         """
@@ -154,15 +175,27 @@ class Cluster:
         for tries_left in (2, 1, 0):
             self._ranks = Ranks(self._settings)
             try:
+                if self._join:
+                    self._gather(self._ranks, progress)
                 self._choose_backend()  # importing mlx takes a while, in which the first processes come up
                 self._ranks.start(self._hosts, self._backend_name)
             except BaseException as error:
                 self.down()
-                if not (tries_left and isinstance(error, CannotStart) and _port_was_taken(error)):
+                if self._join or not (tries_left and isinstance(error, CannotStart) and _port_was_taken(error)):
                     raise
             else:
                 break
         return self
+
+    def _gather(self, ranks: Ranks, progress: Callable[[str], None]) -> None:
+        """Let in the ranks that others start."""
+        assert ranks.door is not None
+        settings, count = ranks.open_door(), self._count
+        if self._profile is not None:
+            from ._profiles import spawn_on_engines
+
+            count = spawn_on_engines(self._profile, self._count, settings)
+        self._hosts = ranks.gather(count, self._timeout, progress)
 
     def _choose_backend(self) -> None:
         platform = this_platform()

@@ -1,40 +1,39 @@
 """``python -m allranks.rank --join FILE``: be a rank started by mpirun, a scheduler or (on macOS) the host process.
 
-FILE (0600) holds the RankConfig as JSON. With ``ranks`` in it, the settings of all ranks are given and the launcher's
-environment says which one this process is.
+FILE (0600) is what ``%distributed up --join FILE`` has written (see `join`), or holds the RankConfig as JSON. With
+``ranks`` in it, the settings of all ranks are given and the launcher's environment says which one this process is.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import sys
 from pathlib import Path
 
 from .config import RankConfig
 from .engine import run
 from .host import offered, redirect_to_log
-
-RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID", "PMI_RANK")
+from .join import RANK_VARIABLES, join, launched_as, read_join_file
 
 
 def _number() -> int:
     """Which rank the launcher says this process is."""
-    number = next((os.environ[name] for name in RANK_VARIABLES if name in os.environ), None)
+    number = launched_as()
     if number is None:
         sys.exit(f"allranks: none of {', '.join(RANK_VARIABLES)} is set; was this started by mpirun?")
-    return int(number)
+    return number
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m allranks.rank", description=__doc__)
     where = parser.add_mutually_exclusive_group(required=True)
-    where.add_argument("--join", type=Path, metavar="FILE", help="settings written by the notebook")
+    where.add_argument("--join", type=Path, metavar="FILE", help="written by the notebook; - for stdin")
     where.add_argument("--cluster", metavar="ID", help="the cluster whose settings the host process keeps here")
     options = parser.parse_args()
     file = options.join if options.join is not None else offered(options.cluster) / f"{_number()}.json"
-    settings = json.loads(file.read_text())
+    settings = read_join_file(file)
+    if "urls" in settings:
+        sys.exit(join(settings, until_input_ends=str(file) == "-"))
     if "ranks" in settings:
         settings = settings["ranks"][_number()]
     config = RankConfig(**settings)

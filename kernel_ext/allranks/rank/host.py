@@ -109,8 +109,11 @@ class HostProcess:
             pass  # nobody listens any more
 
     def _obey(self, order: dict[str, Any]) -> None:
+        question = order.pop("ask", None)
         try:
-            getattr(self, f"_do_{order.pop('do')}")(**order)
+            answer = getattr(self, f"_do_{order.pop('do')}")(**order)
+            if question is not None:
+                self._say(event="answer", ask=question, **answer)
         except Exception:
             self._say(event="trouble", text=traceback.format_exc())
 
@@ -184,7 +187,7 @@ class HostProcess:
             self._controller.stdin.write("".join(f"{uuid}\n" for uuid in uuids).encode())
             self._controller.stdin.flush()
 
-    def _do_offer(self, cluster: str, ranks: list[dict[str, Any]]) -> None:
+    def _do_offer(self, cluster: str, ranks: list[dict[str, Any]]) -> dict[str, Any]:
         """Lay the settings of this host's ranks where a launcher's processes find them (see `offered`)."""
         folder = offered(cluster)
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -193,23 +196,23 @@ class HostProcess:
             _write_private(folder / f"{settings['rank']}.json", json.dumps(settings))
         self._also_remove = folder
         (folder / "profile").mkdir(exist_ok=True)
-        self._say(event="offered")
+        return {}
 
-    def _do_runs(self, pid: int) -> None:
+    def _do_runs(self, pid: int) -> dict[str, Any]:
         """Whether a process that another than this one started is still there."""
         try:
             os.kill(pid, 0)
         except OSError:
             pid = 0
-        self._say(event="runs", pid=pid)
+        return {"pid": pid}
 
     def _do_alive(self) -> None:
         """The notebook is there."""
 
-    def _do_ports(self, count: int) -> None:
+    def _do_ports(self, count: int) -> dict[str, Any]:
         from .ports import free_ports
 
-        self._say(event="ports", ports=free_ports(count))
+        return {"ports": free_ports(count)}
 
     def _do_end(self) -> None:
         self._end()
@@ -328,7 +331,14 @@ class HostProcess:
 
 def _described() -> dict[str, Any]:
     """What a notebook elsewhere wants to know before it starts ranks here."""
-    return {"versions": versions(), "ssh": os.environ.get("SSH_CONNECTION", ""), "cores": os.cpu_count() or 1}
+    from .addresses import own_addresses
+
+    return {
+        "versions": versions(),
+        "ssh": os.environ.get("SSH_CONNECTION", ""),
+        "cores": os.cpu_count() or 1,
+        "addresses": own_addresses(),
+    }
 
 
 def versions() -> dict[str, str]:
