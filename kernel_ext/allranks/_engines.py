@@ -82,7 +82,8 @@ class HostEnd:
         """Free TCP ports of that host. Raises CannotStart where it does not answer."""
         answer = self._answer(do="ports", count=count)
         if answer is None:
-            raise CannotStart(f"{self.name} did not name free ports in {ANSWER_WITHIN:g} s.")
+            late = f"{self.name} did not name free ports in {ANSWER_WITHIN:g} s."
+            raise CannotStart(late if self.alive else f"{self.name}: what started ranks there has just ended.")
         return list(answer["ports"])
 
     def offer(self, cluster: str, ranks: Sequence[Mapping[str, Any]]) -> None:

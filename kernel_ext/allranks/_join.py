@@ -139,7 +139,7 @@ class Door:
     """Where tasks come in. `heard` takes the lifeline's messages and passes on those that are not for it."""
 
     def __init__(self, otherwise: Handler, file: Path | None, command: str) -> None:
-        """`command` is what the scheduler is to run; with no `file`, the settings travel another way."""
+        """`command` is what the scheduler is to run; empty without a `file`, where ipyparallel's engines are to."""
         self._otherwise, self._file, self.command = otherwise, file, command
         self._tasks: dict[str, Task] = {}
         self._changed = threading.Condition()
@@ -251,7 +251,8 @@ class Door:
         return [task.end.host for task in tasks if task.end is not None], ends
 
     def _wait(self, count: int | None, timeout: float, progress: Progress) -> list[Task]:
-        deadline = time.monotonic() + timeout
+        deadline, told = time.monotonic() + timeout, ""
+        by = f"Started by: {self.command}" if self.command else "ipyparallel's engines start them"
         while True:
             with self._changed:
                 here = [task for task in self._tasks.values() if task.prepared is not None and not task.gone]
@@ -268,17 +269,19 @@ class Door:
                     )
             if left <= 0:
                 progress("")
-                raise CannotStart(f"{said} within {timeout:g} s. The scheduler is to run: {self.command}")
-            progress(f"{said}. Waiting for: {self.command}")
+                raise CannotStart(f"{said} within {timeout:g} s. {by}")
+            if told != said:
+                told = said
+                progress(f"{said}. {by}")
             with self._changed:
                 self._changed.wait(min(left, TOLD_EVERY))
 
     @staticmethod
     def _so_far(here: Sequence[Task], wanted: int | None) -> str:
         if not here:
-            return "no process has joined" + (f" of {wanted}" if wanted else "")
+            return f"0 of {wanted} ranks have joined" if wanted else "no rank has joined"
         hosts = ", ".join(dict.fromkeys(task.joins["host"] for task in here))
-        return f"{len(here)} of {wanted} processes have joined (on {hosts})"
+        return f"{len(here)} of {wanted} ranks have joined (on {hosts})"
 
     @staticmethod
     def _refuse(tasks: Sequence[Task]) -> None:
@@ -322,10 +325,12 @@ class Door:
             with self._changed:
                 spare = [each for each in self._tasks.values() if each.end is None and each.prepared and not each.gone]
             if not spare:
+                again = (
+                    f"run `{self.command}` there once more and then %distributed heal" if self.command else "up again"
+                )
                 raise CannotStart(
-                    f"{host.name}: its process has ended, and only what started it can start another. Run "
-                    f"`{self.command}` once more there and then %distributed heal, or go on without it: "
-                    "%distributed resize N."
+                    f"{host.name}: what joined from there has ended, and only its scheduler can start it: {again}. Or "
+                    "go on without it: %distributed resize N."
                 )
             self._refuse(spare[:1])
             known = next((end for end in living.values() if end.tasks[0].place == spare[0].place), None)

@@ -25,10 +25,8 @@ def spawn_on_engines(profile: str, count: int | None, settings: Mapping[str, Any
     start = f"ipcluster start -n 4 --profile {profile}"
     try:
         client = ipyparallel.Client(profile=profile, timeout=CONNECT_WITHIN)
-    except (OSError, ipyparallel.TimeoutError) as error:
-        raise CannotStart(
-            f"no ipyparallel cluster of the profile {profile!r} answers ({error}). Start: {start}"
-        ) from None
+    except (OSError, ipyparallel.TimeoutError):
+        raise CannotStart(f"no ipyparallel cluster of the profile {profile!r} answers. Start one: {start}") from None
     try:
         engines = client.ids[:count]
         if not engines or len(engines) < (count or 1):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shlex
 import threading
 import time
 import weakref
@@ -90,7 +91,7 @@ class Ranks:
         """Where ranks come in that a scheduler started."""
         if settings.joins:
             file = Path(settings.join_file) if settings.join_file else None
-            command = f"{settings.python} -m allranks.rank --join {file}"
+            command = f"{shlex.quote(settings.python)} -m allranks.rank --join {shlex.quote(str(file))}" if file else ""
             self.door = Door(self.monitor.heard, file, command)
         listen = EVERYWHERE if self.door is not None else HERE
         self.lifeline = Lifeline(

@@ -49,10 +49,11 @@ class Cluster:
 
     ``n`` ranks on this machine, or one for each entry of ``hosts`` or ``hostfile``. With ``join``, a file that other
     hosts can read, a scheduler starts them: as ``python -m allranks.rank --join FILE``, ``n`` times, within ``timeout``
-    seconds. ``profile`` is that of a running ipyparallel cluster, each of whose engines starts one. ``backend`` is ``auto``, ``ring``,
-    ``jaccl``, ``jaccl-ring``, ``mpi`` or ``nccl``. ``env`` is set in every rank, ``cwd`` is where they work (here by
-    default), ``python`` the interpreter they run. ``connections`` is the number of TCP connections of a ring link,
-    ``mpi_args`` go to mpirun. A cluster with ``keep=True`` outlives this process.
+    seconds. ``profile`` is that of a running ipyparallel cluster, each of whose engines starts one.
+
+    ``backend`` is ``auto``, ``ring``, ``jaccl``, ``jaccl-ring``, ``mpi`` or ``nccl``. ``env`` is set in every rank,
+    ``cwd`` is where they work (here by default), ``python`` the interpreter they run. ``connections`` is the number of
+    TCP connections of a ring link, ``mpi_args`` go to mpirun. A cluster with ``keep=True`` outlives this process.
 
     ``check`` says what happens when ranks enter different collectives, which MLX answers with garbage: ``warn`` says so
     after the cell, ``strict`` raises before any rank enters, ``off`` looks away. ``ordered`` (part of ``strict``)
@@ -161,7 +162,7 @@ class Cluster:
     # Up and down.
 
     def up(self, progress: Callable[[str], None] = lambda _text: None) -> Self:
-        """Start the ranks and form the world. `progress` is told, again and again, who is still waited for.
+        """Start the ranks and form the world. `progress` is told who is still waited for.
 
         Raises CannotStart with the reason; then nothing is left running.
         """
