@@ -20,7 +20,7 @@ from allranks_backends._plan import Host
 from allranks_backends.nccl import visible_devices
 
 from ._addresses import Told
-from ._engines import LOOPBACK, HostEnd, OnEvent
+from ._engines import GONE_WITHIN, LOOPBACK, HostEnd, OnEvent
 from ._lifeline import Handler, Lifeline
 from ._remote import differing, listing
 from .errors import CannotStart, UsageError
@@ -164,6 +164,8 @@ class Door:
             spare = [task for task in self._tasks.values() if task.end is None and not task.gone]
         for task in spare:
             self._tell(task, do="end")
+        with self._changed:
+            self._changed.wait_for(lambda: all(task.gone for task in spare), GONE_WITHIN)
         if self._file is not None and _is_join_file(self._file, self._settings.get("token")):
             self._file.unlink(missing_ok=True)
 
