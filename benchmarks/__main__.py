@@ -11,12 +11,15 @@ import json
 import sys
 from pathlib import Path
 
-from . import allreduce, busbw, cell, flood, idle, overhead, start
+from . import allreduce, busbw, cell, flood, hosts, idle, link, overhead, start
 from ._machine import describe_machine, other_work
 from ._processes import nothing_left
 from ._table import Table, as_text
 
-BENCHMARKS = {each.__name__.rpartition(".")[2]: each for each in (start, cell, flood, allreduce, idle, busbw, overhead)}
+BENCHMARKS = {
+    each.__name__.rpartition(".")[2]: each
+    for each in (start, cell, flood, allreduce, idle, busbw, overhead, hosts, link)
+}
 FEWEST = 5
 """Rounds a figure is the median of, at least (`--quick` makes two)."""
 

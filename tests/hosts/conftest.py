@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +11,7 @@ from typing import TypeVar
 import pytest
 
 from tests.hosts.cabling import MESH_OF_FOUR
-from tests.hosts.lab import Hosts, forbidden, missing
+from tests.hosts.lab import Hosts, forbidden, missing, standing
 from tests.hosts.macs import Macs
 from tests.needs import need
 
@@ -47,11 +46,5 @@ def _standing(made: HostsT) -> Iterator[HostsT]:
     need(reason is None, reason or "")
     if reason := forbidden():
         pytest.skip(reason)
-    before = os.environ["PATH"]
-    try:
-        made.up()
-        os.environ["PATH"] = made.path
+    with standing(made):
         yield made
-    finally:
-        os.environ["PATH"] = before
-        made.down()

@@ -11,9 +11,13 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from contextlib import suppress
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TypeVar
 
 SSHD = "/usr/sbin/sshd"
 SSHD_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -48,7 +52,8 @@ class Hosts:
 
     def environment(self, name: str) -> dict[str, str]:
         """What sshd sets for whoever logs in there."""
-        return {"PATH": f"{self.home(name) / 'bin'}:{SSHD_PATH}", **self._set.get(name, {})}
+        ours = {"PYTHONPATH": os.environ["PYTHONPATH"]} if os.environ.get("PYTHONPATH") else {}  # the same source
+        return {"PATH": f"{self.home(name) / 'bin'}:{SSHD_PATH}", **ours, **self._set.get(name, {})}
 
     def space(self, name: str) -> str:
         return f"{self._tag}-{name}"
@@ -57,6 +62,11 @@ class Hosts:
         """Run a command on a host, without ssh."""
         line = ["ip", "netns", "exec", self.space(name), *command]
         return subprocess.run(line, capture_output=True, text=True, timeout=60)
+
+    def begin(self, name: str, *command: str) -> subprocess.Popen[str]:
+        """Start a command on a host, without ssh; its output can be read."""
+        line = ["ip", "netns", "exec", self.space(name), *command]
+        return subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
 
     def up(self) -> None:
         """Make them. Raises CalledProcessError where this machine does not allow it."""
@@ -175,6 +185,32 @@ class Hosts:
         subprocess.run(["ip", "link", "del", self._bridge], capture_output=True, check=False)
         for process in self._sshds.values():
             process.wait(5)
+
+
+HostsT = TypeVar("HostsT", bound=Hosts)
+
+
+@contextmanager
+def standing(hosts: HostsT) -> Iterator[HostsT]:
+    """Made, known to ssh, and taken down again whatever happens."""
+    before = os.environ["PATH"]
+    try:
+        hosts.up()
+        os.environ["PATH"] = hosts.path
+        yield hosts
+    finally:
+        os.environ["PATH"] = before
+        hosts.down()
+
+
+@contextmanager
+def made(count: int) -> Iterator[Hosts]:
+    """Hosts for a program that is no test."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        standing(Hosts(count, Path(folder), f"b{uuid.uuid4().hex[:5]}")) as it,
+    ):
+        yield it
 
 
 def _run(*command: str) -> None:
