@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from allranks import Cluster
+from allranks._kept import kept_file
 from allranks.errors import NoCluster, UsageError
 
 FIRST_NOTEBOOK = """
@@ -118,3 +119,16 @@ def test_two_notebooks_do_not_hold_one_cluster(orphaned: tuple[str, Path]) -> No
 def test_attach_names_what_there_is() -> None:
     with pytest.raises(NoCluster, match="--keep"):
         Cluster.attach("no-such-cluster")
+
+
+def test_a_damaged_file_is_called_so_and_by_its_path() -> None:
+    name = f"kept-{uuid.uuid4().hex[:8]}"
+    file = kept_file(name)
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for damage in ('{"settings": {"na', "[]", '{"ranks": []}'):
+        file.write_text(damage)
+        try:
+            with pytest.raises(NoCluster, match=f"is damaged, or another version's.*rm {file}"):
+                Cluster.attach(name)
+        finally:
+            file.unlink()

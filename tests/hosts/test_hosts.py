@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import textwrap
@@ -14,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 
 from allranks import Cluster
@@ -204,6 +206,12 @@ def test_nothing_listens_without_our_key(world: Cluster, hosts3: Hosts) -> None:
             address, _, port = line.split()[3].rpartition(":")
             assert address.strip("[]") in ("127.0.0.1", "::1", hosts3.address(name)), line
             assert address == "127.0.0.1" or port == "22", f"{line}: a ring's ports are closed once it is formed"
+    assert world._ranks is not None
+    for end in world._ranks._remote.values():
+        assert stat.S_IMODE(end.directory.stat().st_mode) == 0o700
+    for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
+        listening = [each for each in process.net_connections("tcp") if each.status == psutil.CONN_LISTEN]
+        assert {each.laddr.ip for each in listening} <= {"127.0.0.1", *map(hosts3.address, hosts3.names)}, process
     secret = world._settings.token
     for rank in world.snapshot.ranks:
         told = Path(f"/proc/{rank.pid}/cmdline").read_bytes() + Path(f"/proc/{rank.pid}/environ").read_bytes()
@@ -341,6 +349,51 @@ def test_allranks_is_not_installed_there(hosts3: Hosts, tmp_path: Path) -> None:
     )
     with refused(hosts3, f"host1: allranks is not installed for {python} there", python=python):
         pass
+
+
+def test_a_disk_that_is_full(hosts3: Hosts, tmp_path: Path) -> None:
+    full = tmp_path / "full"
+    full.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(full)], check=True)
+    hosts3.restart_sshd("host2", TMPDIR=str(full))
+    try:
+        with refused(hosts3, r"^host2: its disk is full \(where TMPDIR points, or /tmp\)\.$"):
+            pass
+        assert not list(full.iterdir()), "what was begun there is taken away"
+    finally:
+        hosts3.restart_sshd("host2")
+        subprocess.run(["umount", str(full)], check=True)
+
+
+def test_another_python_there(hosts3: Hosts, tmp_path: Path) -> None:
+    """A version that is not installed here: that of a Python which says so."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, sys\nif 'SSH_CONNECTION' in os.environ: sys.version_info = (3, 9, 1, 'final', 0)\n"
+    )
+    python = python_that(tmp_path, "python-3.9", f'PYTHONPATH={tmp_path}:$PYTHONPATH exec {sys.executable} "$@"')
+    here = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    said = rf"host1 differs from this notebook:\n[\s\S]*python .* 3\.9\.1 +name a Python {here} there"
+    with refused(hosts3, said, python=python):
+        pass
+
+
+def test_a_host_whose_ssh_knows_no_address(hosts3: Hosts) -> None:
+    """Through a ProxyCommand (or over IPv6) ssh's own address is none that a ring could use; the hosts have others."""
+    config = hosts3.folder / "config"
+    text = config.read_text()
+    inside = f"ip netns exec {hosts3.space('host2')} unshare --uts sh -c"
+    command = f"hostname host2 && exec /usr/sbin/sshd -i -f {hosts3.home('host2') / 'sshd_config'}"
+    entry = f"Host far\n  HostKeyAlias host2\n  ProxyCommand {inside} '{command}'\n"
+    config.write_text(f"{entry}Host astray\n  ProxyCommand /no/such/program\n{text}")
+    try:
+        with Cluster(hosts=["host1", "far"], backend="ring") as cluster:
+            assert cluster.run("import os; os.environ['SSH_CONNECTION']").check()[1].value.startswith("UNKNOWN")
+            assert sums(cluster) == [2.0, 2.0]
+        said = r"astray: its ProxyJump or ProxyCommand in ~/.ssh/config does not get"
+        with refused(hosts3, said, ["host1", "astray"]):
+            pass
+    finally:
+        config.write_text(text)
 
 
 def test_other_versions_there(hosts3: Hosts, tmp_path: Path) -> None:

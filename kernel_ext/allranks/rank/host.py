@@ -11,6 +11,7 @@ imported what all of them need: four ranks then cost one import instead of four.
 from __future__ import annotations
 
 import ctypes
+import errno
 import gc
 import json
 import os
@@ -35,6 +36,8 @@ COMPARED = ("allranks", "ipyparallel", "ipykernel", "mlx")
 """Packages whose versions must be the notebook's."""
 LAST_WORDS = 6000
 """Characters of a crash report passed on."""
+ROOM = 8 << 20
+"""Bytes that must be free for the ranks' settings and logs."""
 END_AFTER = 2.0
 """Seconds between asking a rank to end and killing it."""
 
@@ -133,6 +136,8 @@ class HostProcess:
         self._directory = Path(directory or tempfile.mkdtemp(prefix="allranks-"))
         if directory is None:
             (self._directory / "profile").mkdir()  # the engines' own
+            if shutil.disk_usage(self._directory).free < ROOM:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._directory))
             self._say(event="prepared", directory=str(self._directory), **_described())
         if keep:
             self._also_remove = Path(also_remove) if also_remove else None
@@ -331,13 +336,17 @@ class HostProcess:
 
 def _described() -> dict[str, Any]:
     """What a notebook elsewhere wants to know before it starts ranks here."""
-    from .addresses import own_addresses
+    try:
+        from .addresses import own_addresses
 
+        addresses = own_addresses()
+    except ImportError:  # psutil is missing; what is missing is told by the versions
+        addresses = []
     return {
         "versions": versions(),
         "ssh": os.environ.get("SSH_CONNECTION", ""),
         "cores": os.cpu_count() or 1,
-        "addresses": own_addresses(),
+        "addresses": addresses,
     }
 
 
