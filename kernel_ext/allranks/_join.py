@@ -94,7 +94,7 @@ class JoinedHost(HostEnd):
 
     def lost(self, task: Task, because: str) -> None:
         """One of the tasks is no more."""
-        for pid, rank in task.ranks.items():
+        for pid, rank in list(task.ranks.items()):
             with self._changed:
                 self._living.discard(pid)
             self._on_event({"event": "lost", "rank": rank, "pid": pid, "because": because})

@@ -44,6 +44,8 @@ OTHERS_WITHIN = 0.3
 """Seconds that addresses named earlier in the file get when a later one has answered."""
 PATIENCE = 16.0
 """Seconds without the notebook after which it counts as gone."""
+REFUSED_AFTER = 2.0
+"""The same where its machine answers that nobody listens there any more."""
 _spawned: list[subprocess.Popen[bytes]] = []
 
 
@@ -160,7 +162,8 @@ class Joined:
     def _tick(self) -> float:
         if self._lifeline.connected:
             self._heard = time.monotonic()
-        elif time.monotonic() - self._heard > PATIENCE:
+        alone = time.monotonic() - self._heard
+        if alone > PATIENCE or (alone > REFUSED_AFTER and refuses(self._url)):
             self._close()
         return 1.0
 
@@ -213,6 +216,17 @@ def find_notebook(urls: Sequence[str], key: bytes) -> str | None:
         return next((url for url in urls if url in answered), None)
     finally:
         context.destroy(linger=0)
+
+
+def refuses(url: str) -> bool:
+    """Whether that machine says that nobody listens there; where it says nothing, nobody knows."""
+    try:
+        socket.create_connection((_address(url), int(url.rpartition(":")[2])), 1.0).close()
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        pass
+    return False
 
 
 def _address(url: str) -> str:

@@ -1,0 +1,77 @@
+"""What ssh and a host's shell say, told in words; and answers of a host that come late."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from typing import Any
+
+import pytest
+
+from allranks import _engines, _remote
+from allranks._engines import PipedHost
+from allranks.errors import CannotStart
+
+PYTHON = "/opt/env/bin/python"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        f"bash: line 1: {PYTHON}: No such file or directory",
+        f"bash: line 1: exec: {PYTHON}: not found",
+        f"sh: 1: exec: {PYTHON}: not found",
+        f"zsh:1: no such file or directory: {PYTHON}",
+        f"zsh:1: command not found: {PYTHON}",
+    ],
+)
+def test_every_shell_says_in_its_own_way_that_there_is_no_python(said: str) -> None:
+    assert _remote.explained([said], "mac1", PYTHON).startswith(f"there is no {PYTHON} there")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        ["/bin/sh: 1: exec: /usr/bin/corkscrew: not found", "Connection closed by UNKNOWN port 65535"],
+        ["zsh:1: no such file or directory: /usr/bin/corkscrew", "Connection closed by UNKNOWN port 65535"],
+    ],
+)
+def test_a_proxy_that_is_not_there_is_no_missing_python(said: list[str]) -> None:
+    assert "its ProxyJump or ProxyCommand" in _remote.explained(said, "mac1", PYTHON)
+
+
+def test_what_runs_from_source_is_not_asked_of_pip(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_remote, "versions", lambda: {"python": "3.11.7", "allranks": "", "mlx": "0.32.4"})
+    differs = _remote.differing({"python": "3.11.2", "allranks": "0.1.0", "mlx": "0.31.0"})
+    listing = _remote.listing(differs, PYTHON)
+    assert "there: install allranks from the source that this notebook runs" in listing
+    assert f"there: {PYTHON} -m pip install mlx==0.32.4" in listing
+    assert "==(from source)" not in listing
+
+
+def test_an_answer_that_comes_late_is_not_taken_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_engines, "ANSWER_WITHIN", 0.3)
+    (orders, to_host), (from_host, events) = os.pipe(), os.pipe()
+
+    def late() -> None:
+        """A host that answers the first question when it hears the second."""
+        asked: list[Any] = []
+        with open(orders, "rb") as heard, open(events, "wb") as answers:
+            for line in heard:
+                asked.append(json.loads(line)["ask"])
+                ready = [] if len(asked) == 1 else [(asked[0], [1111])] if len(asked) == 2 else [(asked[2], [3333])]
+                for number, ports in ready:
+                    answers.write(json.dumps({"event": "answer", "ask": number, "ports": ports}).encode() + b"\n")
+                    answers.flush()
+
+    threading.Thread(target=late, daemon=True).start()
+    with open(from_host, "rb") as reader, open(to_host, "wb") as writer:
+        host = PipedHost("mac1", reader, writer, lambda _event: None)
+        host.follow()
+        for _ in range(2):
+            with pytest.raises(CannotStart, match="mac1 did not name free ports"):
+                host.ports(1)
+        assert host.ports(1) == [3333]
+        writer.close()
+        host.wait_end()
