@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
-RankState = Literal["starting", "idle", "running", "waiting", "failed", "stopped", "dead"]
-WorldState = Literal["starting", "whole", "broken", "down"]
+RankState = Literal["planned", "starting", "idle", "running", "waiting", "failed", "stopped", "dead"]
+WorldState = Literal["planned", "starting", "whole", "broken", "down"]
 
 DTYPE_SHORT = {
     "bool": "bool",

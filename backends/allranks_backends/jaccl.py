@@ -43,7 +43,7 @@ class Jaccl:
         needs = f"{self.name} needs macOS 26.2 or later on Apple silicon with RDMA over Thunderbolt"
         if platform.system != "Darwin":
             return f"{needs}, and this is {platform.system}"
-        if not _new_enough(platform.release):
+        if not is_new_enough(platform.release):
             return f"{needs}, and this is macOS {platform.release}"
         if platform.available.get("jaccl") is False:
             return f"{needs}, and mlx {platform.mlx} cannot load librdma.dylib here"
@@ -200,7 +200,7 @@ def _count(names: Sequence[str]) -> str:
     return "nothing" if not names else ", ".join(names)
 
 
-def _new_enough(release: str) -> bool:
+def is_new_enough(release: str) -> bool:
     """Whether macOS ``release`` may have RDMA; unknown counts as yes, for then loading the library decides."""
     try:
         version = tuple(int(part) for part in release.split(".")[:2])

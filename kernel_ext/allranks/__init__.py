@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ._discover import discover
+    from ._discovery import Discovery
     from ._doctor import doctor
     from ._figures import BenchResult
     from ._result import CellResult, RankResult
@@ -15,9 +17,11 @@ __all__ = [
     "BenchResult",
     "CellResult",
     "Cluster",
+    "Discovery",
     "RankResult",
     "__version__",
     "current",
+    "discover",
     "doctor",
     "load_ipython_extension",
 ]
@@ -53,6 +57,14 @@ def __getattr__(name: str) -> Any:
         from .cluster import Cluster
 
         return Cluster
+    if name == "discover":
+        from ._discover import discover
+
+        return discover
+    if name == "Discovery":
+        from ._discovery import Discovery
+
+        return Discovery
     if name == "BenchResult":
         from ._figures import BenchResult
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from . import __version__
-from .errors import UsageError
+from .errors import AllranksError, UsageError
 
 DESCRIPTION = "Interactive MLX clusters for Jupyter. The ranks are started from a notebook or a script, not from here."
 EPILOG = """\
@@ -36,15 +36,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands.add_parser("demo", help=text, description=text.capitalize() + ".")
     text = "check this machine or other hosts before ranks are started there; exits with 1 if they could not run"
     check = commands.add_parser("doctor", help=text, description=text.capitalize() + ".")
-    from . import _doctor
+    text = "find out what joins hosts, and write a hostfile; exits with 1 if they cannot form a world yet"
+    look = commands.add_parser("discover", help=text, description=text.capitalize() + ".")
+    from . import _discover, _doctor
 
     _doctor.add_arguments(check)
+    _discover.add_arguments(look)
     options = parser.parse_args(arguments)
     if options.command is None:
         parser.print_help()
         return 0
     if options.command == "doctor":
         return _diagnose(options)
+    if options.command == "discover":
+        return _look(options)
     from ._demo import demo
 
     return demo()
@@ -60,6 +65,16 @@ def _diagnose(options: argparse.Namespace) -> int:
         return 2
     print(diagnosis)
     return 0 if diagnosis.ok else 1
+
+
+def _look(options: argparse.Namespace) -> int:
+    from ._discover import run
+
+    try:
+        return 0 if run(options, print, "python -m allranks discover") else 1
+    except AllranksError as error:
+        print(f"allranks: {error}", file=sys.stderr)
+        return 2
 
 
 if __name__ == "__main__":

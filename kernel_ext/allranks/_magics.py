@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 from IPython.display import display
 
-from . import _auto, _completion, _doctor
+from . import _auto, _completion, _discover, _doctor
 from ._cell import Cell
 from ._show import Show
 from .cluster import Cluster
@@ -142,6 +142,8 @@ def _line_parser() -> _Parser:
     held.add_argument("names", nargs="*", metavar="NAME")
     differ = verbs.add_parser("diff", help="where replicas of a variable differ, and how far")
     differ.add_argument("name", metavar="NAME")
+    discover = verbs.add_parser("discover", help="find out what joins the hosts, draw it, write a hostfile")
+    _discover.add_arguments(discover)
     auto = verbs.add_parser("auto", help="every cell runs on the ranks")
     auto.add_argument("switch", choices=["on", "off"])
     return parser
@@ -411,6 +413,9 @@ class DistributedMagics(Magics):
             print(f"{each.path}: {each.said}")
         if not differences:
             print(f"{options.name} is alike on all ranks, as far as it can be compared.")
+
+    def _discover(self, options: argparse.Namespace) -> None:
+        _discover.run(options, display, "%distributed discover")
 
     def _auto(self, options: argparse.Namespace) -> None:
         self._need()

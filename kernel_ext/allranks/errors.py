@@ -30,6 +30,10 @@ class CannotStart(AllranksError, RuntimeError):
     """The ranks or their world could not be started."""
 
 
+class HostUnreachable(AllranksError, RuntimeError):
+    """A host could not be asked what it is, or could not be set up."""
+
+
 class Busy(AllranksError, RuntimeError):
     """Ranks still run an earlier cell."""
 

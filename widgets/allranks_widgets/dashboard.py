@@ -80,8 +80,10 @@ class Dashboard(anywidget.AnyWidget):
     key = traitlets.Unicode().tag(sync=True)
     """What the page calls this widget when it asks: its own view of a model does not tell its id."""
 
-    def __init__(self, views: Sequence[str] = VIEWS, on_action: Action | None = None) -> None:
+    def __init__(self, views: Sequence[str] = VIEWS, on_action: Action | None = None, *, tables: bool = True) -> None:
+        """`tables` are saved below the pictures; without them whoever shows the pictures puts their words beside."""
         super().__init__(views=list(views))
+        self._tables = tables
         self.on_action = on_action
         self.snapshot: Snapshot | None = None
         """The last one shown."""
@@ -202,6 +204,8 @@ class Dashboard(anywidget.AnyWidget):
         from IPython.core.display_functions import publish_display_data
 
         publish_display_data({**view, "text/plain": plain})  # type: ignore[no-untyped-call]
+        if not self._tables:
+            return
         display_id = uuid.uuid4().hex
         self._display_ids.append(display_id)
         self._publish_tables(display_id)
