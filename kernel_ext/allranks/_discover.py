@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable, Sequence
 
 from allranks_backends import addressing, cables, servers, thunderbolt, thunderbolt_notes
@@ -165,21 +164,21 @@ def _asked_set_up(found: Discovery, yes: bool) -> Discovery:
         print("There is nothing to set up.")
         return found
     print(_discovered_words.setup(found))
-    if not yes:
-        if not _asks():
-            print("Nothing was run: nobody can be asked here. With --yes it is run without asking.")
-            return found
-        if input("Run this on the hosts? [y/N] ").strip().lower() not in ("y", "yes"):
-            print("Nothing was run.")
-            return found
+    if not yes and not _agreed():
+        return found
     after = set_up(found)
     left = f" Left to do on {', '.join(after.todo)}." if after.todo else ""
     print(f"Set up {', '.join(found.todo)}; it lasts until the next restart.{left}")
     return after
 
 
-def _asks() -> bool:
-    """Whether ``input()`` reaches somebody: a terminal, or a notebook's front end."""
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    kernel = getattr(shell, "kernel", None)
-    return bool(getattr(kernel, "_allow_stdin", False)) if kernel is not None else sys.stdin.isatty()
+def _agreed() -> bool:
+    try:
+        answer = input("Run this on the hosts? [y/N] ")
+    except (EOFError, OSError, NotImplementedError):  # no terminal, or a notebook run by a program
+        print("Nothing was run: nobody can be asked here. With --yes it is run without asking.")
+        return False
+    if answer.strip().lower() in ("y", "yes"):
+        return True
+    print("Nothing was run.")
+    return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from ipaddress import IPv4Interface
 from itertools import combinations
 
 import pytest
@@ -219,8 +220,6 @@ def test_a_network_that_a_host_is_in_is_left_alone_and_said() -> None:
 
 def test_all_private_networks_taken() -> None:
     macs = read(cabling.TWO_CABLES)
-    from ipaddress import IPv4Interface
-
     every = tuple((f"en{at}", IPv4Interface(net)) for at, net in ((8, "192.168.0.1/16"), (9, "172.16.0.1/12")))
     taken = replace(macs[0], networks=(*every, ("en10", IPv4Interface("10.0.0.1/8"))))
     with pytest.raises(BackendError, match="no private network is left"):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import builtins
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from tests.hosts.cabling import Cabling
 from tests.hosts.lab import Hosts
 from tests.hosts.macs import Macs
 from tests.hosts.standins import StandIns
+from tests.notebook import Notebook
 
 pytestmark = [pytest.mark.hosts, pytest.mark.timeout(120)]
 
@@ -112,22 +115,36 @@ def test_setup_without_the_right_to_is_told_with_the_line_that_failed(macs4: Mac
 def test_the_verb_asks_before_it_runs_anything(
     macs4: Macs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from IPython.testing.globalipapp import start_ipython
-
     macs4.become(cabling.TWO_CABLES)
-    shell = start_ipython() or __import__("IPython").get_ipython()
-    shell.run_line_magic("load_ext", "allranks")
-    verb = f"discover --hosts {','.join(macs4.names)} --setup"
-    shell.run_line_magic("distributed", verb)
-    assert "Nothing was run: nobody can be asked here" in capsys.readouterr().out
-    monkeypatch.setattr(_discover, "_asks", lambda: True)
+    parser = argparse.ArgumentParser()
+    _discover.add_options(parser, lambda text: text.split(","))
+    options = parser.parse_args(["--hosts", "mac1,mac2", "--setup"])
+    assert _discover.run(options, print, "%distributed discover")
+    assert "Nothing was run: nobody can be asked here" in capsys.readouterr().out, "pytest has no keyboard"
     for answer, told in (("", "Nothing was run."), ("y", "Set up mac1, mac2; it lasts until the next restart.")):
         monkeypatch.setattr(builtins, "input", lambda _question, answer=answer: answer)
-        shell.run_line_magic("distributed", verb)
+        assert _discover.run(options, print, "%distributed discover")
         said = capsys.readouterr().out
         assert "on mac1:\n  sudo ifconfig en4 inet 192.168.0.1 netmask 255.255.255.252" in said and told in said
         assert len(macs4.ran("mac1")) == (4 if answer else 0)
-    assert said.endswith(f"Next: %distributed discover --hosts {','.join(macs4.names)} --output cluster.json\n")
+    assert said.endswith("Next: %distributed discover --hosts mac1,mac2 --output cluster.json\n")
+
+
+def test_in_a_notebook_it_is_drawn_and_said(macs4: Macs, new_notebook: Callable[..., Notebook], tmp_path: Path) -> None:
+    macs4.become(cabling.RDMA_OFF)
+    notebook = new_notebook(PATH=macs4.path)
+    try:
+        notebook.ok("%load_ext allranks")
+        hosts = f"%distributed discover --hosts {','.join(macs4.names)}"
+        cell = notebook.ok(f"{hosts} --output {tmp_path / 'cluster.json'}")
+        assert cell.stdout.endswith(f"Next: %distributed up --hostfile {tmp_path / 'cluster.json'}\n")
+        assert cell.mime("application/vnd.jupyter.widget-view+json")
+        (said,) = cell.mime("text/html")
+        assert "RDMA is off on mac1, mac2, mac3 and mac4" in said and "<script" not in said
+        refused = notebook.run(f"{hosts} --yes")
+        assert refused.error == "UsageError: --yes goes with --setup."
+    finally:
+        notebook.close()
 
 
 def test_from_a_shell(macs4: Macs, tmp_path: Path) -> None:
