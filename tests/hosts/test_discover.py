@@ -117,7 +117,7 @@ def test_the_verb_asks_before_it_runs_anything(
 ) -> None:
     macs4.become(cabling.TWO_CABLES)
     parser = argparse.ArgumentParser()
-    _discover.add_options(parser, lambda text: text.split(","))
+    _discover.add_arguments(parser)
     options = parser.parse_args(["--hosts", "mac1,mac2", "--setup"])
     assert _discover.run(options, print, "%distributed discover")
     assert "Nothing was run: nobody can be asked here" in capsys.readouterr().out, "pytest has no keyboard"
