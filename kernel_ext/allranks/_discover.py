@@ -77,7 +77,7 @@ def _over_thunderbolt(names: Sequence[str], found: Sequence[Surveyed]) -> Discov
         proposal=proposal,
         missing=tuple(cables.proposals(macs, joined, wanted)),
         for_mesh=tuple(cables.proposals(macs, joined, more)),
-        notes=tuple(thunderbolt_notes.notes(macs, joined, addresses)),
+        notes=tuple(map(str, thunderbolt_notes.notes(macs, joined, addresses))),
         todo=addressing.commands(macs, addresses) if proposal is not None else {},
     )
 

@@ -7,14 +7,18 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from allranks import doctor
+from allranks import discover, doctor
+from allranks._discover import set_up
 from allranks._doctor import Diagnosis
 from allranks_backends.doctor import Finding
+from tests.hosts.cabling import BRIDGE_UP, HUB, MESH_OF_FOUR, RDMA_OFF, THUNDERBOLT_4
 from tests.hosts.lab import Hosts
+from tests.hosts.macs import Macs
 from tests.hosts.standins import StandIns
 from tests.needs import need
 
@@ -323,3 +327,88 @@ def test_what_a_login_shell_prints_disturbs_nothing(hosts3: Hosts) -> None:
         assert examined(hosts3).findings == ()
     finally:
         stand_ins.forget()
+
+
+# Macs: hosts that say what real ones said.
+
+
+def of_macs(macs: Macs, **options: object) -> list[Finding]:
+    """What is found on the simulated Macs, less what only a Linux host's own Python could say there."""
+    found = doctor(hosts=macs.names, **options).findings  # type: ignore[arg-type]
+    return [finding for finding in found if "macOS lets no program" not in finding.what]
+
+
+def awake(macs: Macs) -> None:
+    for told in macs.stand_ins.values():
+        told.says("pmset -g", " sleep                0\n")
+
+
+def test_macs_with_nothing_wrong(macs4: Macs) -> None:
+    macs4.become(replace(MESH_OF_FOUR, addressed=True))
+    awake(macs4)
+    assert of_macs(macs4, backend="jaccl") == []
+
+
+def test_a_mac_that_goes_to_sleep(macs4: Macs) -> None:
+    findings = of_macs(macs4, backend="ring")
+    assert {finding.host for finding in findings if "goes to sleep" in finding.what} == set(macs4.names)
+    assert any(finding.mend == "sudo pmset -a sleep 0" for finding in findings)
+
+
+def test_the_bridge_that_holds_the_ports(macs4: Macs) -> None:
+    macs4.become(replace(BRIDGE_UP, addressed=True))
+    awake(macs4)
+    (finding,) = of_macs(macs4, backend="jaccl")
+    assert finding.host == finding.at == "mac1, mac2, mac3, mac4"
+    assert "bridge0" in finding.what and finding.severity == "error"
+    for name in finding.at.split(", "):
+        done = subprocess.run(["ssh", name, finding.mend], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    assert of_macs(macs4, backend="jaccl") == []
+
+
+def test_ports_without_addresses(macs4: Macs) -> None:
+    awake(macs4)
+    findings = of_macs(macs4, backend="jaccl")
+    assert [finding.host for finding in findings] == macs4.names
+    assert "no IPv4 address" in findings[0].what and findings[0].source == "#3207, #4191"
+    assert findings[0].mend == "%distributed discover --hosts mac1,mac2,mac3,mac4 --setup"
+    set_up(discover(macs4.names))
+    assert of_macs(macs4, backend="jaccl") == []
+
+
+def test_rdma_that_is_off(macs4: Macs) -> None:
+    macs4.become(RDMA_OFF)
+    awake(macs4)
+    (finding,) = of_macs(macs4, backend="jaccl")
+    assert finding.what == "RDMA is off on mac1, mac2, mac3 and mac4."
+    assert "Recovery" in finding.mend and "System Settings" in finding.mend
+
+
+def test_nobody_with_thunderbolt_4_is_sent_to_recovery(macs4: Macs) -> None:
+    macs4.become(THUNDERBOLT_4)
+    awake(macs4)
+    findings = of_macs(macs4, backend="jaccl")
+    assert "which never has RDMA" in findings[0].what and "Recovery" not in str([*findings])
+    assert all(finding.severity == "note" for finding in of_macs(macs4, backend="ring"))
+
+
+def test_a_hub_between_two_macs(macs4: Macs) -> None:
+    macs4.become(HUB)
+    awake(macs4)
+    assert any("joined through CalDigit TS5 Plus" in finding.what for finding in of_macs(macs4, backend="jaccl"))
+
+
+def test_another_macos_on_one_of_them(macs4: Macs) -> None:
+    awake(macs4)
+    macs4.stand_ins["mac3"].says("sw_vers -productVersion", "26.1\n")
+    (finding,) = [each for each in of_macs(macs4, backend="ring") if "macOS" in each.what]
+    assert finding.host == "mac3" and "macOS 26.1, and mac1 macOS 26.2" in finding.what
+
+
+def test_macs_and_cuda_in_one_world(macs4: Macs) -> None:
+    awake(macs4)
+    macs4.stand_ins["mac2"].says("uname -s", "Linux\n")
+    macs4.stand_ins["mac2"].says("nvidia-smi -L", GPU)
+    found = of_macs(macs4, backend="ring")
+    assert any("in one world: MLX hangs" in each.what and "exo #2219" in each.source for each in found)

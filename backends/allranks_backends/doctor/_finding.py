@@ -25,7 +25,7 @@ class Finding:
     mend: str = ""
     """The command that mends it, or in words what to do where no command can."""
     at: str = ""
-    """Where `mend` is to be run: a host's name, ``here`` for the notebook's machine, empty for words."""
+    """Where `mend` is to be run: hosts' names, ``here`` for the notebook's machine, empty for words."""
     source: str = ""
     """Where it was met: an issue of mlx's unless another project is named."""
 

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ._finding import Finding
+from allranks_backends import cables, thunderbolt_notes
+from allranks_backends._protocol import BackendError
+from allranks_backends.addressing import addressing, commands
+
+from ._finding import Finding, Severity
 from .facts import Asked, HostFacts
 
+RDMA = ("jaccl", "jaccl-ring")
 
-def systems(hosts: Sequence[HostFacts], asked: Asked) -> Iterator[Finding]:
+
+def systems(hosts: Sequence[HostFacts], _asked: Asked) -> Iterator[Finding]:
     macs = [host for host in hosts if host.is_mac]
     for host in macs:
         if host.release != macs[0].release:
@@ -31,4 +37,30 @@ def systems(hosts: Sequence[HostFacts], asked: Asked) -> Iterator[Finding]:
 
 
 def thunderbolt(hosts: Sequence[HostFacts], asked: Asked) -> Iterator[Finding]:
-    yield from ()
+    """What discovery has to say of the ports and cables. It keeps JACCL from running, and slows a ring at most."""
+    macs = [host.mac for host in hosts if host.mac is not None and host.mac.ports]
+    joined = cables.find_cables(macs)
+    layout = cables.layout_of(macs)
+    try:
+        addresses = addressing(macs, layout)
+    except BackendError:
+        return
+    said = thunderbolt_notes.notes(macs, joined, addresses)
+    for note in said:
+        severity: Severity = (
+            "error" if note.stops_rdma and asked.backend in RDMA else "warning" if note.command else "note"
+        )
+        where = ", ".join(note.hosts or tuple(mac.name for mac in macs))
+        mend, at = (note.command, where) if note.command else (note.todo, "")
+        yield Finding(severity, where, note.what.rstrip(":") + "." * note.what.endswith(":"), "", mend, at, note.source)
+    if asked.backend in RDMA and not any(note.stops_rdma for note in said):
+        for host, lines in commands(macs, addresses).items():
+            if any(" inet " in line for line in lines):
+                yield Finding(
+                    "error",
+                    host,
+                    "A Thunderbolt port with a cable has no IPv4 address, without which RDMA fails with errno 22.",
+                    lines[0],
+                    f"%distributed discover --hosts {','.join(mac.name for mac in macs)} --setup",
+                    source="#3207, #4191",
+                )

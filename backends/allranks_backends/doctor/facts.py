@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 from ipaddress import ip_interface
 from typing import Any
 
+from allranks_backends import thunderbolt
+from allranks_backends.thunderbolt import Mac
+
 _MAC = '[ "$(uname -s)" = Darwin ] && '
 COMMANDS: Mapping[str, str] = {
     "system": "uname -s; uname -r; uname -m",
@@ -22,13 +25,8 @@ COMMANDS: Mapping[str, str] = {
     "memory": 'if [ "$(uname -s)" = Darwin ]; then sysctl -n hw.memsize; vm_stat; else cat /proc/meminfo; fi',
     "daemon": "test -x {prted} && {mpirun} --version",  # prted --version crashes in PyPI's 5.0.11
     "gpus": "nvidia-smi -L",
-    "macos": _MAC + "sw_vers -productVersion",
-    "model": _MAC + "sysctl -n hw.model",
     "power": _MAC + "pmset -g",
-    "rdma": _MAC + "rdma_ctl status",
-    "devices": _MAC + "ibv_devices",
-    "thunderbolt": _MAC + "system_profiler SPThunderboltDataType -json",
-    "ports": _MAC + "networksetup -listallhardwareports",
+    **{f"mac {name}": _MAC + command for name, command in thunderbolt.COMMANDS.items()},
 }
 """Lines of sh. What stands in braces is filled in, quoted, by whoever asks."""
 
@@ -91,7 +89,6 @@ class HostFacts:
     system: str = ""
     release: str = ""
     """Of macOS its version, else of the kernel."""
-    model: str = ""
     skew: float = 0.0
     """Seconds its clock is ahead of the notebook's, beyond what asking took."""
     python: Mapping[str, Any] | None = None
@@ -111,12 +108,8 @@ class HostFacts:
     """As ``nvidia-smi -L`` lists them."""
     sleeps: str = ""
     """The line of ``pmset -g`` that lets it sleep."""
-    rdma: str = ""
-    """``enabled``, ``disabled`` or empty."""
-    rdma_devices: tuple[str, ...] = ()
-    thunderbolt: str = ""
-    """``system_profiler SPThunderboltDataType -json``."""
-    hardware_ports: str = ""
+    mac: Mac | None = None
+    """Its Thunderbolt ports and what is plugged in; None where it is no Mac, or does not say."""
     reaches: Mapping[str, Reach] = field(default_factory=dict)
     """By the other host's name."""
 
@@ -136,8 +129,7 @@ def facts_of(name: str, local: bool, told: Told, complained: Told, between: tupl
         "name": name,
         "local": local,
         "system": system[0] if system else "",
-        "release": told("macos").strip() or (system[1] if len(system) > 1 else ""),
-        "model": told("model").strip(),
+        "release": told("mac macos").strip() or (system[1] if len(system) > 1 else ""),
         "skew": _skew(told("date"), between),
         "python": _json(told("python")),
         "python_said": complained("python").strip(),
@@ -150,11 +142,15 @@ def facts_of(name: str, local: bool, told: Told, complained: Told, between: tupl
         "open_mpi": version_in(told("daemon")),
         "gpus": tuple(line.strip() for line in told("gpus").splitlines() if line.startswith("GPU ")),
         "sleeps": _sleeps(told("power")),
-        "rdma": "enabled" if "enabled" in told("rdma").lower() else "disabled" if told("rdma") else "",
-        "rdma_devices": tuple(re.findall(r"\brdma_\w+", told("devices"))),
-        "thunderbolt": told("thunderbolt"),
-        "hardware_ports": told("ports"),
+        "mac": _mac(name, told) if system[:1] == ["Darwin"] else None,
     }
+
+
+def _mac(name: str, told: Told) -> Mac | None:
+    try:
+        return thunderbolt.mac_from(name, {each: told(f"mac {each}") for each in thunderbolt.COMMANDS})
+    except ValueError:
+        return None
 
 
 def interfaces_of(text: str) -> tuple[Interface, ...]:
