@@ -21,6 +21,7 @@ from allranks import Cluster
 from allranks.errors import CannotStart, UsageError
 from allranks_backends.mpi import find_mpirun
 from tests.needs import need
+from tests.notebook import Notebook
 from tests.waiting import comes_true
 
 WITHIN = 30.0
@@ -231,3 +232,17 @@ def test_a_profile_without_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
     with pytest.raises(CannotStart, match="Start one: ipcluster start -n 4 --profile nobody"):
         Cluster(profile="nobody").up()
+
+
+def test_from_a_notebook_with_processes_that_wait_for_the_file(
+    scheduler: Scheduler, new_notebook: Callable[..., Notebook]
+) -> None:
+    notebook = new_notebook()
+    notebook.ok("%load_ext allranks")
+    scheduler.start(2)
+    up = notebook.ok(f"%distributed up --join {scheduler.file} -n 2 --backend ring --timeout 60")
+    assert "2 ranks · ring · epoch 1 · whole" in up.all
+    summed = notebook.ok("%%distributed\nprint(mx.distributed.all_sum(mx.ones(2)).tolist())")
+    assert summed.by_rank == {0: "[2.0, 2.0]\n", 1: "[2.0, 2.0]\n"}
+    notebook.ok("%distributed down")
+    assert scheduler.ended() == [0, 0]

@@ -212,7 +212,6 @@ class Ranks:
         if self.door is not None:
             joined = {name: end for name, end in self._remote.items() if isinstance(end, JoinedHost)}
             hosts, living = self.door.refill(hosts, joined, self._news_of)
-            self._remote.clear()
             self._remote.update(living)
             return self._with_addresses(hosts)
         wanted = {host.name: host for host in hosts if not host.local}

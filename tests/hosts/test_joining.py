@@ -74,7 +74,7 @@ def started(hosts: Hosts, names: Sequence[str], file: Path, each: int) -> Iterat
 
 
 def test_two_ranks_from_each_of_two_hosts(hosts3: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_join, "LOST_AFTER", 3.0)
+    monkeypatch.setattr(_join, "LOST_AFTER", 0.5)
     file = tmp_path / "ranks.json"
     cluster = Cluster(join=file, backend="ring", timeout=60)
     names = ["host1", "host2"]
@@ -91,6 +91,9 @@ def test_two_ranks_from_each_of_two_hosts(hosts3: Hosts, tmp_path: Path, monkeyp
             _nobody_is_let_in(cluster, hosts3)
             hosts3.link("host2", "down")
             assert comes_true(cluster, lambda now: now.ranks[1].state == "dead", 40)
+            end = cluster._ranks._remote["host2"] if cluster._ranks else None
+            assert end is not None
+            end.wait_end()
             assert "lost on host2: it does not answer" in (cluster.snapshot.ranks[1].cause or "")
             cluster.resize(1)
             assert cluster.pull("kept") == [0]
