@@ -11,9 +11,8 @@ import sys
 from pathlib import Path
 
 from .config import RankConfig
-from .engine import run
 from .host import offered, redirect_to_log
-from .join import RANK_VARIABLES, join, launched_as, read_join_file
+from .join import FILE_WITHIN, RANK_VARIABLES, join, launched_as, read_join_file
 
 
 def _number() -> int:
@@ -31,7 +30,7 @@ def main() -> None:
     where.add_argument("--cluster", metavar="ID", help="the cluster whose settings the host process keeps here")
     options = parser.parse_args()
     file = options.join if options.join is not None else offered(options.cluster) / f"{_number()}.json"
-    settings = read_join_file(file)
+    settings = read_join_file(file, within=FILE_WITHIN if options.join is not None else 0.0)
     if "urls" in settings:
         sys.exit(join(settings, until_input_ends=str(file) == "-"))
     if "ranks" in settings:
@@ -39,6 +38,8 @@ def main() -> None:
     config = RankConfig(**settings)
     Path(config.directory).mkdir(mode=0o700, exist_ok=True)
     redirect_to_log(config.directory)
+    from .engine import run  # whoever only joins does without all this
+
     run(config)
 
 

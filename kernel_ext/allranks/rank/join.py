@@ -54,11 +54,11 @@ def launched_as() -> int | None:
     return next((int(os.environ[name]) for name in RANK_VARIABLES if os.environ.get(name, "").isdigit()), None)
 
 
-def read_join_file(path: Path) -> dict[str, Any]:
-    """Settings for this process; ends it with a sentence where there are none. ``-`` is standard input."""
+def read_join_file(path: Path, within: float) -> dict[str, Any]:
+    """Settings for this process; ends it with a sentence where there are none after `within` s. ``-`` is stdin."""
     if str(path) == "-":
         return dict(json.loads(sys.stdin.buffer.readline()))
-    deadline = time.monotonic() + FILE_WITHIN
+    deadline = time.monotonic() + within
     while not path.exists():
         if time.monotonic() > deadline:
             sys.exit(f"allranks: there is no {path} on {socket.gethostname()}. %distributed up --join writes it.")
