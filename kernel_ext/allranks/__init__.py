@@ -10,7 +10,9 @@ if TYPE_CHECKING:
     from ._doctor import doctor
     from ._figures import BenchResult
     from ._result import CellResult, RankResult
+    from ._timeline import Timeline
     from .cluster import Cluster
+    from .rank.trace import mark
 
 __version__ = "0.1.0"
 __all__ = [
@@ -19,11 +21,13 @@ __all__ = [
     "Cluster",
     "Discovery",
     "RankResult",
+    "Timeline",
     "__version__",
     "current",
     "discover",
     "doctor",
     "load_ipython_extension",
+    "mark",
 ]
 
 
@@ -77,4 +81,12 @@ def __getattr__(name: str) -> Any:
         from . import _result
 
         return getattr(_result, name)
+    if name == "Timeline":
+        from ._timeline import Timeline
+
+        return Timeline
+    if name == "mark":  # for modules that ranks import; in a cell it is there already
+        from .rank.trace import mark
+
+        return mark
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -81,3 +81,15 @@ def known_backend(backend: str) -> None:
         get_backend(backend)
     except BackendError as error:
         raise UsageError(str(error)) from None
+
+
+def writable(option: str, path: str) -> None:
+    """Refuse a file that cannot be written, before anything is measured for it. Raises UsageError."""
+    file = Path(path)
+    try:
+        fresh = not file.exists()
+        file.open("a").close()
+        if fresh:
+            file.unlink()
+    except OSError as error:
+        raise UsageError(f"{option} {path}: {error.strerror or error}.") from None

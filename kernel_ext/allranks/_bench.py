@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -58,18 +57,6 @@ def choices(now: Choice, compare: Sequence[str], connections: Sequence[int]) -> 
         for count in ((connections or (now.connections,)) if name == "ring" else (now.connections,))
     ]
     return list(dict.fromkeys([now, *wanted]))
-
-
-def writable(path: str) -> None:
-    """Refuse a file that cannot be written, before anything is measured for it. Raises UsageError."""
-    file = Path(path)
-    try:
-        fresh = not file.exists()
-        file.open("a").close()
-        if fresh:
-            file.unlink()
-    except OSError as error:
-        raise UsageError(f"--save {path}: {error.strerror or error}.") from None
 
 
 def known_ops(ops: Sequence[str], backends: Iterable[str]) -> None:

@@ -21,6 +21,7 @@ from .errors import CellInterrupted, CellTimeout, RemoteError
 
 if TYPE_CHECKING:
     from ._lifeline import Lifeline
+    from ._recording import Recording
 
 INTERRUPT_WITHIN = 1.6
 """Seconds ranks get to obey an interrupt before the prompt is given back without them."""
@@ -56,12 +57,15 @@ class Cell:
         check: str = "warn",
         ordered: bool = False,
         profile: bool = False,
+        recording: Recording | None = None,
         on_end: Callable[[Cell], str | None] = lambda _cell: None,
     ) -> None:
         self.number, self.code, self.ranks = number, code, tuple(ranks)
         self._monitor, self._lifeline, self._screen = monitor, lifeline, screen
         self._options: dict[str, Any] = {"cell": number, "count": count, "value": want_values, "limit": max_output}
         self._options |= {"check": check, "ordered": ordered, "profile": profile}
+        self._options["timeline"] = recording is not None
+        self._recording = recording
         self._check = check
         self._agreement = Agreement(monitor, lifeline, ranks, number)
         self._pending: dict[int, list[str]] = {}
@@ -302,6 +306,8 @@ class Cell:
             self._results[rank].freed = None
         blocks = self._look_back()
         self.result = CellResult(self.number, self._results, time.monotonic() - self._started, self.mismatch)
+        if self._recording is not None:
+            self.result.timeline = self._recording.finish(self.number, stuck=bool(self._open))
         if note := self._on_end(self):
             blocks.append(Block("text", self.ranks, note + "\n", "stderr"))
         if self._screen is not None:

@@ -15,7 +15,9 @@ from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 from IPython.display import display
 
 from . import _auto, _completion, _discover, _doctor
+from ._arguments import writable
 from ._cell import Cell
+from ._result import CellResult
 from ._show import Show
 from .cluster import Cluster
 from .errors import AllranksError, NoCluster, UsageError
@@ -144,6 +146,8 @@ def _line_parser() -> _Parser:
     differ.add_argument("name", metavar="NAME")
     discover = verbs.add_parser("discover", help="find out what joins the hosts, draw it, write a hostfile")
     _discover.add_arguments(discover)
+    timeline = verbs.add_parser("timeline", help="what each rank did when, in the last cell that ran with --timeline")
+    timeline.add_argument("file", nargs="?", metavar="FILE", help="write it there, for Perfetto or Chrome (.json, .gz)")
     auto = verbs.add_parser("auto", help="every cell runs on the ranks")
     auto.add_argument("switch", choices=["on", "off"])
     return parser
@@ -164,6 +168,10 @@ def _cell_parser(name: str) -> _Parser:
     parser.add_argument("--check", choices=["off", "warn", "strict"], help="what if ranks enter different collectives")
     parser.add_argument("--ordered", action="store_true", default=None, help="evaluation order cannot swap results")
     parser.add_argument("--profile", action="store_true", help="time each collective (slower): transfer and wait")
+    parser.add_argument(
+        "--timeline", nargs="?", const="", metavar="FILE", help="the same, and show (and write) what each rank did when"
+    )
+    parser.add_argument("--lazy", action="store_true", help="with --timeline: evaluate nothing at once")
     return parser
 
 
@@ -227,6 +235,10 @@ class DistributedMagics(Magics):
         ranks = cluster.choose_ranks(options.ranks)
         if options.out is not None and not options.out.isidentifier():
             raise UsageError(f"--out {options.out}: that is no variable name.")
+        if options.lazy and options.timeline is None:
+            raise UsageError("--lazy is for --timeline: it records without evaluating collectives at once.")
+        if options.timeline:
+            writable("--timeline", options.timeline)
         screen = Show(ranks, live=hasattr(self.shell, "kernel"))
         cell = cluster.begin(
             code,
@@ -239,14 +251,25 @@ class DistributedMagics(Magics):
             check=options.check,
             ordered=options.ordered,
             profile=options.profile,
+            timeline="lazy" if options.lazy else options.timeline is not None,
         )
         if options.no_wait:
             self._follow_in_background(cell, options)
             return
-        result = cell.finish(options.timeout)
+        result = self._finish(cell, options)
         if options.out is not None:
             self.shell.user_ns[options.out] = result
         result.check()
+
+    @staticmethod
+    def _finish(cell: Cell, options: argparse.Namespace) -> CellResult:
+        try:
+            return cell.finish(options.timeout)
+        finally:  # of a cell that was stopped, too
+            if cell.result is not None and (timeline := cell.result.timeline) is not None:
+                display(timeline)  # type: ignore[no-untyped-call]
+                if options.timeline:
+                    timeline.save(options.timeline)
 
     def _follow_in_background(self, cell: Cell, options: argparse.Namespace) -> None:
         if options.out is not None:
@@ -254,7 +277,7 @@ class DistributedMagics(Magics):
 
         def follow() -> None:
             try:
-                cell.finish(options.timeout).check()
+                self._finish(cell, options).check()
             except AllranksError as error:
                 self.shell.showtraceback((type(error), error, None))
 
@@ -344,14 +367,14 @@ class DistributedMagics(Magics):
 
     def _bench(self, options: argparse.Namespace) -> None:
         from ._arguments import parse_size
-        from ._bench import Progress, writable
+        from ._bench import Progress
         from ._figures import BenchResult
 
         cluster = self._need()
         smallest, largest = parse_size(options.min), parse_size(options.max)
         earlier = BenchResult.load(options.against) if options.against else None
         if options.save:
-            writable(options.save)
+            writable("--save", options.save)
         with Progress(live=hasattr(self.shell, "kernel")) as progress:
             result = cluster.bench(
                 options.ops,
@@ -416,6 +439,16 @@ class DistributedMagics(Magics):
 
     def _discover(self, options: argparse.Namespace) -> None:
         _discover.run(options, display, "%distributed discover")
+
+    def _timeline(self, options: argparse.Namespace) -> None:
+        timeline = self._need().last_timeline
+        if timeline is None:
+            raise UsageError("no cell was recorded yet. %%distributed --timeline records the one it stands in.")
+        if options.file is None:
+            display(timeline)  # type: ignore[no-untyped-call]
+            return
+        timeline.save(options.file)
+        print(f"{options.file}: open it in https://ui.perfetto.dev or chrome://tracing.")
 
     def _auto(self, options: argparse.Namespace) -> None:
         self._need()

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from allranks_backends._plan import rank_label
 
 from .errors import CannotTravel, CellFailed, RemoteError
 from .rank import values
+
+if TYPE_CHECKING:
+    from ._timeline import Timeline
 
 
 @dataclass
@@ -63,6 +66,8 @@ class CellResult(Mapping[int, RankResult]):
         """How long it took."""
         self.mismatch = mismatch
         """The first collective on which the ranks disagreed (its result is garbage), in words."""
+        self.timeline: Timeline | None = None
+        """What each rank did when, of a cell that was recorded."""
         self._ranks = dict(ranks)
 
     @property

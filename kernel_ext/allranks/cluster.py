@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import zmq
 
@@ -22,6 +22,7 @@ from ._arguments import hosts_of, known_backend, known_check, rdma_links
 from ._cell import Cell, Screen
 from ._kept import kept_file, kept_names, read_kept
 from ._ranks import Answer, Ranks, Settings
+from ._recording import Recording
 from ._result import CellResult
 from ._stop import undisturbed
 from ._variables import MOST_COMPARED, Difference, Variables, differing, join, largest_difference
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from allranks_widgets import Dashboard, Recorder
 
     from ._figures import BenchResult
+    from ._timeline import Timeline
 
 JOIN_WITHIN = 600.0
 """Seconds that a scheduler gets to start its ranks."""
@@ -136,6 +138,8 @@ class Cluster:
         """Held while the world is changed: a click in a dashboard comes in a thread of its own."""
         self.last_bench: BenchResult | None = None
         """What `bench` measured last."""
+        self.last_timeline: Timeline | None = None
+        """That of the last cell that was recorded."""
 
     @property
     def size(self) -> int:
@@ -392,6 +396,7 @@ class Cluster:
         check: str | None = None,
         ordered: bool | None = None,
         profile: bool = False,
+        timeline: bool | Literal["lazy"] = False,
     ) -> CellResult:
         """Run `code` as an IPython cell on `ranks` (all by default) and wait for its end.
 
@@ -399,6 +404,7 @@ class Cluster:
         text a rank (4 MB), and shown where a `screen` is given. `want_values` brings the last expression's value along,
         `count` is the cell's number in tracebacks, `check` and `ordered` replace the cluster's own for this cell.
         `profile` times each collective by evaluating it at once, which costs overlap (`OpView.transfer`, `wait`).
+        `timeline` does the same and records when (`CellResult.timeline`); ``"lazy"`` records without evaluating.
 
         Raises NoCluster, WorldBroken, WouldHang, Busy, UsageError, CellTimeout (after `timeout` seconds) and
         CellInterrupted (Ctrl-C); the ranks live on after each of them.
@@ -413,6 +419,7 @@ class Cluster:
             check=check,
             ordered=ordered,
             profile=profile,
+            timeline=timeline,
         )
         return cell.finish(timeout)
 
@@ -428,6 +435,7 @@ class Cluster:
         check: str | None = None,
         ordered: bool | None = None,
         profile: bool = False,
+        timeline: bool | Literal["lazy"] = False,
     ) -> Cell:
         """Send a cell without waiting; `Cell.finish` follows it and has the result, `Cell.interrupt` stops it."""
         check = known_check(check) if check else self.check
@@ -451,7 +459,8 @@ class Cluster:
             max_output=max_output,
             check=check,
             ordered=self.ordered if ordered is None else ordered,
-            profile=profile,
+            profile=profile or timeline is True,
+            recording=self._recording(ranks_up, chosen, code, count or number, timeline) if timeline else None,
             on_end=self._after_cell,
         )
         if tee is not None:
@@ -460,9 +469,17 @@ class Cluster:
         self._following.append(cell)
         return cell
 
+    def _recording(self, ranks: Ranks, chosen: list[int], code: str, count: int, how: bool | str) -> Recording:
+        about = {"name": self.name, "backend": self.backend, "count": count, "code": code, "size": self.size}
+        recording = Recording(ranks.monitor, ranks.lifeline, chosen, {**about, "lazy": how == "lazy"})
+        recording.begin()
+        return recording
+
     def _after_cell(self, cell: Cell) -> str | None:
         """Form the world anew if the cell had to break it; returns what to tell the user."""
         ranks = self._ranks
+        if cell.result is not None and cell.result.timeline is not None:
+            self.last_timeline = cell.result.timeline
         if cell in self._following:
             self._following.remove(cell)
         if ranks is None or not cell.broke:

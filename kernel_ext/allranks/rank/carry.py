@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from . import values
+from .trace import mark
 
 OURS = frozenset({"mx", "world", "rank", "size", "In", "Out", "exit", "quit", "get_ipython", "open"})
 RESCUE_WITHIN = 5.0
@@ -22,7 +23,10 @@ def user_variables(user_ns: Mapping[str, Any], hidden: Mapping[str, Any]) -> dic
     return {
         name: value
         for name, value in list(user_ns.items())
-        if not name.startswith("_") and name not in OURS and not (name in hidden and hidden[name] is value)
+        if not name.startswith("_")
+        and name not in OURS
+        and value is not mark
+        and not (name in hidden and hidden[name] is value)
     }
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from . import values
 from .outlet import LIMIT, Item, Outlet
 from .pending import pending_names
+from .trace import TRACE
 
 if TYPE_CHECKING:
     from .agent import Agent
@@ -68,6 +69,9 @@ class CellRecorder:
             self.waits_since = ledger.seq
         self.bound_before = {name: id(value) for name, value in self._agent.user_ns.items()}
         self.running = True
+        TRACE.end()
+        if options.get("timeline"):
+            TRACE.begin(number)
         header: dict[str, Any] = {"say": "began", "cell": number}
         if late:
             header["late"] = late
@@ -129,6 +133,7 @@ class CellRecorder:
 
     def end(self, value: Any, wants_value: bool) -> None:
         """Called in the main thread when the cell is over."""
+        TRACE.end()
         self.outlet.end()
         final: dict[str, Any] = {"say": "done", "cell": self.number, "ok": self._error is None, "error": self._error}
         buffers: list[Any] = []

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from . import transforms
 from .order import EvaluationOrder
+from .trace import TRACE
 
 COLLECTIVE = frozenset({"all_sum", "all_max", "all_min", "all_gather", "sum_scatter"})
 """What all ranks of a group must enter alike; `send` and `recv` differ by nature."""
@@ -97,11 +98,11 @@ class Ledger:
 
     def last(self) -> Record | None:
         """The newest record, with sizes worked out."""
-        return _record(*self._records[-1]) if self._records else None
+        return record_of(*self._records[-1]) if self._records else None
 
     def since(self, seq: int) -> list[Record]:
         """The records after number `seq`, oldest first, as far as they are kept."""
-        return [_record(*record) for record in self.entries(seq)]
+        return [record_of(*record) for record in self.entries(seq)]
 
     def entries(self, seq: int) -> list[tuple[Any, ...]]:
         """The raw records after number `seq`, as `repeat` takes them."""
@@ -124,8 +125,10 @@ class Ledger:
         for _seq, op, shape, dtype, _where, shared in entries:
             self.seq += 1
             self._records.append((self.seq, op, shape, dtype, where, shared))
+            if TRACE.active:
+                TRACE.collective(self._records[-1], time.perf_counter())
             if shared and self.guard is not None:
-                self.guard(_record(*self._records[-1]))
+                self.guard(record_of(*self._records[-1]))
 
     def raise_if_refused(self) -> None:
         """Raise RuntimeError where no collective may be entered."""
@@ -194,9 +197,11 @@ class Ledger:
                 shared = group is None or group.size() == self._size
             records.append((seq, op, shape, dtype, where, shared))
             if shared and self.guard is not None:
-                self.guard(_record(*records[-1]))
+                self.guard(record_of(*records[-1]))
             if self.profile and shared and not transforms.inside():
                 return self._timed(mx, function, args, kwargs)
+            if TRACE.active:
+                TRACE.collective(records[-1], time.perf_counter())
             if self.ordered:
                 return self._chained(mx, function, args, kwargs)
             result = function(*args, **kwargs) if kwargs else function(*args)
@@ -210,13 +215,17 @@ class Ledger:
         """The call, evaluated at once; what it works on is computed before the clock starts."""
         evaluate = getattr(mx.eval, "__wrapped__", mx.eval)
         subject = args[0] if args else kwargs.get("x")
+        record, asked = self._records[-1], time.perf_counter()
         if isinstance(subject, mx.array):
             evaluate(subject)
         began = time.perf_counter()
+        traced = TRACE.collective(record, asked, began)
         result = function(*args, **kwargs)
         evaluate(result)
-        seconds = time.perf_counter() - began
-        self.timed.append((self._records[-1][1], getattr(subject, "nbytes", 0), seconds))
+        ended = time.perf_counter()
+        if traced is not None:
+            traced[3] = ended
+        self.timed.append((record[1], getattr(subject, "nbytes", 0), ended - began))
         return result
 
     def _chained(self, mx: Any, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -231,7 +240,8 @@ class Ledger:
         return self._newest
 
 
-def _record(seq: int, op: str, shape: Any, dtype: Any, where: Place, shared: bool = True) -> Record:
+def record_of(seq: int, op: str, shape: Any, dtype: Any, where: Place, shared: bool = True) -> Record:
+    """A record as the ledger keeps it, with sizes, file and line worked out."""
     sizes = tuple(shape) if isinstance(shape, (tuple, list)) else ((shape,) if isinstance(shape, int) else ())
     count = 1
     for size in sizes:

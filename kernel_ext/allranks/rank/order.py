@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .pending import waits_for_collective
+from .trace import TRACE, now
 
 LOOK_AT = 64
 """Open results looked at behind a pending one."""
@@ -45,7 +46,10 @@ class EvaluationOrder:
         @functools.wraps(function, updated=())
         def call(*args: Any) -> Any:
             __tracebackhide__ = True
+            began = now() if TRACE.active else 0.0
             result = function(*args)
+            if began:
+                TRACE.evaluation(began)
             # Inside mx.compile an eval raises before this is reached.
             if pending:
                 # To look at an array takes 2 microseconds, a collective in shared memory 15: the usual step is known

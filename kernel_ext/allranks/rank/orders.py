@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from . import carry, look, values, variables
 from .lifeline import Header
 from .pending import names_in, pending_names, settle
+from .trace import TRACE, now
 
 if TYPE_CHECKING:
     from .agent import Agent
@@ -26,6 +27,8 @@ AT_ONCE = (
     "interrupt",
     "free",
     "records",
+    "clock",
+    "timeline",
     "open",
     "pending",
     "refuse",
@@ -142,6 +145,14 @@ class Orders:
         after = header["after"]
         records = [list(record) for record in self._agent.ledger.since(after)]
         return {"records": records, "swapped": self._agent.ledger.swapped(after)}, []
+
+    def clock(self, header: Header, _: Sequence[Any]) -> Answer:
+        """What this machine's clock says now."""
+        return {"now": now()}, []
+
+    def timeline(self, header: Header, _: Sequence[Any]) -> Answer:
+        """What was recorded of this cell."""
+        return {"timeline": TRACE.told(header["cell"], self._agent.cell.file)}, []
 
     def replay(self, header: Header, _: Sequence[Any]) -> Answer:
         """Enter collectives this rank missed, with zeros, so that those blocked in them return."""

@@ -19,6 +19,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from . import rebind, recompile, transforms
+from .trace import mark
 
 if TYPE_CHECKING:
     from .agent import Agent
@@ -133,6 +134,7 @@ class World:
         # The namespace may be a new one (the engine's, once it is up): the ledger tells user frames by it.
         self._agent.ledger.install(mx, self._agent.user_ns)
         self._agent.user_ns.update(mx=mx, world=self.group, rank=self.group.rank(), size=self.group.size())
+        self._agent.user_ns.setdefault("mark", mark)  # a user's own of that name stays
 
     @property
     def breakable(self) -> bool:
