@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from types import MappingProxyType
 
@@ -35,7 +35,7 @@ def get_backend(name: str) -> Backend:
         return BACKENDS[name]
     close = get_close_matches(name.lower(), BACKENDS, n=1)
     guess = f"Did you mean --backend {close[0]}? " if close else ""
-    raise BackendError(f"There is no backend {name!r}. {guess}The backends are {_listed([*BACKENDS], 'and')}, or auto.")
+    raise BackendError(f"There is no backend {name!r}. {guess}The backends are {listed([*BACKENDS], 'and')}, or auto.")
 
 
 def cannot_run(name: str, platform: Platform, size: int) -> str | None:
@@ -46,7 +46,7 @@ def cannot_run(name: str, platform: Platform, size: int) -> str | None:
     can = [other for other, backend in BACKENDS.items() if backend.why_not(platform, size) is None]
     if not can:
         return f"Backend {name} cannot run here: {why}. No other backend can run here either."
-    return f"Backend {name} cannot run here: {why}. {_listed(can, 'and')} can run here: {_up(size, can[0])}"
+    return f"Backend {name} cannot run here: {why}. {listed(can, 'and')} can run here: {_up(size, can[0])}"
 
 
 def choose(platform: Platform, size: int, *, rdma_mesh: bool = False, rdma_ring: bool = False) -> tuple[str, str]:
@@ -76,5 +76,6 @@ def _up(size: int, backend: str) -> str:
     return f"%distributed up -n {size} --backend {backend}"
 
 
-def _listed(names: list[str], word: str) -> str:
+def listed(names: Sequence[str], word: str) -> str:
+    """``ring, mpi and nccl``."""
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} {word} {names[-1]}"

@@ -54,6 +54,10 @@ class Backend(Protocol):
         """Whether send and recv work between direct neighbours only."""
 
     @property
+    def no_dtypes(self) -> frozenset[str]:
+        """Names of the dtypes whose collectives it cannot do."""
+
+    @property
     def reform(self) -> Literal["in place", "restart"]:
         """Whether a broken world is joined again in the same processes or in new ones."""
 

@@ -37,6 +37,7 @@ class MPI:
     name: str = "mpi"
     operations: frozenset[str] = REDUCTIONS | {"all_gather", "split"} | POINT_TO_POINT
     neighbours_only: bool = False
+    no_dtypes: frozenset[str] = frozenset()
     reform: Literal["in place", "restart"] = "restart"
     launcher: Literal["engines", "mpirun"] = "mpirun"
 

@@ -19,6 +19,8 @@ class NCCL:
     name: str = "nccl"
     operations: frozenset[str] = REDUCTIONS | {"all_gather", "sum_scatter", "split"}
     neighbours_only: bool = False
+    # MLX_NCCL_TYPE_LIST in mlx's nccl.cpp (0.32) leaves these out.
+    no_dtypes: frozenset[str] = frozenset({"bool", "int16", "uint16", "complex64"})
     # mlx ends the process with exit(1) at the first NCCL or CUDA error, so there is nothing left to join again.
     reform: Literal["in place", "restart"] = "restart"
     launcher: Literal["engines", "mpirun"] = "engines"

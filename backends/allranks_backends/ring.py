@@ -21,6 +21,7 @@ class Ring:
     name: str = "ring"
     operations: frozenset[str] = REDUCTIONS | {"all_gather"} | POINT_TO_POINT
     neighbours_only: bool = True
+    no_dtypes: frozenset[str] = frozenset()
     reform: Literal["in place", "restart"] = "in place"
     launcher: Literal["engines", "mpirun"] = "engines"
 

@@ -82,6 +82,8 @@ class Ranks:
         self.monitor = Monitor(settings.name)
         self.plan: WorldPlan | None = None
         self.hosts: list[Host] = []
+        self.can_run: Sequence[str] | None = None
+        """Names of the backends that the hosts can run; None where it was not asked."""
         self._launcher: int | None = None
         self._controller_ended: Mapping[str, Any] | None = None
         self.monitor.acknowledge = self._acknowledge
@@ -327,7 +329,7 @@ class Ranks:
         """Have all ranks join the planned epoch; new ones are waited for. Raises CannotStart."""
         assert self.plan is not None
         self.wait_for("connected", lambda rank: rank.connected)
-        _world.form(self.plan, self.backend, self.monitor, self.lifeline)
+        _world.form(self.plan, self.backend, self.monitor, self.lifeline, self.can_run)
         self.monitor.links = self.backend.links(self.plan)
         self.wait_for("ready", lambda rank: rank.ready)
         if self.settings.keep:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import asdict
 from itertools import islice
 from typing import Any
 
+from allranks_backends._limits import limits
 from allranks_backends._plan import Host, Placement, WorldPlan, rank_label
 from allranks_backends._protocol import WORLD_VARIABLES, Backend
 
@@ -44,11 +46,19 @@ def place(
     return tuple(placements)
 
 
-def form(plan: WorldPlan, backend: Backend, monitor: Monitor, lifeline: Lifeline) -> None:
-    """Have every rank join `plan`; returns when all have. Raises CannotStart, naming who failed and how."""
+def form(
+    plan: WorldPlan, backend: Backend, monitor: Monitor, lifeline: Lifeline, can_run: Sequence[str] | None = None
+) -> None:
+    """Have every rank join `plan`; returns when all have. `can_run` names the backends its hosts could run instead.
+
+    Raises CannotStart, naming who failed and how.
+    """
     seq = max(rank.seq for rank in monitor.ranks)
+    refused = asdict(limits(backend, can_run))
     answers = [
-        lifeline.ask(monitor.ranks[placement.rank].uuid, _order(plan, backend, placement.rank, seq))
+        lifeline.ask(
+            monitor.ranks[placement.rank].uuid, _order(plan, backend, placement.rank, seq) | {"limits": refused}
+        )
         for placement in plan.placements
     ]
     failures = {

@@ -18,6 +18,7 @@ from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 from . import transforms
+from .limits import Limits
 from .order import EvaluationOrder
 from .trace import TRACE
 
@@ -64,6 +65,7 @@ class Ledger:
         self.timed: deque[tuple[str, int, float]] = deque(maxlen=TIMED)
         """Op, bytes and seconds of this cell's timed calls that all ranks share."""
         self.order = EvaluationOrder()
+        self.limits = Limits()
         self._newest: Any = None
         self._size = 1
         self._records: deque[tuple[Any, ...]] = deque(maxlen=KEEP)
@@ -77,6 +79,7 @@ class Ledger:
             if function is not None and not hasattr(function, "__wrapped__"):
                 setattr(mx.distributed, op, self._recorded(mx, op, function))
         self.order.install(mx)
+        self.limits.install(mx)
 
     def enter_world(self, seq: int, size: int) -> None:
         """A new world begins: all its ranks count from `seq` on, so that equal numbers mean the same collective."""
@@ -171,7 +174,7 @@ class Ledger:
 
     def _recorded(self, mx: Any, op: str, function: Callable[..., Any]) -> Callable[..., Any]:
         records, shared_op, order, pending = self._records, op in COLLECTIVE, self.order, self.order.pending
-        caller, reference = sys._getframe, weakref.ref
+        caller, reference, checks = sys._getframe, weakref.ref, self.limits.checks
 
         @functools.wraps(function, updated=())
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -179,6 +182,8 @@ class Ledger:
             __tracebackhide__ = True
             if self.refuse is not None:
                 raise RuntimeError(self.refuse)
+            if op in checks:
+                checks[op](args, kwargs)
             self.seq = seq = self.seq + 1
             frame: FrameType | None = caller(1)
             user_ns = self._user_ns

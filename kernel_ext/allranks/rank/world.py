@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import rebind, recompile, transforms
 from .trace import mark
+from .ledger import OPERATIONS
 
 if TYPE_CHECKING:
     from .agent import Agent
@@ -48,10 +49,10 @@ class World:
         """Join the world the notebook planned, after leaving the one before; runs in the main thread.
 
         `order`: ``backend`` (as ``mx.distributed.init`` calls it), ``forget``, ``env``, ``files``, ``ports`` (of the
-        ring's sockets, by rank), ``seq`` (the ledger goes on from there), ``epoch``, ``rank``, ``size``,
-        ``tells_of_host`` (one rank of each host does), ``address`` (at which the other hosts reach it), ``after`` and
-        ``delay`` (see `_wait_for_listeners`), ``in_turn`` (see there), and ``timeout`` in seconds. Raises TimeoutError
-        when a neighbour never came, RuntimeError with MLX's own words.
+        ring's sockets, by rank), ``limits`` (what the backend refuses), ``seq`` (the ledger goes on from there),
+        ``epoch``, ``rank``, ``size``, ``tells_of_host`` (one rank of each host does), ``address`` (at which the other
+        hosts reach it), ``after`` and ``delay`` (see `_wait_for_listeners`), ``in_turn`` (see there), and ``timeout``
+        in seconds. Raises TimeoutError when a neighbour never came, RuntimeError with MLX's own words.
         """
         self._leave()
         self._wire(order)
@@ -84,6 +85,7 @@ class World:
             put(group)
         self._places.clear()
         self._agent.ledger.enter_world(order["seq"], joined[1])
+        self._agent.ledger.limits.enter_world(order["limits"], OPERATIONS, *joined)
         self.set_names()
         return {"rank": joined[0], "size": joined[1]}
 

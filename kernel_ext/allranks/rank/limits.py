@@ -1,0 +1,100 @@
+"""What this world's backend cannot do is refused when it is asked for, before MLX hangs or ends the process.
+
+MLX finds out only when the call is evaluated: deep inside ``mx.eval``, and for a ring's ``send`` to a rank that is no
+neighbour in a thread of its own, where the exception ends the process (0.32.4).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+Check = Callable[[tuple[Any, ...], Mapping[str, Any]], None]
+PEER = {"send": ("dst", 1), "recv": ("src", 2), "recv_like": ("src", 1)}
+"""How each names the other rank: keyword and position."""
+DTYPE = {"recv": ("dtype", 1)}
+"""The same for the dtype, where it is not that of an array that comes first."""
+
+
+class Limits:
+    """The refusals of the world this rank is in; `checks` has those operations for which there is something to check.
+
+    A check takes the arguments of the call and raises NotImplementedError, which is a RuntimeError as MLX's own is.
+    """
+
+    def __init__(self) -> None:
+        self.checks: dict[str, Check] = {}
+        self._told: Mapping[str, Any] = {}
+        self._rank, self._size = 0, 1
+
+    def enter_world(self, told: Mapping[str, Any], operations: tuple[str, ...], rank: int, size: int) -> None:
+        """A world was joined whose backend has these limits (see ``allranks_backends._limits``).
+
+        In a world of one rank MLX has nothing to send, and answers every operation itself.
+        """
+        self._told, self._rank, self._size = told, rank, size
+        self.checks.clear()
+        if size == 1:
+            return
+        for op in operations:
+            if op in told["operations"] or told["dtypes"] or (told["neighbours"] and op in PEER):
+                self.checks[op] = functools.partial(self._check, op)
+        if "split" in told["operations"]:
+            self.checks["split"] = functools.partial(self._check, "split")
+
+    def install(self, mx: Any) -> None:
+        """Have ``Group.split`` checked as well; harmless the second time.
+
+        A group cannot be subclassed for the user, since MLX makes new ones by itself; but its class takes a method.
+        """
+        group: Any = getattr(mx.distributed, "Group", None)
+        if group is None or hasattr(group.split, "__wrapped__"):
+            return
+        split = group.split
+        checks = self.checks
+
+        @functools.wraps(split, updated=())
+        def checked(self: Any, *args: Any, **kwargs: Any) -> Any:
+            __tracebackhide__ = True
+            if "split" in checks:
+                checks["split"](args, {"group": self})
+            return split(self, *args, **kwargs)
+
+        group.split = checked
+
+    def _check(self, op: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        __tracebackhide__ = True
+        group = kwargs.get("group")
+        if group is not None and group.size() == 1:
+            return
+        because = self._told["operations"].get(op) or self._stranger(op, args, kwargs) or self._dtype(op, args, kwargs)
+        if because:
+            raise NotImplementedError(because)
+
+    def _stranger(self, op: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+        """Why the rank that is sent to or heard from is out of reach."""
+        if self._told["neighbours"] is None or op not in PEER:
+            return None
+        peer = _argument(PEER[op], args, kwargs)
+        beside = sorted({(self._rank - 1) % self._size, (self._rank + 1) % self._size})
+        # A rank that does not exist is MLX's to refuse, which it does at once.
+        if not isinstance(peer, int) or not 0 <= peer < self._size or peer in beside:
+            return None
+        shown = " and ".join(map(str, beside))
+        text: str = self._told["neighbours"]
+        return text.format(op=op, rank=self._rank, size=self._size, beside=shown, peer=peer)
+
+    def _dtype(self, op: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+        """Why arrays of this dtype do not travel."""
+        if not self._told["dtypes"]:
+            return None
+        where = DTYPE.get(op)
+        dtype = _argument(where, args, kwargs) if where else getattr(_argument(("x", 0), args, kwargs), "dtype", None)
+        text: str | None = self._told["dtypes"].get(str(dtype).removeprefix("mlx.core."))
+        return text and text.format(op=op)
+
+
+def _argument(where: tuple[str, int], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    name, place = where
+    return args[place] if len(args) > place else kwargs.get(name)
