@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from allranks_backends._backend import cannot_run, this_platform
+from allranks_backends._backend import cannot_run, on_one, this_platform
 from tests.needs import need
 from tests.notebook import CellOutputs, Notebook
 
@@ -90,8 +90,8 @@ def test_before_up(empty: Notebook, line: str, words: list[str]) -> None:
 
 
 def test_a_backend_that_cannot_run_here_says_why_and_names_one_that_can(empty: Notebook) -> None:
-    platform = this_platform()
-    name = next((name for name in ("nccl", "jaccl") if cannot_run(name, platform, 2)), None)
+    here = on_one(this_platform(), 2)
+    name = next((name for name in ("nccl", "jaccl") if cannot_run(name, here)), None)
     need(name, "a backend that cannot run here")
     message = refused(empty.run(f"%distributed up -n 2 --backend {name}"), f"Backend {name} cannot run here", "ring")
     assert "%distributed up -n 2 --backend ring" in message

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from types import MappingProxyType
 
-from ._plan import Platform
+from ._plan import Platform, Site
 from ._platform import this_platform
 from ._protocol import WORLD_VARIABLES, Backend, BackendError
 from .jaccl import Jaccl
@@ -19,9 +19,12 @@ __all__ = [
     "WORLD_VARIABLES",
     "Backend",
     "BackendError",
+    "can_run",
     "cannot_run",
     "choose",
     "get_backend",
+    "listed",
+    "on_one",
     "this_platform",
 ]
 
@@ -38,42 +41,72 @@ def get_backend(name: str) -> Backend:
     raise BackendError(f"There is no backend {name!r}. {guess}The backends are {listed([*BACKENDS], 'and')}, or auto.")
 
 
-def cannot_run(name: str, platform: Platform, size: int) -> str | None:
-    """Why the backend ``name`` cannot run ``size`` ranks here, and what to type instead; None when it can."""
-    why = get_backend(name).why_not(platform, size)
-    if why is None:
+def on_one(platform: Platform, size: int) -> tuple[Site, ...]:
+    """All ranks on this machine."""
+    return (Site("localhost", platform, size),)
+
+
+def cannot_run(name: str, sites: Sequence[Site]) -> str | None:
+    """Why the backend ``name`` cannot run the ranks meant for these hosts, and what to type; None when it can."""
+    found = _obstacle(name, sites)
+    if found is None:
         return None
-    can = [other for other, backend in BACKENDS.items() if backend.why_not(platform, size) is None]
+    site, why = found
+    can = can_run(sites)
+    where, there = ("here", "here") if site.local else (f"on {site.name}", "on these hosts")
     if not can:
-        return f"Backend {name} cannot run here: {why}. No other backend can run here either."
-    return f"Backend {name} cannot run here: {why}. {listed(can, 'and')} can run here: {_up(size, can[0])}"
+        return f"Backend {name} cannot run {where}: {why}. No other backend can run {there} either."
+    up = f"%distributed up -n {_size(sites)} --backend {can[0]}" if len(_used(sites)) == 1 and site.local else ""
+    return (
+        f"Backend {name} cannot run {where}: {why}. {listed(can, 'and')} can run {there}: {up or f'--backend {can[0]}'}"
+    )
 
 
-def choose(platform: Platform, size: int, *, rdma_mesh: bool = False, rdma_ring: bool = False) -> tuple[str, str]:
+def can_run(sites: Sequence[Site]) -> list[str]:
+    """The backends that can run the ranks meant for these hosts."""
+    return [name for name in BACKENDS if _obstacle(name, sites) is None]
+
+
+def choose(sites: Sequence[Site], *, rdma_mesh: bool = False, rdma_ring: bool = False) -> tuple[str, str]:
     """What ``--backend auto`` means: the name, and one sentence why.
 
     NCCL where every rank has a CUDA device, JACCL on a full RDMA mesh, its ring on an RDMA ring, else the TCP ring.
     ``rdma_mesh`` and ``rdma_ring`` say what the hostfile lists or discovery found.
     """
     candidates = {
-        "nccl": (platform.cuda_devices > 0, "every rank has a CUDA device"),
+        "nccl": (any(site.platform.cuda_devices > 0 for site in _used(sites)), "every rank has a CUDA device"),
         "jaccl": (rdma_mesh, "an RDMA link joins every pair of ranks"),
         "jaccl-ring": (rdma_ring or rdma_mesh, "RDMA links join the ranks in a ring"),
     }
     passed_over = []
     for name, (wanted, because) in candidates.items():
         if wanted:
-            why = BACKENDS[name].why_not(platform, size)
-            if why is None:
+            found = _obstacle(name, sites)
+            if found is None:
                 return name, f"{name}, since {because}."
-            passed_over.append(why)
+            site, why = found
+            passed_over.append(why if site.local else f"{why} ({site.name})")
     if passed_over:
         return "ring", f"ring, since {passed_over[0]}."
     return "ring", "ring, since there are no CUDA devices or RDMA links to use."
 
 
-def _up(size: int, backend: str) -> str:
-    return f"%distributed up -n {size} --backend {backend}"
+def _obstacle(name: str, sites: Sequence[Site]) -> tuple[Site, str] | None:
+    """The first host that cannot, and why. A launcher's own host counts also where it runs no rank."""
+    backend = get_backend(name)
+    for site in sites if backend.launcher == "mpirun" else _used(sites):
+        why = backend.why_not(site.platform, _size(sites), site.ranks)
+        if why is not None:
+            return site, why
+    return None
+
+
+def _used(sites: Sequence[Site]) -> list[Site]:
+    return [site for site in sites if site.ranks]
+
+
+def _size(sites: Sequence[Site]) -> int:
+    return sum(site.ranks for site in sites)
 
 
 def listed(names: Sequence[str], word: str) -> str:

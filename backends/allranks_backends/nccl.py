@@ -28,17 +28,19 @@ class NCCL:
     def why_not(self, platform: Platform, size: int, ranks_here: int | None = None) -> str | None:
         """See ``Backend.why_not``."""
         needs = "nccl needs Linux with CUDA"
-        ranks = size if ranks_here is None else ranks_here
+        ranks, devices = size if ranks_here is None else ranks_here, platform.cuda_devices
         if platform.system != "Linux":
             return f"{needs}, and this is {'macOS' if platform.system == 'Darwin' else platform.system}"
         if platform.available.get("nccl") is False:
             return (
-                f'{needs}, and this mlx {platform.mlx} is built without it (pip install "mlx[cuda12]" or "mlx[cuda13]")'
+                f"{needs}, and mlx {platform.mlx} is installed without it"
+                ' (pip install "allranks[cuda12]" or "allranks[cuda13]" instead of "allranks[cpu]")'
             )
-        if not platform.cuda_devices:
-            return f"{needs}, and mlx sees no CUDA device here"
-        if ranks > platform.cuda_devices:
-            return f"nccl takes one rank a CUDA device, and here are {platform.cuda_devices} for {ranks} ranks"
+        if not devices:
+            return f"{needs}, and no CUDA device is to be seen (nvidia-smi -L, CUDA_VISIBLE_DEVICES)"
+        if ranks > devices:
+            there = "1 device is" if devices == 1 else f"{devices} devices are"
+            return f"nccl takes one rank a CUDA device, and {there} there for {ranks} ranks"
         return None
 
     def ports(self, connections: int, addresses: int) -> int:

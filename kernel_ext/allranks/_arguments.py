@@ -18,7 +18,7 @@ HERE = Host("localhost")
 
 
 def hosts_of(
-    n: int | None, hosts: Sequence[str] | None, hostfile: str | Path | None, ranks_per_host: int
+    n: int | None, hosts: Sequence[str] | str | None, hostfile: str | Path | None, ranks_per_host: int
 ) -> tuple[list[Host], str | None, dict[str, str]]:
     """One Host for every rank, and the backend and environment a hostfile names."""
     if sum(given is not None for given in (n, hosts, hostfile)) > 1:
@@ -34,7 +34,8 @@ def hosts_of(
         found, named = list(world.hosts), world.backend
         env = dict(setting.split("=", 1) for setting in world.envs)
     elif hosts is not None:
-        found = [host_named(host) for host in hosts if host]
+        names = hosts.split(",") if isinstance(hosts, str) else hosts
+        found = [host_named(name.strip()) for name in names if name.strip()]
         if not found:
             raise UsageError("--hosts: no host is named.")
     else:

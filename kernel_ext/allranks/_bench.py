@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import psutil
 
-from allranks_backends._backend import cannot_run, get_backend, this_platform
+from allranks_backends._backend import cannot_run, get_backend
 
 from ._arguments import known_backend
 from ._figures import BenchResult, BenchRow, Choice, size_text, typed_size
@@ -140,7 +140,7 @@ class Bench:
         """Change to `choice`; False, with the reason among the notes, where that cannot be."""
         if choice == self._here():
             return True
-        if reason := cannot_run(choice.backend, this_platform(), self._cluster.size):
+        if reason := cannot_run(choice.backend, self._ranks.sites(self._ranks.hosts)):
             self._notes.append(f"{choice} was left out: {reason}")
             return False
         self._say(f"bench: changing to {choice} …")

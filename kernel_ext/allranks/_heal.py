@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from allranks_backends._plan import rank_label
+from allranks_backends._plan import Host, rank_label
 
 from ._ranks import Answer, Ranks
 from .errors import Busy, CannotStart
@@ -45,7 +45,7 @@ def resize(ranks: Ranks, size: int) -> str:
     assert ranks.plan is not None
     before = len(ranks.hosts)
     _quiet(ranks)
-    hosts = [*ranks.hosts, *[ranks.hosts[-1]] * (size - before)][:size]
+    hosts = resized(ranks.hosts, size)
     if ranks.backend.reform == "in place":
         ranks.plan_next(hosts, ranks.plan.backend)
         if size < before:
@@ -61,6 +61,11 @@ def resize(ranks: Ranks, size: int) -> str:
     if size > before:
         told.append(f"{rank_label(list(range(before, size)))} started empty")
     return f"The world has {size} ranks now (epoch {ranks.monitor.epoch}): {'; '.join(told)}."
+
+
+def resized(hosts: Sequence[Host], size: int) -> list[Host]:
+    """The hosts of a world of `size` ranks: new ones join the last rank's."""
+    return [*hosts, *[hosts[-1]] * (size - len(hosts))][:size]
 
 
 def rewire(ranks: Ranks, backend: str, connections: int) -> str:

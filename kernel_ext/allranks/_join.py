@@ -12,11 +12,11 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from allranks_backends._plan import Host
+from allranks_backends._plan import Host, Platform
 from allranks_backends.nccl import visible_devices
 
 from ._addresses import Told
@@ -78,6 +78,18 @@ class JoinedHost(HostEnd):
         """Its network."""
         task = self.tasks[0]
         return Told((task.prepared or {}).get("addresses", ()), task.joins["address"])
+
+    @property
+    def platform(self) -> Platform:
+        """What the host says it can run: with the devices of all its tasks, where each is shown one of its own."""
+        platforms = [Platform(**task.prepared["platform"]) for task in self.tasks if task.prepared is not None]
+        seen = max(platform.cuda_devices for platform in platforms)
+        return replace(platforms[0], cuda_devices=max(seen, len(self.cuda)) if seen else 0)
+
+    @property
+    def cuda(self) -> tuple[str, ...]:
+        """The CUDA devices that the scheduler gave its tasks; empty where it named none."""
+        return self.host.cuda
 
     def add(self, task: Task) -> None:
         """Another process on this host."""

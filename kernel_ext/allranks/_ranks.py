@@ -8,8 +8,9 @@ import shlex
 import threading
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,9 +18,10 @@ from typing import Any
 
 import psutil
 
-from allranks_backends._backend import Backend, BackendError, get_backend
-from allranks_backends._plan import Host, Placement, WorldPlan, rank_label
+from allranks_backends._backend import Backend, BackendError, can_run, get_backend, this_platform
+from allranks_backends._plan import Host, Placement, Platform, Site, WorldPlan, rank_label
 from allranks_backends.mpi import find_mpirun
+from allranks_backends.nccl import visible_devices
 
 from . import _world
 from ._addresses import Told, meeting_addresses
@@ -62,6 +64,8 @@ class Settings:
     mpi_args: Sequence[str] = ()
     connections: int = 1
     keep: bool = False
+    check: str = "warn"
+    ordered: bool = False
     shared: bool = False
     """Whether some ranks run on other hosts."""
     joins: bool = False
@@ -209,6 +213,36 @@ class Ranks:
         except BackendError as error:
             raise CannotStart(str(error)) from None
 
+    def sites(self, hosts: Sequence[Host]) -> list[Site]:
+        """What each of these hosts (one entry a rank) can run, this machine first, which may have no rank.
+
+        Logs in to the others. Raises CannotStart.
+        """
+        with ThreadPoolExecutor(1) as meanwhile:
+            here = meanwhile.submit(this_platform)  # importing mlx takes a while
+            reached = self._reach(hosts)
+        counts = Counter(host.name for host in reached)
+        by_name = {host.name: host for host in reached}
+        others = [
+            Site(name, _with_devices(self._remote[name].platform, host.cuda), counts[name], local=False)
+            for name, host in by_name.items()
+            if not host.local
+        ]
+        mine = by_name.get(self.host.name)
+        platform = _with_devices(here.result(), mine.cuda if mine else ())
+        sites = [Site(self.host.name, platform, counts[self.host.name]), *others]
+        # JACCL runs on Macs, but is worth naming only where RDMA links are known.
+        self.can_run = [name for name in can_run(sites) if "jaccl" not in name or any(host.rdma for host in reached)]
+        return sites
+
+    def _devices(self, host: Host) -> tuple[str, ...]:
+        """The CUDA devices that ranks may use there; empty where nobody chose."""
+        if "CUDA_VISIBLE_DEVICES" in self.settings.env:
+            return visible_devices(self.settings.env)
+        if host.local:
+            return visible_devices(os.environ)
+        return self._remote[host.name].cuda
+
     def _reach(self, hosts: Sequence[Host]) -> list[Host]:
         """Log in to the other hosts, where that is not done; returns all, with addresses for each other."""
         if self.door is not None:
@@ -234,14 +268,15 @@ class Ranks:
     def _with_addresses(self, hosts: Sequence[Host]) -> list[Host]:
         """`hosts`, with an address for those that have none and others must reach."""
         if all(host.local for host in hosts):
-            return list(hosts)
+            return [replace(host, cuda=self._devices(host)) for host in hosts]
         told = {host.name: self._told(host) for host in hosts}
         found = meeting_addresses(told)
         nameless = {host for host in hosts if not host.addresses or (host.local and host.addresses == LOOPBACK)}
-        return [
+        placed = [
             replace(host, addresses=(found[host.name],)) if host in nameless and host.name in found else host
             for host in hosts
         ]
+        return [replace(host, cuda=self._devices(host)) for host in placed]
 
     def _told(self, host: Host) -> Told:
         """The host's network, as far as it matters: addresses that were named, or chosen before, stay."""
@@ -510,6 +545,11 @@ class Ranks:
 
 
 _SIGTERM, _SIGKILL = 15, 9
+
+
+def _with_devices(platform: Platform, chosen: Sequence[str]) -> Platform:
+    """No more CUDA devices than ranks may use."""
+    return replace(platform, cuda_devices=min(platform.cuda_devices, len(chosen))) if chosen else platform
 
 
 def _end(

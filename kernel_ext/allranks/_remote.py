@@ -16,7 +16,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from allranks_backends._plan import Host
+from allranks_backends._plan import Host, Platform
+from allranks_backends.nccl import visible_devices
 
 from ._addresses import Told
 from ._engines import OnEvent, PipedHost
@@ -164,6 +165,18 @@ class RemoteHost(PipedHost):
         """Address and port of ssh's two ends: the notebook's (or a jump host's), and its own."""
         seen = str(self.prepared["ssh"]).split() if self.prepared else []
         return seen if len(seen) == 4 else []
+
+    @property
+    def platform(self) -> Platform:
+        """What the host says it can run."""
+        assert self.prepared is not None
+        return Platform(**self.prepared["platform"])
+
+    @property
+    def cuda(self) -> tuple[str, ...]:
+        """The CUDA devices it was told to use; empty for all of them."""
+        assert self.prepared is not None
+        return visible_devices({"CUDA_VISIBLE_DEVICES": self.prepared["cuda"]})
 
     def end(self) -> None:
         """See `HostEnd.end`."""

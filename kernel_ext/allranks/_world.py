@@ -32,7 +32,7 @@ def place(
 ) -> tuple[Placement, ...]:
     """One rank on each of `hosts` (named once for every rank), with free ports of that host for one epoch."""
     placements = []
-    seen: dict[Host, int] = {}
+    seen: dict[str, int] = {}
     counts = [backend.ports(connections, len(host.addresses)) for host in hosts]
     wanted: dict[Host, int] = {}
     for host, count in zip(hosts, counts, strict=True):
@@ -40,8 +40,8 @@ def place(
     # Drawn together, so that no two ranks of a host get the same.
     ports = {host: iter(free_ports(host, count) if count else []) for host, count in wanted.items()}
     for rank, host in enumerate(hosts):
-        local_rank = seen.get(host, 0)
-        seen[host] = local_rank + 1
+        local_rank = seen.get(host.name, 0)  # two entries of one host may differ in their RDMA rows
+        seen[host.name] = local_rank + 1
         placements.append(Placement(rank, host, local_rank, tuple(islice(ports[host], counts[rank]))))
     return tuple(placements)
 

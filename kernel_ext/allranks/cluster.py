@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import zmq
 
-from allranks_backends._backend import cannot_run, choose, this_platform
+from allranks_backends._backend import cannot_run, choose
 from allranks_backends._plan import Snapshot, rank_label
 
 from . import _heal
@@ -69,7 +69,7 @@ class Cluster:
         n: int | None = None,
         *,
         backend: str = "auto",
-        hosts: Sequence[str] | None = None,
+        hosts: Sequence[str] | str | None = None,
         hostfile: str | Path | None = None,
         ranks_per_host: int = 1,
         join: str | Path | None = None,
@@ -113,6 +113,8 @@ class Cluster:
             mpi_args=tuple(mpi_args),
             connections=connections,
             keep=keep,
+            check=check,
+            ordered=ordered,
         )
         self._backend_name = named if backend == "auto" and named else backend
         if self._backend_name != "auto":
@@ -182,7 +184,7 @@ class Cluster:
             try:
                 if self._join:
                     self._gather(self._ranks, progress)
-                self._choose_backend()  # importing mlx takes a while, in which the first processes come up
+                self._choose_backend(self._ranks)
                 self._ranks.start(self._hosts, self._backend_name)
             except BaseException as error:
                 self.down()
@@ -202,12 +204,12 @@ class Cluster:
             count = spawn_on_engines(self._profile, self._count, settings)
         self._hosts = ranks.gather(count, self._timeout, progress)
 
-    def _choose_backend(self) -> None:
-        platform = this_platform()
+    def _choose_backend(self, ranks: Ranks) -> None:
+        sites = ranks.sites(self._hosts)
         if self._backend_name == "auto":
             mesh, ring = rdma_links(self._hosts)
-            self._backend_name, self.chosen_because = choose(platform, self.size, rdma_mesh=mesh, rdma_ring=ring)
-        elif reason := cannot_run(self._backend_name, platform, self.size):
+            self._backend_name, self.chosen_because = choose(sites, rdma_mesh=mesh, rdma_ring=ring)
+        elif reason := cannot_run(self._backend_name, sites):
             raise CannotStart(reason)
 
     @classmethod
@@ -227,7 +229,15 @@ class Cluster:
             settings = Settings(**kept.settings)
         except TypeError:
             raise NoCluster(f"the cluster {name!r} was started by another version of allranks.") from None
-        cluster = cls(len(kept.ranks), backend=kept.backend, name=name, python=settings.python, keep=True)
+        cluster = cls(
+            len(kept.ranks),
+            backend=kept.backend,
+            name=name,
+            python=settings.python,
+            keep=True,
+            check=settings.check,
+            ordered=settings.ordered,
+        )
         cluster._settings = settings
         try:
             ranks = cluster._ranks = Ranks(settings, kept)
@@ -307,10 +317,10 @@ class Cluster:
         dead = [rank.rank for rank in ranks.monitor.ranks if rank.dead]
         if not dead or dead[0] < size:  # a world whose dead ranks go is whole without them
             ranks = self._whole()
-        if reason := cannot_run(self._backend_name, this_platform(), size):
-            raise CannotStart(reason)
         if size == self.size:
             return f"The world has {size} ranks already."
+        if reason := cannot_run(self._backend_name, ranks.sites(_heal.resized(ranks.hosts, size))):
+            raise CannotStart(reason)
         with self._changing, undisturbed():
             try:
                 return _heal.resize(ranks, size)
@@ -327,7 +337,7 @@ class Cluster:
             raise UsageError(f"--connections {connections}: a ring link needs at least 1.")
         name = backend or self._backend_name
         known_backend(name)
-        if reason := cannot_run(name, this_platform(), self.size):
+        if reason := cannot_run(name, ranks.sites(ranks.hosts)):
             raise CannotStart(reason)
         with self._changing, undisturbed():
             told = _heal.rewire(ranks, name, connections or ranks.settings.connections)

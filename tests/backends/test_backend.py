@@ -14,12 +14,14 @@ from allranks_backends._backend import (
     BACKENDS,
     WORLD_VARIABLES,
     BackendError,
+    can_run,
     cannot_run,
     choose,
     get_backend,
+    on_one,
     this_platform,
 )
-from allranks_backends._plan import Host, Placement, Platform
+from allranks_backends._plan import Host, Placement, Platform, Site
 
 LAPTOP = Platform("Linux", "6.1", {"ring": True, "mpi": True, "jaccl": False, "nccl": False}, mlx="0.32.4", mpirun="m")
 GPUS = replace(LAPTOP, available={**LAPTOP.available, "nccl": True}, cuda_devices=4)
@@ -74,12 +76,12 @@ def test_a_strange_name_is_not_guessed():
 
 
 def test_a_refusal_says_why_and_what_runs_instead():
-    assert cannot_run("ring", LAPTOP, 4) is None
-    said = str(cannot_run("jaccl", LAPTOP, 4))
+    assert cannot_run("ring", on_one(LAPTOP, 4)) is None
+    said = str(cannot_run("jaccl", on_one(LAPTOP, 4)))
     assert "and this is Linux. ring and mpi can run here: %distributed up -n 4 --backend ring" in said
-    assert "ring, mpi and nccl can run here" in str(cannot_run("jaccl", GPUS, 4))
+    assert "ring, mpi and nccl can run here" in str(cannot_run("jaccl", on_one(GPUS, 4)))
     nothing = replace(LAPTOP, available={"ring": False}, mpirun=None)
-    assert "No other backend can run here" in str(cannot_run("ring", nothing, 2))
+    assert "No other backend can run here" in str(cannot_run("ring", on_one(nothing, 2)))
 
 
 @pytest.mark.parametrize(
@@ -87,7 +89,7 @@ def test_a_refusal_says_why_and_what_runs_instead():
     [
         (LAPTOP, 4, {}, "ring", "no CUDA devices or RDMA links"),
         (GPUS, 4, {}, "nccl", "every rank has a CUDA device"),
-        (GPUS, 8, {}, "ring", "here are 4 for 8 ranks"),
+        (GPUS, 8, {}, "ring", "4 devices are there for 8 ranks"),
         (MAC, 4, {}, "ring", "no CUDA devices or RDMA links"),
         (MAC, 4, {"rdma_mesh": True}, "jaccl", "joins every pair"),
         (MAC, 4, {"rdma_ring": True}, "jaccl-ring", "in a ring"),
@@ -96,9 +98,32 @@ def test_a_refusal_says_why_and_what_runs_instead():
     ],
 )
 def test_auto(platform, size, rdma, name, why):
-    chosen, because = choose(platform, size, **rdma)
+    chosen, because = choose(on_one(platform, size), **rdma)
     assert chosen == name
     assert why in because
+
+
+def test_hosts_are_asked_for_the_ranks_they_run_and_not_the_notebook():
+    """A Mac notebook starts NCCL ranks on Linux hosts."""
+    notebook = Site("localhost", MAC, 0)
+    gpu1, gpu2 = (Site(name, GPUS, 4, local=False) for name in ("gpu1", "gpu2"))
+    assert choose([notebook, gpu1, gpu2]) == ("nccl", "nccl, since every rank has a CUDA device.")
+    assert cannot_run("nccl", [notebook, gpu1, gpu2]) is None
+    bare = replace(gpu2, platform=LAPTOP)
+    name, why = choose([notebook, gpu1, bare])
+    assert name == "ring" and why.endswith("(gpu2).")
+    said = str(cannot_run("nccl", [notebook, gpu1, bare]))
+    assert said.startswith("Backend nccl cannot run on gpu2: ")
+    assert said.endswith("ring can run on these hosts: --backend ring")
+    assert "Linux" in str(cannot_run("jaccl", [notebook, gpu1]))
+
+
+def test_mpi_is_asked_also_of_the_notebook_which_runs_mpirun():
+    remote = Site("gpu1", replace(LAPTOP, available={}), 2, local=False)
+    assert "mpi" in can_run([Site("localhost", LAPTOP, 0), remote])
+    assert "cannot run here" in str(cannot_run("mpi", [Site("localhost", MAC, 0), remote]))
+    without = replace(remote, platform=replace(LAPTOP, mpirun=None))
+    assert "cannot run on gpu1" in str(cannot_run("mpi", [Site("localhost", LAPTOP, 0), without]))
 
 
 def test_this_platform_tells_the_truth_and_joins_nothing(mlx, tmp_path):
@@ -129,7 +154,7 @@ def test_an_mpirun_without_a_library_is_no_mpi(mlx, tmp_path):
     here = this_platform(str(lonely))
     assert here.mpirun == str(lonely)
     assert not here.available["mpi"]
-    assert "without an Open MPI library" in str(cannot_run("mpi", here, 2))
+    assert "without an Open MPI library" in str(cannot_run("mpi", on_one(here, 2)))
 
 
 def test_naming_a_missing_mpirun_finds_no_other(mlx, tmp_path):

@@ -9,7 +9,7 @@ import pytest
 from allranks import Cluster
 from allranks.rank.ledger import OPERATIONS
 from allranks.rank.limits import Limits
-from allranks_backends._backend import BACKENDS
+from allranks_backends._backend import BACKENDS, can_run, on_one, this_platform
 from allranks_backends._limits import limits
 
 RING, MPI, NCCL = BACKENDS["ring"], BACKENDS["mpi"], BACKENDS["nccl"]
@@ -18,10 +18,6 @@ SCATTER = (
     "mx.distributed.all_sum(x) gives every rank the whole sum, of which each can take its part."
 )
 SPLIT = "ring has no Group.split (mlx 0.32). mpi and nccl have it: %distributed rewire --backend mpi"
-STRANGER = (
-    "ring joins direct neighbours only: beside rank {rank} of 4 there is {beside}, and {op} names rank {peer} "
-    "(mlx 0.32). jaccl and mpi have it: %distributed rewire --backend mpi"
-)
 
 
 def test_each_sentence_names_what_can_do_it_and_what_to_type() -> None:
@@ -29,6 +25,10 @@ def test_each_sentence_names_what_can_do_it_and_what_to_type() -> None:
     assert limits(RING, ["nccl"]).operations["sum_scatter"].endswith("have it: %distributed rewire --backend nccl")
     assert limits(MPI, ["ring"]).operations.keys() == {"sum_scatter"}
     assert limits(MPI).neighbours is None
+    assert limits(RING, ["ring", "mpi"]).neighbours == (
+        "ring joins direct neighbours only: beside rank {rank} of {size} there is {beside}, and {op} names rank {peer} "
+        "(mlx 0.32). jaccl and mpi have it: %distributed rewire --backend mpi"
+    )
     alone = limits(RING, ["ring"])
     assert alone.neighbours is not None and alone.neighbours.endswith("Pass it on from neighbour to neighbour.")
 
@@ -46,10 +46,16 @@ def test_nccl_says_how_to_convert(mlx: None) -> None:
     refused = Limits()
     refused.enter_world(asdict(limits(NCCL, ["ring", "nccl"])), OPERATIONS, 0, 2)
     instead = "%distributed rewire --backend ring"
-    for dtype, convert in [("bool", "astype(mx.uint8)"), ("int16", "astype(mx.int32)"), ("complex64", "view(mx.float32")]:
+    for dtype, convert in [
+        ("bool_", "astype(mx.uint8)"),
+        ("int16", "astype(mx.int32)"),
+        ("complex64", "view(mx.float32"),
+    ]:
         with pytest.raises(NotImplementedError) as raised:
             refused.checks["all_sum"]((mx.zeros(2, getattr(mx, dtype)),), {})
-        assert str(raised.value).startswith(f"nccl has no all_sum of {dtype} (mlx 0.32). Convert it first: x.{convert}")
+        assert str(raised.value).startswith(
+            f"nccl has no all_sum of {dtype.rstrip('_')} (mlx 0.32). Convert it first: x.{convert}"
+        )
         assert instead in str(raised.value)
     refused.checks["all_sum"]((mx.zeros(2, mx.bfloat16),), {})
     with pytest.raises(NotImplementedError, match="nccl has no recv"):
@@ -87,7 +93,7 @@ loss, gradient = nn.value_and_grad(layer, lambda x: layer(x).sum())(mx.ones((1, 
 @pytest.mark.parametrize("code", ASKED, ids=range(len(ASKED)))
 def test_a_ring_refuses_what_it_does_not_have(ring2: Cluster, code: str) -> None:
     expected = ASKED[code]
-    if BACKENDS["mpi"].why_not(__import__("allranks_backends._backend", fromlist=["x"]).this_platform(), 2):
+    if "mpi" not in can_run(on_one(this_platform(), 2)):
         expected = expected.replace(": %distributed rewire --backend mpi", ", which cannot run here.")
     result = ring2.run(code, timeout=60)
     assert {error.evalue for error in result.errors.values()} == {expected}
@@ -95,3 +101,51 @@ def test_a_ring_refuses_what_it_does_not_have(ring2: Cluster, code: str) -> None
     assert not any("allranks" in error.traceback for error in result.errors.values())
     assert ring2.state == "whole"
     assert [rank.value for rank in ring2.run("mx.distributed.all_sum(mx.ones(1)).item()").check().values()] == [2, 2]
+
+
+def test_a_ring_sends_to_neighbours_only(ring4: Cluster) -> None:
+    """Unrefused, MLX 0.32.4 raises in a thread of its own, which ends the rank's process."""
+    asked = {
+        "send": "mx.distributed.send(mx.ones(2), (rank + 2) % 4)",
+        "recv": "mx.distributed.recv((2,), mx.float32, src=(rank + 2) % 4)",
+        "recv_like": "mx.distributed.recv_like(mx.ones(2), src=(rank + 2) % 4)",
+    }
+    for op, code in asked.items():
+        result = ring4.run(f"mx.eval({code})", timeout=60)
+        beside = {0: "1 and 3", 1: "0 and 2", 2: "1 and 3", 3: "0 and 2"}
+        said = {rank: error.evalue for rank, error in result.errors.items()}
+        stranger = limits(RING, can_run(on_one(this_platform(), 4))).neighbours or ""
+        assert said == {
+            rank: stranger.format(op=op, rank=rank, size=4, beside=beside[rank], peer=(rank + 2) % 4)
+            for rank in range(4)
+        }
+    passed_on = """
+right, left = (rank + 1) % 4, (rank - 1) % 4
+sent = mx.distributed.send(mx.array([rank]), right)
+mx.eval(sent)
+mx.distributed.recv((1,), mx.int32, left).item()
+"""
+    assert [rank.value for rank in ring4.run(passed_on, timeout=60).check().values()] == [3, 0, 1, 2]
+
+
+def test_a_rank_that_does_not_exist_is_refused_in_mlxs_words(ring2: Cluster) -> None:
+    result = ring2.run("mx.distributed.send(mx.ones(2), 5)")
+    assert {error.evalue for error in result.errors.values()} == {"Invalid destination=5 for a group of size 2"}
+
+
+@pytest.mark.mpi
+def test_mpi_refuses_what_it_does_not_have(mpi2: Cluster) -> None:
+    result = mpi2.run("mx.distributed.sum_scatter(mx.ones(4))", timeout=60)
+    assert {error.evalue for error in result.errors.values()} == {SCATTER.replace("ring has", "mpi has")}
+    alone = "half = world.split(rank)\nhalf.size(), mx.distributed.sum_scatter(mx.ones(4), group=half).size"
+    assert [rank.value for rank in mpi2.run(alone).check().values()] == [(1, 4), (1, 4)], "a group of one has it all"
+    mpi2.run("del half")
+
+
+@pytest.mark.mpi
+def test_what_is_to_be_typed_helps(need_mpi: None) -> None:
+    with Cluster(2, backend="ring", name="advised") as cluster:
+        refused = cluster.run("world.split(0)").errors[0].evalue
+        assert refused.endswith("--backend mpi")
+        cluster.rewire(refused.rpartition(" ")[2])
+        assert [rank.value for rank in cluster.run("world.split(0).size()").check().values()] == [2, 2]

@@ -68,9 +68,9 @@ def test_links_join_every_pair(placements):
     [
         (CUDA, 2, None, None),
         (CUDA, 4, 2, None),
-        (CUDA, 4, None, "here are 2 for 4 ranks"),
-        (replace(CUDA, cuda_devices=0), 1, None, "mlx sees no CUDA device here"),
-        (Platform("Linux", "6.1", {"nccl": False}, mlx="0.32.4"), 1, None, "built without it"),
+        (CUDA, 4, None, "2 devices are there for 4 ranks"),
+        (replace(CUDA, cuda_devices=0), 1, None, "no CUDA device is to be seen"),
+        (Platform("Linux", "6.1", {"nccl": False}, mlx="0.32.4"), 1, None, "installed without it"),
         (Platform("Darwin", "26.2", {"nccl": False}), 1, None, "and this is macOS"),
     ],
 )

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from .config import RankConfig
+from .machine import machine
 
 FORK = sys.platform == "linux"
 """macOS libraries do not survive a fork without exec."""
@@ -347,6 +348,8 @@ def _described() -> dict[str, Any]:
         "ssh": os.environ.get("SSH_CONNECTION", ""),
         "cores": os.cpu_count() or 1,
         "addresses": addresses,
+        "platform": machine(),
+        "cuda": os.environ.get("CUDA_VISIBLE_DEVICES", ""),
     }
 
 

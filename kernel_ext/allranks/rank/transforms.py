@@ -37,6 +37,7 @@ def install(mx: Any) -> None:
 def _noticed(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function, updated=())
     def call(*args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
         global _depth
         _depth += 1
         try:
