@@ -38,6 +38,12 @@ def on_one_host(plan: WorldPlan) -> bool:
     return len(host_names(plan)) == 1
 
 
+def login_and_port(name: str) -> tuple[str, int | None]:
+    """``user@host:2222`` as ssh and mpirun take it apart; an IPv6 address is all colons and has no port."""
+    login, colon, port = name.rpartition(":")
+    return (login, int(port)) if colon and port.isdigit() and ":" not in login else (name, None)
+
+
 def described(placement: Placement) -> str:
     """``rank 1 (mac2)``."""
     return f"rank {placement.rank} ({placement.host.name})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 import shlex
@@ -12,11 +13,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from ipaddress import IPv4Address, IPv4Network
 from itertools import groupby
 from pathlib import Path
 from typing import Literal
 
-from ._checks import host_names, new_plan, on_one_host, same_host
+from ._checks import host_names, login_and_port, new_plan, on_one_host, same_host
 from ._plan import Link, Placement, Platform, Wiring, WorldPlan
 from ._protocol import POINT_TO_POINT, REDUCTIONS, BackendError
 
@@ -66,6 +68,7 @@ class MPI:
                 f"mpirun numbers the ranks host by host, and the ranks of {again} are apart ({', '.join(runs)})."
                 f" List the ranks of {again} together, or use --backend ring"
             )
+        _one_name_a_host(plan)
         return plan
 
     def wiring(self, plan: WorldPlan, rank: int) -> Wiring:
@@ -98,18 +101,35 @@ class MPI:
         mpi_args: Sequence[str] = (),
         as_root: bool = False,
         cores: int,
+        hostfile: str | None = None,
+        reached_at: Sequence[str] = (),
     ) -> list[str]:
         """The mpirun command line. Called by whoever starts the engines.
 
         ``python_args`` is the command line of each rank, its interpreter first. ``mpi_args`` are the user's, each split
         as a shell would (``"--mca btl_tcp_if_include en0"``), and win over ours. ``cores`` are those of this host, as
         ``os.cpu_count`` counts them. Which rank runs where is told by ``OMPI_COMM_WORLD_RANK`` in each.
+        ``hostfile`` is where the text of `hostfile` was written, which a plan over other hosts needs. ``reached_at``
+        are addresses by which this machine and the hosts are known to talk: mpirun's own daemons keep to that network.
         """
         users = [word for arg in mpi_args for word in shlex.split(arg)]
         env = [word for key, value in self.rank_env(mpirun).items() for word in ("-x", f"{key}={value}")]
         root = ["--allow-run-as-root"] if as_root else []
-        ours = [*_where(plan), *_sharing(plan, users, cores), *_tcp(plan), _keep_survivors(mpirun)]
+        hosts = ["--hostfile", hostfile] if hostfile is not None else []
+        networks = [*_network("btl", users, *_columns(plan)), *_network("oob", users, reached_at)]
+        ours = ["-n", str(plan.size), *hosts, *_sharing(plan, users, cores), *_links(plan), *networks]
+        ours.append(_keep_survivors(mpirun))
         return [mpirun, *root, *ours, *env, *users, *python_args]
+
+    def hostfile(self, plan: WorldPlan) -> str | None:
+        """What mpirun's ``--hostfile`` is to say; None where all ranks are on the notebook's machine.
+
+        A file, since ``--host`` takes the colon of ``user@host:2222`` for a number of slots.
+        """
+        if on_one_host(plan) and plan.placements[0].host.local:
+            return None
+        ranks = Counter(placement.host.name for placement in plan.placements)
+        return "".join(_hostfile_line(name, ranks[name]) for name in host_names(plan))
 
     def launcher_env(self, *, as_root: bool = False) -> dict[str, str]:
         """Environment of mpirun itself, beside the caller's own. Open MPI refuses root without both variables."""
@@ -158,13 +178,22 @@ def _keep_survivors(mpirun: str) -> str:
     return "--enable-recovery" if found and int(found[1]) < 5 else "--continuous"
 
 
-def _where(plan: WorldPlan) -> list[str]:
-    """How many ranks, and on which hosts unless all are on the notebook's."""
-    count = ["-n", str(plan.size)]
-    if on_one_host(plan) and plan.placements[0].host.local:
-        return count
-    ranks = Counter(placement.host.name for placement in plan.placements)
-    return [*count, "--host", ",".join(f"{name}:{ranks[name]}" for name in host_names(plan))]
+def _hostfile_line(name: str, slots: int) -> str:
+    login, port = login_and_port(name)
+    return f"{login} slots={slots}" + (f" port={port}" if port is not None else "") + "\n"
+
+
+def _one_name_a_host(plan: WorldPlan) -> None:
+    """mpirun knows hosts by their names, and takes one name with two ports for one host."""
+    seen: dict[str, str] = {}
+    for name in host_names(plan):
+        bare = login_and_port(name)[0].rpartition("@")[2]
+        if bare in seen:
+            raise BackendError(
+                f"mpirun takes {seen[bare]} and {name} for one host, since both are {bare}. Give each a name of its own"
+                f" in ~/.ssh/config (Host box1, HostName {bare}, Port, User), or use --backend ring"
+            )
+        seen[bare] = name
 
 
 def _sharing(plan: WorldPlan, users: Sequence[str], cores: int) -> list[str]:
@@ -181,13 +210,49 @@ def _sharing(plan: WorldPlan, users: Sequence[str], cores: int) -> list[str]:
         # without and 0.2 ms with it, and one of two ranks 0.03 ms without and 0.4 ms with it.
         options += ["--map-by", ":OVERSUBSCRIBE"]
         if not on_one_host(plan):
-            # Slots named in --host count as room enough, so that ranks would not yield.
+            # Slots named in a hostfile count as room enough, so that ranks would not yield.
             options += ["--mca", "mpi_yield_when_idle", "1"]
     return options
 
 
-def _tcp(plan: WorldPlan) -> list[str]:
+def _links(plan: WorldPlan) -> list[str]:
     return ["--mca", "btl_tcp_links", str(plan.connections)] if plan.connections > 1 else []
+
+
+def _columns(plan: WorldPlan) -> list[tuple[str, ...]]:
+    """The first address of every host, the second of every host, and so on; nothing where all ranks share a host."""
+    hosts = {placement.host.name: placement.host.addresses for placement in plan.placements}
+    return [] if len(hosts) < 2 else list(zip(*hosts.values(), strict=False))
+
+
+def _network(layer: str, users: Sequence[str], *groups: Sequence[str]) -> list[str]:
+    """Have a layer of Open MPI (``btl``: the ranks' traffic, ``oob``: mpirun's own) use these addresses' networks only.
+
+    Left alone it uses every network that two hosts seem to share: half of an all_sum went over each of two (Open MPI
+    5.0.11), and bridges of the same address on each host, as Docker makes them, lead nowhere.
+    """
+    chosen = f"{layer}_tcp_if_"
+    if any(chosen in word for word in [*users, *(name for name in os.environ if name.startswith("OMPI_MCA_"))]):
+        return []
+    networks = [str(network) for group in groups if (network := _covering(group)) is not None]
+    return ["--mca", f"{layer}_tcp_if_include", ",".join(networks)] if networks else []
+
+
+def _covering(addresses: Sequence[str]) -> IPv4Network | None:
+    """The smallest network with all of `addresses`; None where that says nothing, or one is not fit for other hosts.
+
+    Each host's interface is in it, whatever the host's own netmask is, as mpirun compares addresses with it.
+    """
+    try:
+        known = [IPv4Address(address) for address in addresses]
+    except ValueError:
+        return None
+    if not known or any(address.is_loopback for address in known):
+        return None
+    network = IPv4Network(known[0])
+    while any(address not in network for address in known):
+        network = network.supernet()
+    return network if network.prefixlen else None
 
 
 def _most_here(plan: WorldPlan) -> int:

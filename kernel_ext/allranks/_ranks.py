@@ -350,6 +350,9 @@ class Ranks:
             for end in {id(end): end for end in map(self.end_of_rank, range(len(settings)))}.values():
                 end.offer(cluster, [each for each in settings if self.end_of_rank(each["rank"]) is end])
             join = ["--cluster", cluster]
+        hostfile, text = self.host.directory / "mpi-hosts", backend.hostfile(self.plan)
+        if text is not None:
+            hostfile.write_text(text)
         command = backend.command(
             self.plan,
             mpirun=find_mpirun(),
@@ -357,8 +360,17 @@ class Ranks:
             mpi_args=self.settings.mpi_args,
             as_root=as_root,
             cores=os.cpu_count() or 1,
+            hostfile=str(hostfile) if text is not None else None,
+            reached_at=self._reached_at(),
         )
         self.host.launch(command, backend.launcher_env(as_root=as_root), settings)
+
+    def _reached_at(self) -> list[str]:
+        """Addresses by which this machine and the other hosts talk; empty where something between them changes them."""
+        ends = [end for end in self._remote.values() if end.alive and isinstance(end, RemoteHost)]
+        here = {end.sees_notebook_at for end in ends}
+        own = {address.partition("/")[0] for address in own_addresses()}
+        return [*map(str, here), *(str(end.told.used) for end in ends)] if ends and here <= own else []
 
     def form(self) -> None:
         """Have all ranks join the planned epoch; new ones are waited for. Raises CannotStart."""

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from allranks_backends._checks import login_and_port
 from allranks_backends._plan import Host, Platform
 from allranks_backends.nccl import visible_devices
 
@@ -263,9 +264,9 @@ def explained(said: Sequence[str], name: str, python: str) -> str:
 
 def destination(name: str) -> list[str]:
     """ssh's words for ``user@host:port``."""
-    found = re.fullmatch(r"(.+):(\d+)", name)
+    login, port = login_and_port(name)
     # "--": a name from somebody's hostfile must not be an option.
-    return ["-p", found[2], "--", found[1]] if found and ":" not in found[1] else ["--", name]
+    return ["--", login] if port is None else ["-p", str(port), "--", login]
 
 
 def _engine_ports(info: Mapping[str, Any]) -> list[int]:

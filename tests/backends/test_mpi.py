@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import platform
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -37,9 +39,9 @@ print(f"{world.rank()} of {world.size()}: {total.item()} {both} cores {cores}\\n
 ENGINE = ["python", "-m", "engine"]
 
 
-def command(plan, mpirun="/env/bin/mpirun", python_args=ENGINE, mpi_args=(), as_root=False, cores=8):
+def command(plan, mpirun="/env/bin/mpirun", python_args=ENGINE, mpi_args=(), as_root=False, cores=8, **options):
     return BACKEND.command(
-        plan, mpirun=mpirun, python_args=python_args, mpi_args=mpi_args, as_root=as_root, cores=cores
+        plan, mpirun=mpirun, python_args=python_args, mpi_args=mpi_args, as_root=as_root, cores=cores, **options
     )
 
 
@@ -89,9 +91,40 @@ def test_local_ranks_need_no_hosts(placements):
     assert "-x MLX_MPI_LIBNAME=libmpi" in joined(words)
 
 
-def test_hosts_are_named_with_their_ranks(placements):
-    words = command(BACKEND.plan(placements([LOCAL, LOCAL, MAC1, MAC2])))
-    assert "--host localhost:2,mac1:1,mac2:1" in joined(words)
+def test_hosts_are_named_with_their_ranks_in_a_file(placements):
+    plan = BACKEND.plan(placements([LOCAL, LOCAL, MAC1, MAC2]))
+    assert BACKEND.hostfile(plan) == "localhost slots=2\nmac1 slots=1\nmac2 slots=1\n"
+    assert "--hostfile /there/hosts" in joined(command(plan, hostfile="/there/hosts"))
+    assert BACKEND.hostfile(BACKEND.plan(placements([LOCAL] * 3))) is None
+
+
+def test_a_port_of_ssh_is_no_number_of_slots(placements):
+    names = [Host("ada@box:2222"), Host("10.0.0.7:23"), Host("fe80::7"), Host("mac1")]
+    assert BACKEND.hostfile(BACKEND.plan(placements([replace(host, local=False) for host in names]))) == (
+        "ada@box slots=1 port=2222\n10.0.0.7 slots=1 port=23\nfe80::7 slots=1\nmac1 slots=1\n"
+    )
+
+
+def test_one_name_with_two_ports_is_refused(placements):
+    both = [Host(name, False, ("10.0.0.1",)) for name in ("gate:2201", "ada@gate:2202")]
+    with pytest.raises(BackendError, match=r"takes gate:2201 and ada@gate:2202 for one host.*~/.ssh/config"):
+        BACKEND.plan(placements(both))
+
+
+def test_traffic_keeps_to_the_networks_of_the_addresses(placements):
+    def included(*rows, mpi_args=(), **options):
+        hosts = [Host(f"mac{number}", False, row) for number, row in enumerate(rows)]
+        words = command(BACKEND.plan(placements(hosts)), mpi_args=mpi_args, **options)
+        return dict(itertools.pairwise(words)).get("btl_tcp_if_include"), words
+
+    assert included(("10.0.0.1",), ("10.0.0.2",))[0] == "10.0.0.0/30"
+    assert included(("10.0.0.1", "172.16.4.9"), ("10.0.7.2", "172.16.4.8"))[0] == "10.0.0.0/21,172.16.4.8/31"
+    assert included(("10.0.0.1",), ("203.0.113.9",))[0] is None, "a network of everything says nothing"
+    assert included(("fe80::1",), ("fe80::2",))[0] is None
+    assert included(("10.0.0.1",))[0] is None, "nothing travels"
+    assert included(("10.0.0.1",), ("10.0.0.2",), mpi_args=["--mca btl_tcp_if_exclude docker0"])[0] is None
+    words = included(("10.0.0.1",), ("10.0.0.2",), reached_at=["192.168.1.2", "192.168.1.9"])[1]
+    assert "--mca oob_tcp_if_include 192.168.1.0/28" in joined(words)
 
 
 def test_only_more_ranks_than_cores_share_them(placements):
