@@ -30,7 +30,8 @@ def content(value):
     return json.loads(Path(value).read_text()) if os.path.isabs(value) and os.path.isfile(value) else value
 names = json.loads(os.environ["PROBE_FILES"])
 seen = {key: content(value) if key in names else value for key, value in os.environ.items()}
-Path(os.environ["PROBE_DIR"], os.environ["MLX_RANK"]).write_text(json.dumps(seen))
+rank = os.environ.get("MLX_RANK") or os.environ["OMPI_COMM_WORLD_RANK"]
+Path(os.environ["PROBE_DIR"], rank).write_text(json.dumps(seen))
 """
 
 
@@ -86,6 +87,7 @@ def launch_env(tmp_path: Path, mlx: None) -> LaunchEnv:
         base |= {"PROBE_DIR": str(tmp_path), "PROBE_FILES": json.dumps(["MLX_HOSTFILE", "MLX_IBV_DEVICES"])}
         # mktemp of mlx.launch never removes its files: they go to the test's folder.
         base["TMPDIR"] = str(tmp_path)
+        base |= {name: value for name, value in os.environ.items() if name.startswith("OMPI_ALLOW_")}
         command = [sys.executable, "-c", MLX_LAUNCH, *options, "--", sys.executable, "-c", PROBE]
         done = subprocess.run(
             command, env=base, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False

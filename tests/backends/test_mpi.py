@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import platform
 import shutil
@@ -15,7 +16,9 @@ import pytest
 
 from allranks_backends._plan import Host, Platform
 from allranks_backends._protocol import BackendError
+from allranks_backends.hostfile import read_hostfile
 from allranks_backends.mpi import MPI, find_mpirun, loads, mpi_library
+from tests.backends.conftest import MLX_LAUNCH
 
 BACKEND = MPI()
 LOCAL = Host("localhost")
@@ -151,6 +154,79 @@ def test_root_is_said_twice(placements):
     assert "--allow-run-as-root" not in command(plan)
     assert BACKEND.launcher_env(as_root=True).keys() == {"OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"}
     assert BACKEND.launcher_env(as_root=False) == {}
+
+
+RECORDING_MPIRUN = """#!{python}
+import json, pathlib, sys
+hostfile = pathlib.Path(sys.argv[sys.argv.index("--hostfile") + 1]).read_text()
+pathlib.Path({file!r}).write_text(json.dumps([sys.argv[1:], hostfile]))
+"""
+
+
+@pytest.fixture
+def launched(mpirun, mlx, tmp_path):
+    """The command line and hostfile that mlx.launch gives to mpirun, by a stand-in that writes them down."""
+    stand_in, written = tmp_path / "bin" / "mpirun", tmp_path / "written.json"
+
+    def launch(*options, hosts):
+        stand_in.parent.mkdir()
+        # It looks for mpirun's library with the ompi_info beside it.
+        (stand_in.parent / "ompi_info").symlink_to(Path(mpirun).parent / "ompi_info")
+        stand_in.write_text(RECORDING_MPIRUN.format(python=sys.executable, file=str(written)))
+        stand_in.chmod(0o755)
+        (tmp_path / "hosts.json").write_text(json.dumps(hosts))
+        command = [sys.executable, "-c", MLX_LAUNCH, "--backend", "mpi", "--hostfile", str(tmp_path / "hosts.json")]
+        env = dict(os.environ) | {"PATH": f"{stand_in.parent}{os.pathsep}{os.environ['PATH']}"}
+        done = subprocess.run(
+            [*command, *options, "--", *ENGINE], env=env, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert written.exists(), done.stdout + done.stderr
+        words, hostfile = json.loads(written.read_text())
+        return words, hostfile, stand_in
+
+    return launch
+
+
+def given(words, option):
+    """The values of an option that may stand several times."""
+    return [value for name, value in itertools.pairwise(words) if name == option]
+
+
+@pytest.mark.mpi
+def test_mpirun_is_told_what_mlx_launch_tells_it(launched, mpirun, placements, monkeypatch):
+    """mlx.launch has no option for interfaces, links or recovery: what it passes through in --mpi-arg we pass too."""
+    if not (Path(mpirun).parent / "ompi_info").exists():
+        pytest.skip("there is no ompi_info beside mpirun, which mlx.launch finds the library by")
+    entries = [{"ssh": name, "ips": []} for name in ("mac1", "mac1", "ada@mac2")]
+    theirs, their_hostfile, stand_in = launched("--mpi-arg", "--mca btl_tcp_links 4", "--env", "A=b", hosts=entries)
+    hosts = read_hostfile(json.dumps(entries)).hosts
+    plan = BACKEND.plan(placements(hosts), connections=4)
+    assert BACKEND.hostfile(plan) == their_hostfile
+    ours = command(plan, mpirun, hostfile="hosts")
+    assert joined(ours[-len(ENGINE) :]) == joined(theirs[-len(ENGINE) :])
+    assert given(ours, "btl_tcp_links") == given(theirs, "btl_tcp_links") == ["4"]
+    # The library: they give the name and, for macOS, its folder; we the full path where it is beside mpirun.
+    exported = dict(variable.split("=", 1) for variable in given(theirs, "-x"))
+    mine = dict(variable.split("=", 1) for variable in given(ours, "-x"))
+    assert Path(mine["MLX_MPI_LIBNAME"]).name == exported["MLX_MPI_LIBNAME"]
+    assert exported["DYLD_LIBRARY_PATH"] == str(stand_in.parent.parent / "lib")
+    monkeypatch.setattr(platform, "system", lambda: "Darwin")
+    assert BACKEND.rank_env(mpirun)["DYLD_LIBRARY_PATH"] == str(Path(mpirun).parent.parent / "lib")
+    # --env is set by mpirun there, and by the rank itself here, as --cwd is.
+    assert exported.keys() - mine.keys() == {"DYLD_LIBRARY_PATH", "A"}
+
+
+@pytest.mark.mpi
+def test_ranks_of_a_living_world_are_told_what_mlx_launchs_are(launch_env, mpi2, mpirun, monkeypatch):
+    for name, value in BACKEND.launcher_env(as_root=os.geteuid() == 0).items():
+        monkeypatch.setenv(name, value)
+    theirs = launch_env("--backend", "mpi", "--hosts", "127.0.0.1", "-n", "2", "--mpi-arg=--bind-to none", size=2)
+    ours = mpi2.run("import os; dict(os.environ)").check()
+    told = {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"}
+    for rank, env in enumerate(theirs):
+        assert {name: ours[rank].value[name] for name in told} == {name: env[name] for name in told}
+        assert Path(ours[rank].value["MLX_MPI_LIBNAME"]).name == env["MLX_MPI_LIBNAME"]
+        assert not [name for name in ours[rank].value if name.startswith("MLX_") and name not in env]
 
 
 def test_ranks_of_a_host_must_be_together(placements):

@@ -16,7 +16,7 @@ OTHER = Host("other", False, ("10.0.0.2",))
 CUDA = Platform("Linux", "6.1", {"ring": True, "nccl": True}, cuda_devices=2)
 
 
-@pytest.mark.parametrize("devices", [1, 3])
+@pytest.mark.parametrize("devices", [1, 2, 8])
 def test_it_is_wired_as_mlx_launch_does(launch_env, placements, seen, devices):
     options = ("--backend", "nccl", "--hosts", "127.0.0.1", "-n", str(devices), "--nccl-port", "32323")
     theirs = launch_env(*options, size=devices)
