@@ -117,6 +117,12 @@ def test_a_port_that_was_taken_since_it_was_chosen_costs_another_try(monkeypatch
         assert not taken
 
 
+def test_hosts_may_be_named_as_in_the_magic() -> None:
+    assert allranks.Cluster(hosts="localhost, localhost").size == 2
+    with pytest.raises(UsageError, match="no host is named"):
+        allranks.Cluster(hosts=" ,")
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -61,9 +61,10 @@ def _no_operation(backend: Backend, operation: str, can_run: Collection[str] | N
 
 def _no_neighbour(backend: Backend, can_run: Collection[str] | None) -> str:
     able = [other for other in BACKENDS.values() if other.operations >= POINT_TO_POINT and not other.neighbours_only]
+    pass_on = "Pass it on from neighbour to neighbour."
     return (
         f"{backend.name} joins direct neighbours only: beside rank {{rank}} of {{size}} there is {{beside}}, and {{op}}"
-        f" names rank {{peer}} (mlx 0.32). {_have_it(able, can_run, 'Pass it on from neighbour to neighbour.')}"
+        f" names rank {{peer}} (mlx 0.32). {_have_it(able, can_run, pass_on, 'reach every rank')}"
     )
 
 
@@ -73,9 +74,9 @@ def _no_dtype(backend: Backend, dtype: str, can_run: Collection[str] | None) -> 
     return f"{backend.name} has no {{op}} of {dtype} (mlx 0.32). {convert}. {_have_it(able, can_run)}"
 
 
-def _have_it(able: Sequence[Backend], can_run: Collection[str] | None, instead: str = "") -> str:
+def _have_it(able: Sequence[Backend], can_run: Collection[str] | None, instead: str = "", have: str = "have it") -> str:
     names = [backend.name for backend in able]
-    have = f"{listed(names, 'and')} {'has' if len(names) == 1 else 'have'} it"
+    have = f"{listed(names, 'and')} {have}"
     runs = [name for name in names if can_run is None or name in can_run]
     if runs:
         return f"{have}: %distributed rewire --backend {runs[0]}"

@@ -73,7 +73,15 @@ class Jaccl:
         return plan
 
     def wiring(self, plan: WorldPlan, rank: int) -> Wiring:
-        """See ``Backend.wiring``."""
+        """See ``Backend.wiring``.
+
+        The ranks meet at a coordinator, as with ``mlx.launch``. ``init(backend="jaccl", all_gather_factory=f)`` needs
+        none: a gather of ours could go over the lifeline, since the wait in it lets go of the GIL that ``init`` holds.
+        It is not used. mlx 0.32 comes to the gather only after it has opened the devices and made their queue pairs,
+        so that nobody without RDMA can try it; the group keeps our Python function, and drops it on whichever thread
+        destroys the group, with the GIL or without. What it would save is one port of rank 0, whose address every Mac
+        with cables knows: each port of theirs needs an IPv4 address anyway.
+        """
         first = plan.placements[0]
         file = f"devices-{plan.epoch}.json"
         env = {

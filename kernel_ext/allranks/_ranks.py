@@ -376,6 +376,8 @@ class Ranks:
         """Have all ranks join the planned epoch; new ones are waited for. Raises CannotStart."""
         assert self.plan is not None
         self.wait_for("connected", lambda rank: rank.connected)
+        if self.can_run is None:  # a cluster that was taken over
+            self.sites(self.hosts)
         _world.form(self.plan, self.backend, self.monitor, self.lifeline, self.can_run)
         self.monitor.links = self.backend.links(self.plan)
         self.wait_for("ready", lambda rank: rank.ready)

@@ -27,7 +27,7 @@ def test_each_sentence_names_what_can_do_it_and_what_to_type() -> None:
     assert limits(MPI).neighbours is None
     assert limits(RING, ["ring", "mpi"]).neighbours == (
         "ring joins direct neighbours only: beside rank {rank} of {size} there is {beside}, and {op} names rank {peer} "
-        "(mlx 0.32). jaccl and mpi have it: %distributed rewire --backend mpi"
+        "(mlx 0.32). jaccl and mpi reach every rank: %distributed rewire --backend mpi"
     )
     alone = limits(RING, ["ring"])
     assert alone.neighbours is not None and alone.neighbours.endswith("Pass it on from neighbour to neighbour.")

@@ -19,7 +19,7 @@ from allranks.errors import NoCluster, UsageError
 
 FIRST_NOTEBOOK = """
 import allranks, sys
-cluster = allranks.Cluster(2, backend="ring", keep=True, name=sys.argv[1]).up()
+cluster = allranks.Cluster(2, backend="ring", keep=True, name=sys.argv[1], check="off", ordered=True).up()
 cluster.run("a = mx.arange(4) + rank")
 cell = cluster.begin('''import time
 print("early")
@@ -63,6 +63,7 @@ def test_the_running_cell_is_followed_to_its_end(orphaned: tuple[str, Path]) -> 
     cluster = Cluster.attach(name)
     try:
         assert [rank.state for rank in cluster.snapshot.ranks] == ["running", "running"]
+        assert (cluster.check, cluster.ordered) == ("off", True), "as the first notebook asked for"
         (cell,) = cluster.adopted_cells()
         go.touch()
         result = cell.finish(30)
