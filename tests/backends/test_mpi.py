@@ -197,7 +197,7 @@ def test_mpirun_is_told_what_mlx_launch_tells_it(launched, mpirun, placements, m
     """mlx.launch has no option for interfaces, links or recovery: what it passes through in --mpi-arg we pass too."""
     if not (Path(mpirun).parent / "ompi_info").exists():
         pytest.skip("there is no ompi_info beside mpirun, which mlx.launch finds the library by")
-    entries = [{"ssh": name, "ips": []} for name in ("mac1", "mac1", "ada@mac2")]
+    entries: list[dict[str, object]] = [{"ssh": name, "ips": []} for name in ("mac1", "mac1", "ada@mac2")]
     theirs, their_hostfile, stand_in = launched("--mpi-arg", "--mca btl_tcp_links 4", "--env", "A=b", hosts=entries)
     hosts = read_hostfile(json.dumps(entries)).hosts
     plan = BACKEND.plan(placements(hosts), connections=4)
