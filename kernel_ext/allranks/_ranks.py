@@ -231,9 +231,13 @@ class Ranks:
         mine = by_name.get(self.host.name)
         platform = _with_devices(here.result(), mine.cuda if mine else ())
         sites = [Site(self.host.name, platform, counts[self.host.name]), *others]
-        # JACCL runs on Macs, but is worth naming only where RDMA links are known.
-        self.can_run = [name for name in can_run(sites) if "jaccl" not in name or any(host.rdma for host in reached)]
+        rdma = any(host.rdma for host in reached)
+        self.can_run = [name for name in can_run(sites) if self._worth_naming(name, rdma)]
         return sites
+
+    def _worth_naming(self, name: str, rdma: bool) -> bool:
+        """Whether to advise a backend that can run: JACCL where links are known, MPI where mpirun starts the ranks."""
+        return (rdma or "jaccl" not in name) and (self.door is None or get_backend(name).launcher == "engines")
 
     def _devices(self, host: Host) -> tuple[str, ...]:
         """The CUDA devices that ranks may use there; empty where nobody chose."""

@@ -54,23 +54,28 @@ def launch(hosts3: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> La
     monkeypatch.setenv("PATH", f"{tools}{os.pathsep}{os.environ['PATH']}")
     probe = [sys.executable, "-S", "-c", PROBE, str(tmp_path)]
 
-    def run(*options: str, size: int) -> Seen:
-        login = ["ssh", "-tt", "-o", "LogLevel=QUIET", hosts3.names[0], shlex.join(probe)]
+    def bare(name: str) -> dict[str, Any]:
+        """The environment of a login without mlx.launch."""
+        login = ["ssh", "-tt", "-o", "LogLevel=QUIET", name, shlex.join(probe)]
         subprocess.run(login, stdin=subprocess.DEVNULL, capture_output=True, timeout=30, check=True)
-        bare = json.loads((tmp_path / "login").read_text())
+        seen: dict[str, Any] = json.loads((tmp_path / "login").read_text())
+        return seen
+
+    def run(*options: str, on: Sequence[str]) -> Seen:
+        logins = {name: bare(name) for name in dict.fromkeys(on)}
         command = [sys.executable, "-c", MLX_LAUNCH, *options, "--", *probe]
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=90, check=False
         )
-        ranks = [tmp_path / str(rank) for rank in range(size)]
+        ranks = [tmp_path / str(rank) for rank in range(len(on))]
         assert all(rank.exists() for rank in ranks), done.stdout + done.stderr
         return [
             {
                 name: value
                 for name, value in json.loads(rank.read_text()).items()
-                if name not in NOT_THE_BACKENDS | BY_LOGIN and bare.get(name) != value
+                if name not in NOT_THE_BACKENDS | BY_LOGIN and logins[host].get(name) != value
             }
-            for rank in ranks
+            for rank, host in zip(ranks, on, strict=True)
         ]
 
     return run
@@ -101,7 +106,9 @@ def entries(hosts: Hosts, count: int, each: int = 1) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("connections", [1, 4])
 def test_ring(launch: Launch, hosts3: Hosts, hostfile: Callable[[Entries], Path], connections: int) -> None:
     file = hostfile(entries(hosts3, 2))
-    theirs = launch("--hostfile", str(file), "--backend", "ring", f"--connections-per-ip={connections}", size=2)
+    theirs = launch(
+        "--hostfile", str(file), "--backend", "ring", f"--connections-per-ip={connections}", on=hosts3.names[:2]
+    )
     assert len(theirs[0]["MLX_HOSTFILE"][1]) == connections
     assert ours("ring", file, connections=connections) == theirs
     if connections > 1:  # each costs a second when a world is formed
@@ -124,7 +131,7 @@ def without_ports(nodes: Sequence[Sequence[str]]) -> list[list[str]]:
 def test_jaccl(launch: Launch, hosts3: Hosts, hostfile: Callable[[Entries], Path], backend: str) -> None:
     cables = [[None, "rdma_en2", "rdma_en3"], ["rdma_en2", None, "rdma_en4"], ["rdma_en3", "rdma_en4", None]]
     file = hostfile([entry | {"rdma": row} for entry, row in zip(entries(hosts3, 3), cables, strict=True)])
-    theirs = launch("--hostfile", str(file), "--backend", backend, size=3)
+    theirs = launch("--hostfile", str(file), "--backend", backend, on=hosts3.names)
     assert theirs[2]["MLX_JACCL_COORDINATOR"] == f"{hosts3.address('host1')}:{FIRST_PORT}"
     assert ours(backend, file) == theirs
 
@@ -134,7 +141,7 @@ def test_nccl(launch: Launch, hosts3: Hosts, hostfile: Callable[[Entries], Path]
     """``--hosts`` wants addresses here: mlx.launch looks up none for a name."""
     addresses = ",".join(hosts3.address(name) for name in hosts3.names[:2])
     options = ("--backend", "nccl", "--hosts", addresses, "-n", str(devices), "--nccl-port", str(FIRST_PORT))
-    theirs = launch(*options, size=2 * devices)
+    theirs = launch(*options, on=[name for name in hosts3.names[:2] for _ in range(devices)])
     assert [env["CUDA_VISIBLE_DEVICES"] for env in theirs] == [str(device) for device in range(devices)] * 2
     assert ours("nccl", hostfile(entries(hosts3, 2, devices))) == theirs
 
@@ -147,7 +154,8 @@ def test_nccl_with_a_hostfile_gives_each_rank_a_device_where_mlx_launch_gives_al
     When this fails, mlx.launch has been mended and the comparison above can be made with hostfiles too.
     """
     file = hostfile(entries(hosts3, 2, 2))
-    theirs = launch("--hostfile", str(file), "--backend", "nccl", "--nccl-port", str(FIRST_PORT), size=4)
+    on = [entry["ssh"] for entry in entries(hosts3, 2, 2)]
+    theirs = launch("--hostfile", str(file), "--backend", "nccl", "--nccl-port", str(FIRST_PORT), on=on)
     assert [env.pop("CUDA_VISIBLE_DEVICES") for env in theirs] == ["0", "0", "0", "0"]
     mine = ours("nccl", file)
     assert [env.pop("CUDA_VISIBLE_DEVICES") for env in mine] == ["0", "1", "0", "1"]
