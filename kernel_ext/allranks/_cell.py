@@ -78,6 +78,7 @@ class Cell:
         self._failed_at: float | None = None
         self._watch = StallWatch(self.ranks)
         self._release = Release(monitor, lifeline)
+        self._broken = False
         self._releasing = False
         self._releasing_since = float("inf")
         self._given_up = False
@@ -214,6 +215,7 @@ class Cell:
             self._agreement.enter(rank, header["collective"])
         elif what == "freed":
             result.freed = str(collective(header["collective"])) if header["collective"] else "a collective"
+            self._broken = self._broken or header.get("broke", False)
         elif what == "dead":
             result.dead = header["cause"]
             text = f"died: {header['cause']}\n"
@@ -259,13 +261,20 @@ class Cell:
     def _say_who_waits(self) -> None:
         """Say who waits for whom, and free those whose wait is hopeless."""
         since = None if self._failed_at is None else time.monotonic() - self._failed_at
-        findings, free = self._watch.look(self._monitor.snapshot(), self._ended_how(), since)
+        snapshot = self._monitor.snapshot()
+        findings, free = self._watch.look(snapshot, self._ended_how(), since)
+        if self._broken:  # nobody will come to what is left of this world
+            free += [rank for rank in self._open if snapshot.ranks[rank].state == "waiting" and rank not in free]
         for rank in free:
             order = "free" if self._monitor.breakable else "interrupt"
             self._lifeline.tell(self._monitor.ranks[rank].uuid, {"do": order, "cell": self.number})
         self._releasing = self._releasing or bool(free and not self._monitor.breakable)
         if self._releasing:
             self._release_waiting()
+        elif since is not None and since > RELEASE_WITHIN and any(result.dead for result in self._results.values()):
+            # What a ring has on its way beyond the second collective never returns when a neighbour has died: the cell
+            # ends, and heal carries what these ranks hold over a restart.
+            self._given_up = all(snapshot.ranks[rank].state == "waiting" for rank in self._open)
         if self._screen is not None and findings:
             self._screen.blocks([Block("text", each.ranks, each.text + "\n", "stderr") for each in findings])
 

@@ -24,11 +24,11 @@ def heal(ranks: Ranks, source: int | None, kill: Sequence[int]) -> str:
     """Replace dead ranks, and those to `kill`; with `source`, by copies of that rank. Returns what was kept."""
     monitor = ranks.monitor
     _kill(ranks, kill)
-    _quiet(ranks)
+    all_free = _quiet(ranks)
     dead = [rank.rank for rank in monitor.ranks if rank.dead]
     kept = [rank.rank for rank in monitor.ranks if not rank.dead]
     assert ranks.plan is not None
-    if ranks.backend.reform == "in place":
+    if ranks.backend.reform == "in place" and all_free:
         ranks.plan_next(ranks.hosts, ranks.plan.backend)
         ranks.launch(dead)
         ranks.form()
@@ -82,24 +82,26 @@ def rewire(ranks: Ranks, backend: str, connections: int) -> str:
     return f"The world runs on {backend} now (epoch {ranks.monitor.epoch}): {'; '.join(told)}."
 
 
-def _quiet(ranks: Ranks) -> None:
+def _quiet(ranks: Ranks) -> bool:
     """Stop what runs; raises Busy where that cannot be done.
 
-    Ranks that wait in a collective for a dead one, where only a restart helps, are left there: see `_restart`.
+    Ranks that wait in a collective for a dead one, where only a restart helps, are left there (see `_restart`), and
+    False is returned.
     """
     monitor = ranks.monitor
     everybody = range(len(monitor.ranks))
     ranks.interrupt()
     if not monitor.wait(lambda: not monitor.busy(everybody), QUIET_WITHIN):
         views = monitor.snapshot().ranks
-        hopeless = ranks.backend.reform == "restart" and any(rank.dead for rank in monitor.ranks)
+        hopeless = any(rank.dead for rank in monitor.ranks)
         if hopeless and all(views[rank.rank].state == "waiting" for rank in monitor.busy(everybody)):
-            return
+            return False
         busy = rank_label([rank.rank for rank in monitor.busy(everybody)])
         raise Busy(
             f"{busy} cannot be interrupted (%distributed status says where). %distributed heal --kill "
             f"{busy.partition(' ')[2].replace(' ', '')} ends and replaces it, and what it holds is lost."
         )
+    return True
 
 
 def _kill(ranks: Ranks, numbers: Sequence[int]) -> None:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 PENDING_WITHIN = 0.02
 """Seconds spent on finding arrays that a cell left pending."""
+PEER_LOST = "[ring] connection to a peer was lost"
+"""What MLX raises where a neighbour died; a freed rank has lost them all."""
 
 
 class CellRecorder:
@@ -34,6 +36,8 @@ class CellRecorder:
         """Number of the collective after which those come that this cell may wait in."""
         self.interruptible = False
         """Whether SIGINT raises KeyboardInterrupt: in the user's code, but not in the engine around it."""
+        self.freed = False
+        """The next signal comes with the collective that the main thread waited in: it did not take place."""
         self.bound_before: dict[str, int] = {}
         """Which object each of the user's names was when the cell began."""
         self._stopped: int | None = None
@@ -95,8 +99,11 @@ class CellRecorder:
 
     def on_signal(self) -> None:
         """SIGINT, in the main thread."""
+        freed, self.freed = self.freed, False
         if self.interruptible:
             self._stopped = None
+            if freed:
+                raise RuntimeError(PEER_LOST)
             raise KeyboardInterrupt
         if self.running:
             self._stopped = self.number

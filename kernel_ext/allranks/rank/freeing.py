@@ -33,15 +33,18 @@ class Freeing:
         if not self._agent.cell.running:
             return
         later = (time.monotonic() + SIGNAL_AFTER, self._agent.cell.number)
-        if self.free():
+        if self.free(stopped=True):
             # A thread of the user's own may be what the main thread waits for: then it needs the signal too.
             self._signal_at = later
         else:
             self._interrupt()
             self._break_at = later
 
-    def free(self) -> bool:
-        """Make the collective that the main thread waits in raise; False if it waits in none that can."""
+    def free(self, *, stopped: bool = False) -> bool:
+        """Make the collective that the main thread waits in raise; False if it waits in none that can.
+
+        KeyboardInterrupt if the cell is `stopped`, and RuntimeError otherwise.
+        """
         agent = self._agent
         collective = agent.reporter.current_collective()
         if not agent.cell.running or collective is None:
@@ -50,9 +53,9 @@ class Freeing:
             agent.lifeline.send({"say": "freed", "cell": agent.cell.number, "collective": collective})
             agent.gate.open("freed, since not every rank came")
             return True
-        return self._break_up(collective)
+        return self._break_up(collective, stopped)
 
-    def _break_up(self, collective: list[Any] | None) -> bool:
+    def _break_up(self, collective: list[Any] | None, stopped: bool) -> bool:
         """Break the world, if the main thread waits on a lock, as it does in a collective."""
         agent = self._agent
         if not agent.world.breakable or not agent.reporter.blocked:
@@ -61,6 +64,9 @@ class Freeing:
             "the world is broken, since a blocked collective was freed; it is formed anew after the cell"
         )
         agent.lifeline.send({"say": "freed", "cell": agent.cell.number, "collective": collective, "broke": True})
+        # Python raises it when the collective has returned, which it does at once.
+        agent.cell.freed = not stopped
+        signal.pthread_kill(agent.main.ident or 0, signal.SIGINT)
         agent.world.break_up()
         return True
 
@@ -75,7 +81,7 @@ class Freeing:
         if self._break_at is not None and now >= self._break_at[0]:
             # Again and again until the cell ends: it may come to a collective only now, and nobody else will.
             number, self._break_at = self._break_at[1], None
-            if self._runs(number) and not self._break_up(self._agent.reporter.current_collective()):
+            if self._runs(number) and not self._break_up(self._agent.reporter.current_collective(), True):
                 self._break_at = (now + SIGNAL_AFTER, number)
                 self._send_again_if_lost()
 

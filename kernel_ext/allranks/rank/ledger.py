@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from . import transforms
 from .limits import Limits
 from .order import EvaluationOrder
+from .streams import Turns
 from .trace import TRACE
 
 COLLECTIVE = frozenset({"all_sum", "all_max", "all_min", "all_gather", "sum_scatter"})
@@ -66,6 +67,7 @@ class Ledger:
         """Op, bytes and seconds of this cell's timed calls that all ranks share."""
         self.order = EvaluationOrder()
         self.limits = Limits()
+        self.turns = Turns()
         self._newest: Any = None
         self._size = 1
         self._records: deque[tuple[Any, ...]] = deque(maxlen=KEEP)
@@ -80,10 +82,12 @@ class Ledger:
                 setattr(mx.distributed, op, self._recorded(mx, op, function))
         self.order.install(mx)
         self.limits.install(mx)
+        self.turns.install(mx)
 
     def enter_world(self, seq: int, size: int) -> None:
         """A new world begins: all its ranks count from `seq` on, so that equal numbers mean the same collective."""
         self.seq, self._size, self.refuse, self._newest = seq, size, None, None
+        self.turns.forget()
 
     def begin_cell(
         self,
@@ -133,6 +137,13 @@ class Ledger:
             if shared and self.guard is not None:
                 self.guard(record_of(*self._records[-1]))
 
+    def take_turn(self, stream: Any) -> None:
+        """A compiled function is called again, whose collectives are on this stream (None: the default one)."""
+        if self.turns.several:
+            import mlx.core as mx
+
+            self.turns.take(mx, stream)
+
     def raise_if_refused(self) -> None:
         """Raise RuntimeError where no collective may be entered."""
         __tracebackhide__ = True
@@ -175,6 +186,7 @@ class Ledger:
     def _recorded(self, mx: Any, op: str, function: Callable[..., Any]) -> Callable[..., Any]:
         records, shared_op, order, pending = self._records, op in COLLECTIVE, self.order, self.order.pending
         caller, reference, checks = sys._getframe, weakref.ref, self.limits.checks
+        turns = self.turns
 
         @functools.wraps(function, updated=())
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -203,6 +215,8 @@ class Ledger:
             records.append((seq, op, shape, dtype, where, shared))
             if shared and self.guard is not None:
                 self.guard(record_of(*records[-1]))
+            if turns.several:
+                turns.take(mx, kwargs.get("stream"))
             if self.profile and shared and not transforms.inside():
                 return self._timed(mx, function, args, kwargs)
             if TRACE.active:

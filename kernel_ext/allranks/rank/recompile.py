@@ -46,6 +46,8 @@ class _Compiled:
         self._epoch = Epoch.number
         self._traced: list[tuple[Any, ...]] = []
         """The collectives of the last trace."""
+        self._stream: Any = None
+        """The stream of the last of them."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
@@ -56,10 +58,11 @@ class _Compiled:
             return self._compiled(*args, **kwargs)
         if self._traced:
             ledger.raise_if_refused()
+            ledger.take_turn(self._stream)
         before = ledger.seq
         result = self._compiled(*args, **kwargs)
         if ledger.seq != before:
-            self._traced = ledger.entries(before)
+            self._traced, self._stream = ledger.entries(before), ledger.turns.stream
         elif self._traced:
             ledger.repeat(self._traced)
         return result

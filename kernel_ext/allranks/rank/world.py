@@ -10,6 +10,7 @@ import signal
 import socket
 import stat
 import sys
+import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
@@ -19,8 +20,9 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from . import rebind, recompile, transforms
-from .trace import mark
+from .drain import Drain
 from .ledger import OPERATIONS
+from .trace import mark
 
 if TYPE_CHECKING:
     from .agent import Agent
@@ -30,6 +32,9 @@ CLEAR_BACKENDS = "_ZN3mlx4core11distributed14clear_backendsEv"
 
 LISTEN_WITHIN = 2.0
 """Seconds the last rank of a ring waits for the others to listen before it enters all the same."""
+
+SETTLE_WITHIN = 2.0
+"""Seconds that collectives of the world before get to return."""
 
 
 class World:
@@ -42,6 +47,8 @@ class World:
         self._ports: frozenset[int] = frozenset()
         self._backend = ""
         self._init: Any = None
+        self._drain: Drain | None = None
+        self._breaking = threading.Lock()
         self._places: list[rebind.Put] = []
         """Where the group was held before the world was left; kept until the next one is joined."""
 
@@ -120,8 +127,13 @@ class World:
         for name in ("last_value", "last_traceback", "last_exc"):
             if hasattr(sys, name):
                 setattr(sys, name, None)
-        # Arrays that still wait for the old world raise from now on; they would hang.
-        self.break_up()
+        if self._ports:
+            self.break_up()
+            self._settle()
+        if self._drain is not None:
+            # Arrays that still wait for the old world raise from now on; they would hang.
+            self._drain.close()
+            self._drain = None
         self._places += rebind.take_out(self.group)
         self.group = None
         gc.collect()
@@ -143,27 +155,39 @@ class World:
         """Whether a blocked collective can be made to raise: on ring, whose sockets are known."""
         return bool(self._ports)
 
-    def break_up(self) -> int:
-        """Shut down the ring's sockets, from the agent's thread; returns how many.
+    def break_up(self) -> None:
+        """Let the collectives that are on their way return, with garbage; from the agent's thread or the main one."""
+        with self._breaking:
+            if self._drain is None and (descriptors := self._ring_sockets()):
+                self._agent.meters.wire.leave()
+                self._drain = Drain()
+                self._drain.take(descriptors)
 
-        A collective blocked on them raises ``[ring] connection to a peer was lost`` at once, here and, as the
-        neighbours' sockets close, around the ring.
-        """
-        count = 0
+    def _ring_sockets(self) -> list[int]:
+        """The ring's sockets among this process's, known by their ports."""
+        found = []
         for descriptor in _sockets():
             # A duplicate is closed on every path; the ring goes on owning the original.
-            try:
-                duplicate = socket.socket(fileno=os.dup(descriptor))
-            except OSError:
-                continue
-            with duplicate:
+            with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as duplicate:
                 if self._ports & _port_pair(duplicate):
-                    try:
-                        duplicate.shutdown(socket.SHUT_RDWR)
-                        count += 1
-                    except OSError:  # it is closed already
-                        pass
-        return count
+                    found.append(descriptor)
+        return found
+
+    def _settle(self) -> None:
+        """Wait for what is on its way to return, and take the errors that MLX would raise later, from the next cell."""
+        import mlx.core as mx
+
+        streams = [mx.default_stream(mx.cpu), self._agent.ledger.turns.stream]
+
+        def settle() -> None:
+            for stream in filter(None, streams):
+                with suppress(RuntimeError):
+                    mx.synchronize(stream)
+
+        # With a neighbour that died, what is on its way may never return.
+        thread = threading.Thread(target=settle, daemon=True)
+        thread.start()
+        thread.join(SETTLE_WITHIN)
 
     def _wire(self, order: dict[str, Any]) -> None:
         directory = self._agent.config.directory

@@ -1,0 +1,85 @@
+"""Many collectives on their way when the ranks are freed: one evaluation of a sharded model has several.
+
+MLX raises in two of them and leaves the third hanging (0.32.4).
+"""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from allranks.errors import CellTimeout
+
+if TYPE_CHECKING:
+    from allranks import Cluster
+
+CHAIN = """
+def chain(n):
+    y = mx.ones(64)
+    for _ in range(n):
+        y = mx.distributed.all_sum(y) / size
+    return y
+"""
+SUM = "mx.distributed.all_sum(mx.ones(1)).item()"
+
+
+@pytest.fixture
+def chained(ring2: Cluster) -> Cluster:
+    ring2.run(CHAIN + "kept = mx.arange(3) + rank\nmx.eval(kept)").check()
+    return ring2
+
+
+def assert_whole(cluster: Cluster) -> None:
+    assert cluster.run(f"({SUM}, kept.tolist())")[1].value == (2.0, [1, 2, 3])
+
+
+def test_a_failure_elsewhere_frees_all_of_them(chained: Cluster) -> None:
+    pids = [rank.pid for rank in chained.snapshot.ranks]
+    result = chained.run("if rank == 1: raise ValueError('mine')\nmx.eval(chain(40))", timeout=30)
+    assert result[0].freed is not None
+    assert result[1].error is not None and "mine" in str(result[1].error)
+    assert [rank.pid for rank in chained.snapshot.ranks] == pids
+    assert_whole(chained)
+
+
+def test_a_stop_frees_all_of_them(chained: Cluster) -> None:
+    with pytest.raises(CellTimeout) as stopped:
+        chained.run("if rank == 0:\n    y = chain(40)\n    mx.async_eval(y)\n    y.tolist()", timeout=1)
+    assert "still there" not in str(stopped.value)
+    assert_whole(chained)
+
+
+def test_what_an_idle_rank_has_on_its_way_does_not_hold_the_next_world(chained: Cluster) -> None:
+    code = "if rank == 0:\n    y = chain(40)\n    mx.async_eval(y)\n    raise ValueError('mine')\nmx.eval(chain(80))"
+    result = chained.run(code, timeout=30)
+    assert not result.ok
+    assert_whole(chained)
+
+
+def test_after_a_death_what_the_others_hold_is_carried_over_a_restart(chained: Cluster) -> None:
+    code = f"import os\nif rank == 0: os.kill(os.getpid(), {int(signal.SIGKILL)})\nmx.eval(chain(40))"
+    result = chained.run(code, timeout=30)
+    assert result[0].dead is not None
+    told = chained.heal()
+    assert "rank 1 kept every variable" in told
+    assert chained.run(SUM)[1].value == 2.0
+    assert chained.run("kept.tolist()", ranks=[1])[1].value == [1, 2, 3]
+
+
+def test_collectives_of_two_streams_take_turns(ring2: Cluster) -> None:
+    """On rank 0 the first one is late, so that without turns the second would overtake it there."""
+    code = """other = mx.new_stream(mx.cpu)
+found = []
+for _ in range(5):
+    late = mx.random.normal((1200, 1200)) if rank == 0 else mx.zeros((2, 2))
+    with mx.stream(other):
+        first = mx.distributed.all_sum(mx.ones(3) + 0 * (late @ late).max())
+        mx.async_eval(first)
+    second = mx.distributed.all_sum(mx.ones(3) * 10)
+    mx.eval(second)
+    found.append((first.tolist(), second.tolist()))
+found"""
+    result = ring2.run(code, timeout=60).check()
+    assert result[0].value == result[1].value == [([2.0] * 3, [20.0] * 3)] * 5
