@@ -20,6 +20,7 @@ RUN := $(BIN)/python -m
 demo_EXTRAS := $(MLX),mpi,demo
 lab_EXTRAS := $(MLX),mpi,demo,lab
 test_EXTRAS := $(MLX),mpi,demo,lab,test
+notebooks_EXTRAS := $(MLX),mpi,demo,lm
 docs_EXTRAS := docs
 
 help:
@@ -54,7 +55,7 @@ docs: .venv/docs.stamp
 	@NO_MKDOCS_2_WARNING=1 $(RUN) mkdocs build --strict --quiet
 	@echo "allranks: site/index.html"
 
-notebooks: .venv/demo.stamp
+notebooks: .venv/notebooks.stamp
 	@echo "allranks: running the notebooks"
 	@$(BIN)/python notebooks/execute.py
 
