@@ -35,7 +35,7 @@ SUCCEED = {
     "bridge up": replace(
         cabling.BRIDGE_UP, macs=cabling.BRIDGE_UP.macs[:3], cables=cabling.MESH[:2] + cabling.MESH[3:4]
     ),
-    "RDMA off": cabling.RDMA_OFF,
+    "RDMA off": Cabling(cabling.macs(3, rdma=False), cabling.joined("mac", [(1, 2), (2, 3), (3, 1)])),
 }
 FAIL = {
     "open ring": (cabling.OPEN_RING, "connect mac1 port 3 with mac4 port 3"),
