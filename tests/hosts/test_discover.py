@@ -188,6 +188,10 @@ def test_linux_hosts_by_their_addresses_and_gpus(hosts3: Hosts, tmp_path: Path) 
     assert found.hostfile is not None
     assert [each["ips"] for each in found.hostfile["hosts"]] == [[hosts3.address(name)] for name in names]
     assert [each.speed for each in found.servers[0].interfaces if each.name == "eth0"] == [10e9], "veth says 10 Gbit/s"
+    found.write(tmp_path / "ring.json")
+    with allranks.Cluster(hostfile=tmp_path / "ring.json") as cluster:
+        sums = cluster.run("mx.distributed.all_sum(mx.ones(10))[0].item()", timeout=60).check()
+        assert [rank.value for rank in sums.values()] == [2.0, 2.0]
     with_gpus = [StandIns(hosts3.home(name)) for name in names]
     try:
         for stand_in in with_gpus:

@@ -207,7 +207,9 @@ export class Topology {
         mark(tip, "data-link", state);
         mark(path, "stroke-width", (1.25 + 2.25 * Math.sqrt(Math.min(1, rate / this.top))).toFixed(2));
         if (label) {
-          say(label, (way.upright || slanted(way) ? (to.y > from.y ? "↓ " : "↑ ") : "") + (one.slow ? "slow · " : "") + rateAndShare(one));
+          const towards = way.upright || slanted(way) ? (to.y > from.y ? "↓ " : "↑ ") : "";
+          // Of what is only planned no rate is unknown: there is none.
+          say(label, now.state === "planned" ? "" : towards + (one.slow ? "slow · " : "") + rateAndShare(one));
           mark(label, "data-link", state);
         }
         if (caption) say(caption, plug(one.view, now.links?.[back], way.upright));
