@@ -39,6 +39,7 @@ class Note:
 def notes(macs: Sequence[Mac], cables: Sequence[Cable], addresses: Addressing) -> list[Note]:
     """What to know, the most hindering first."""
     return [
+        *_without_ports(macs),
         *_bridges(macs),
         *_rdma(macs),
         *_ports_without_rdma(macs, cables),
@@ -48,6 +49,12 @@ def notes(macs: Sequence[Mac], cables: Sequence[Cable], addresses: Addressing) -
         *_strangers(macs, cables),
         *([Note((), addresses.moved)] if addresses.moved else []),
     ]
+
+
+def _without_ports(macs: Sequence[Mac]) -> Iterator[Note]:
+    for mac in macs:
+        if not mac.ports:
+            yield Note((mac.name,), f"system_profiler SPThunderboltDataType lists no Thunderbolt port on {mac.name}.")
 
 
 def _bridges(macs: Sequence[Mac]) -> Iterator[Note]:

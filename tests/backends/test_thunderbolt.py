@@ -68,6 +68,11 @@ def test_a_mac_that_answers_nothing_has_no_ports_and_nonsense_is_named() -> None
         mac_from("mac1", {"thunderbolt": "usage"})
 
 
+def test_a_mac_without_ports_is_told() -> None:
+    (note,) = thunderbolt_notes.notes([Mac("mac1")], (), addressing.Addressing({}))
+    assert str(note) == "system_profiler SPThunderboltDataType lists no Thunderbolt port on mac1."
+
+
 def test_a_bus_without_a_domain_is_no_port() -> None:
     told = json.loads(darwin.system_profiler(cabling.TWO_CABLES, cabling.TWO_CABLES["mac1"]))
     del told["SPThunderboltDataType"][0]["domain_uuid_key"]
