@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,7 +28,9 @@ def hosts3(tmp_path_factory: pytest.TempPathFactory, nothing_left_behind: None) 
 
 @pytest.fixture(scope="session")
 def _macs(tmp_path_factory: pytest.TempPathFactory, nothing_left_behind: None) -> Iterator[Macs]:
+    before = os.environ["PATH"]
     with _standing(Macs(4, Path(tmp_path_factory.mktemp("macs")), f"m{uuid.uuid4().hex[:5]}")) as made:
+        os.environ["PATH"] = before  # `macs4` sets it for its tests; others may want other hosts
         yield made
 
 

@@ -71,6 +71,7 @@ class Hosts:
     def up(self) -> None:
         """Make them. Raises CalledProcessError where this machine does not allow it."""
         bridge = self._bridge
+        self._net = _free_network(self._net)
         _run("ip", "link", "add", bridge, "type", "bridge")
         _run("ip", "addr", "add", f"{self.gateway}/24", "dev", bridge)
         _run("ip", "link", "set", bridge, "up")
@@ -211,6 +212,14 @@ def made(count: int) -> Iterator[Hosts]:
         standing(Hosts(count, Path(folder), f"b{uuid.uuid4().hex[:5]}")) as it,
     ):
         yield it
+
+
+def _free_network(first: int) -> int:
+    """10.77.N.0/24 that no other lab of this machine has: two on one network would answer for each other."""
+    taken = subprocess.run(["ip", "-4", "-o", "addr"], capture_output=True, text=True, check=True).stdout
+    networks = [*range(first, 220), *range(20, first)]
+    free: list[int] = [net for net in networks if f" 10.77.{net}." not in taken]
+    return free[0]
 
 
 def _run(*command: str) -> None:
