@@ -40,8 +40,8 @@ def heal(ranks: Ranks, source: int | None, kill: Sequence[int]) -> str:
     return f"The world is whole again (epoch {monitor.epoch}): {'; '.join(told)}."
 
 
-def resize(ranks: Ranks, size: int) -> str:
-    """Grow or shrink the world; the ranks that stay keep their variables."""
+def resize(ranks: Ranks, size: int, source: int | None) -> str:
+    """Grow or shrink the world; the ranks that stay keep their variables, new ones are copies of `source`."""
     assert ranks.plan is not None
     before = len(ranks.hosts)
     _quiet(ranks)
@@ -59,7 +59,8 @@ def resize(ranks: Ranks, size: int) -> str:
         ranks.hosts = hosts
         told = _restart(ranks, size, ranks.plan.backend, list(range(min(size, before))))
     if size > before:
-        told.append(f"{rank_label(list(range(before, size)))} started empty")
+        added = list(range(before, size))
+        told.append(f"{rank_label(added)} started empty" if source is None else _copy(ranks, source, added))
     return f"The world has {size} ranks now (epoch {ranks.monitor.epoch}): {'; '.join(told)}."
 
 

@@ -111,6 +111,7 @@ def _line_parser() -> _Parser:
     heal.add_argument("--from", type=int, dest="source", metavar="R", help="give new ranks the variables of rank R")
     resize = verbs.add_parser("resize", help="grow or shrink the world; ranks that stay keep their variables")
     resize.add_argument("size", type=int, metavar="N")
+    resize.add_argument("--from", type=int, dest="source", metavar="R", help="give new ranks the variables of rank R")
     rewire = verbs.add_parser("rewire", help="same ranks and variables, other backend")
     rewire.add_argument("--backend", help=BACKENDS.removeprefix("auto, "))
     rewire.add_argument("--connections", type=int, help="TCP connections of a ring link")
@@ -360,7 +361,7 @@ class DistributedMagics(Magics):
         print(self._need().heal(source=options.source, kill=options.kill or ()))
 
     def _resize(self, options: argparse.Namespace) -> None:
-        print(self._need().resize(options.size))
+        print(self._need().resize(options.size, source=options.source))
 
     def _rewire(self, options: argparse.Namespace) -> None:
         print(self._need().rewire(options.backend, connections=options.connections))

@@ -306,14 +306,17 @@ class Cluster:
         with self._changing, undisturbed():
             return _heal.heal(ranks, source, doomed)
 
-    def resize(self, size: int) -> str:
+    def resize(self, size: int, *, source: int | None = None) -> str:
         """Grow or shrink the world to `size` ranks; those that stay keep their variables. Returns what became of them.
 
-        Raises what `heal` raises.
+        With ``source``, a new rank gets the variables of that rank, as far as they can travel. Raises what `heal`
+        raises.
         """
         ranks = self._up()
         if size < 1:
             raise UsageError(f"resize {size}: a world needs at least 1 rank.")
+        if source is not None:
+            self.choose_ranks(source)
         dead = [rank.rank for rank in ranks.monitor.ranks if rank.dead]
         if not dead or dead[0] < size:  # a world whose dead ranks go is whole without them
             ranks = self._whole()
@@ -323,7 +326,7 @@ class Cluster:
             raise CannotStart(reason)
         with self._changing, undisturbed():
             try:
-                return _heal.resize(ranks, size)
+                return _heal.resize(ranks, size, source)
             finally:
                 self._hosts = ranks.hosts
 
@@ -584,7 +587,11 @@ class Cluster:
 
     def _refuse_if_broken(self, ranks: Ranks) -> None:
         if ranks.monitor.state == "broken":
-            dead = "; ".join(f"rank {rank.rank} {rank.dead}" for rank in ranks.monitor.ranks if rank.dead)
+            causes: dict[str, list[int]] = {}
+            for rank in ranks.monitor.ranks:
+                if rank.dead:
+                    causes.setdefault(rank.dead, []).append(rank.rank)
+            dead = "; ".join(f"{rank_label(numbers)} {cause}" for cause, numbers in causes.items())
             raise WorldBroken(
                 f"the world is broken: {dead or 'a collective was broken off'}. %distributed heal replaces dead ranks "
                 "and forms it anew; the other ranks keep their variables."

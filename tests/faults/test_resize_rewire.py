@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from allranks import Cluster
+from allranks.errors import UsageError
 from tests.faults.kept import keep, look, sums_are_right
 
 
@@ -31,6 +32,18 @@ def test_down_to_one_rank_and_up_again() -> None:
             cluster.resize(size)
             assert sums_are_right(cluster)
             assert look(cluster, [0])[0] == kept[0]
+
+
+def test_new_ranks_get_the_variables_of_another() -> None:
+    with Cluster(2, backend="ring", name="copies") as cluster:
+        kept = keep(cluster)
+        with pytest.raises(UsageError, match="no rank 2"):
+            cluster.resize(4, source=2)
+        assert "ranks 2-3 got the variables of rank 1" in cluster.resize(4, source=1)
+        digests = {rank: each.digest for rank, each in look(cluster).items()}
+        assert digests == {0: kept[0].digest, 1: kept[1].digest, 2: kept[1].digest, 3: kept[1].digest}
+        assert cluster.run("rank, size, kept_plain['world'] is world", ranks=3)[3].value == (3, 4, True)
+        assert sums_are_right(cluster)
 
 
 @pytest.mark.mpi
@@ -60,8 +73,10 @@ def test_mpi_grows_and_shrinks(need_mpi: None) -> None:
     with Cluster(2, backend="mpi", name="mpisizes") as cluster:
         digests = {rank: each.digest for rank, each in keep(cluster).items()}
         for size in (3, 2):
-            cluster.resize(size)
+            told = cluster.resize(size, source=1)
             assert sums_are_right(cluster)
+            if size == 3:
+                assert "rank 2 got the variables of rank 1" in told and look(cluster, [2])[2].digest == digests[1]
             assert {rank: each.digest for rank, each in look(cluster, [0, 1]).items()} == digests
 
 
