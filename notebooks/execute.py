@@ -1,9 +1,13 @@
-"""Run the notebooks of this folder and keep them with their outputs in docs/notebooks: ``make notebooks``."""
+"""Run the notebooks of this folder and keep them with their outputs in docs/notebooks: ``make notebooks``.
+
+``python notebooks/execute.py pipeline`` runs one of them.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+import sys
 from pathlib import Path
 
 import nbformat
@@ -47,6 +51,7 @@ def _tidy(outputs: list[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:
 
 
 if __name__ == "__main__":
-    for source in sorted(HERE.glob("*.ipynb")):
-        if source.stem != "gallery":  # its pictures move, and want a front end
-            execute(source)
+    named = sys.argv[1:] or sorted(path.stem for path in HERE.glob("*.ipynb"))
+    for name in named:
+        if name != "gallery":  # its pictures move, and want a front end
+            execute(HERE / f"{name}.ipynb")
