@@ -129,8 +129,8 @@ def _line_parser() -> _Parser:
     _doctor.add_arguments(verbs.add_parser("doctor", help="what is wrong with the hosts, and how to mend it"))
     free = verbs.add_parser("break", help="free ranks blocked in a collective of a cell that runs with --no-wait")
     free.add_argument("-r", "--ranks", type=parse_ranks, help="only these, e.g. 0,2-3")
-    watch = verbs.add_parser("watch", help="the live dashboard: topology, ranks, throughput")
-    watch.add_argument("views", nargs="*", metavar="PICTURE", help="topology, ranks or throughput (default: all)")
+    watch = verbs.add_parser("watch", help="the live dashboard: topology, ranks, throughput, log")
+    watch.add_argument("views", nargs="*", metavar="PICTURE", help="topology, ranks, throughput or log (default: all)")
     verbs.add_parser("interrupt", help="stop a cell that runs with --no-wait")
     for verb, text in (("push", "copy notebook variables to the ranks"), ("pull", "copy variables from the ranks")):
         move = verbs.add_parser(verb, help=text)

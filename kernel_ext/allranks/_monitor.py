@@ -27,6 +27,7 @@ from allranks_backends._plan import (
 )
 
 from ._history import History
+from ._logged import Logged
 from ._profile import Profile
 
 Header = dict[str, Any]
@@ -89,6 +90,7 @@ class Monitor:
         self.peak: float | None = None
         """Highest bus bandwidth that `bench` measured, in bytes a second."""
         self.history = History()
+        self.logged = Logged()
         self.profile = Profile()
         self.changed = threading.Condition()
         self.acknowledge: Callable[[str, int], None] = lambda _uuid, _cell: None
@@ -173,6 +175,9 @@ class Monitor:
         if self.history.due(time.time()):
             self.history.add(self.snapshot())
         self._tell(rank, "state", header, ())
+
+    def _on_logged(self, rank: Rank, header: Header, _: Sequence[Any]) -> None:
+        self.logged.take(rank.rank, rank.uuid, header["first"], header["calls"])
 
     def _on_leaving(self, rank: Rank, header: Header, _: Sequence[Any]) -> None:
         rank.leaving = header

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from allranks_backends._plan import Snapshot
 
 from ._fold import Block
+from ._logged import Row
 from ._terminal import clean, plain
 
 if TYPE_CHECKING:
@@ -31,22 +32,26 @@ class Viewer(Protocol):
 
     def show(self, snapshot: Snapshot) -> None: ...
     def output(self, items: Sequence[Item]) -> None: ...
+    def logged(self, rows: Sequence[Row]) -> None: ...
     def flush(self) -> None: ...
 
 
 class Watch:
-    """The dashboards of one cluster. `snapshot` says how it is now."""
+    """The dashboards of one cluster. `snapshot` says how it is now, `logged` what was logged since its last answer."""
 
-    def __init__(self, snapshot: Callable[[], Snapshot]) -> None:
-        self._snapshot = snapshot
-        self._dashboards: weakref.WeakSet[Viewer] = weakref.WeakSet()
+    def __init__(
+        self, snapshot: Callable[[], Snapshot], logged: Callable[[int], tuple[int, Sequence[Row]]] = lambda at: (at, ())
+    ) -> None:
+        self._snapshot, self._logged = snapshot, logged
+        self._dashboards: weakref.WeakKeyDictionary[Viewer, int] = weakref.WeakKeyDictionary()
+        """How far each was told what was logged."""
         self._items: deque[Item] = deque(maxlen=KEEP_ITEMS)
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
 
     def add(self, dashboard: Viewer) -> None:
         """Feed one more, as long as somebody holds it."""
-        self._dashboards.add(dashboard)
+        self._dashboards[dashboard] = 0
         dashboard.show(self._snapshot())
         if self._thread is None or not self._thread.is_alive():
             self._wake.clear()
@@ -82,11 +87,14 @@ class Watch:
                     if items:
                         dashboard.output(items)
                     dashboard.show(snapshot)
+                    self._dashboards[dashboard], rows = self._logged(self._dashboards[dashboard])
+                    if rows:
+                        dashboard.logged(rows)
                     if last:
                         dashboard.flush()
                 except Exception:  # its page or its comm is gone: the others go on
                     logging.getLogger("allranks").exception("a dashboard could not be drawn and is fed no more")
-                    self._dashboards.discard(dashboard)
+                    self._dashboards.pop(dashboard, None)
 
 
 class Nowhere:

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from allranks_widgets import Dashboard, Recorder
 
     from ._figures import BenchResult
+    from ._logged import Logged
+    from ._monitor import Monitor
     from ._timeline import Timeline
 
 JOIN_WITHIN = 600.0
@@ -135,7 +137,9 @@ class Cluster:
         self._cells = itertools.count(1)
         self._client: Any = None
         self._following: list[Cell] = []
-        self._watch = Watch(lambda: self.snapshot)
+        self._monitor: Monitor | None = None
+        """What the ranks told, also after `down`."""
+        self._watch = Watch(lambda: self.snapshot, lambda seen: self._logs.since(seen))
         self._changing = threading.RLock()
         """Held while the world is changed: a click in a dashboard comes in a thread of its own."""
         self.last_bench: BenchResult | None = None
@@ -181,6 +185,7 @@ class Cluster:
             )
         for tries_left in (2, 1, 0):
             self._ranks = Ranks(self._settings)
+            self._monitor = self._ranks.monitor
             try:
                 if self._join:
                     self._gather(self._ranks, progress)
@@ -241,6 +246,7 @@ class Cluster:
         cluster._settings = settings
         try:
             ranks = cluster._ranks = Ranks(settings, kept)
+            cluster._monitor = ranks.monitor
         except zmq.ZMQError:
             raise NoCluster(
                 f"another notebook still holds the cluster {name!r}: end that one's kernel first."
@@ -751,7 +757,7 @@ class Cluster:
         return self._client
 
     def watch(self, *views: str) -> Dashboard:
-        """The live dashboard, or some of its pictures: ``topology``, ``ranks``, ``throughput``.
+        """The live dashboard, or some of its pictures: ``topology``, ``ranks``, ``throughput``, ``log``.
 
         It follows the cluster to its end, and keeps what it showed last; `Dashboard.close` ends it before.
         """
@@ -804,6 +810,20 @@ class Cluster:
     def history(self) -> pandas.DataFrame:
         """The last ten minutes of traffic: bytes a second on each link (``wire``) and by rank (``effective``)."""
         return self._up().monitor.history.frame()
+
+    def logged(self, *names: str) -> pandas.DataFrame:
+        """What ranks told with ``log(loss=..., step=...)``, or these names of it; also after `down`.
+
+        One row for each figure: ``rank``, ``step``, ``name``, ``value``, ``time`` (UTC) and ``cell``, the number of the
+        cell that told it. Where a rank told one name more than 100,000 times, every second of the older rows is gone.
+        """
+        return self._logs.frame(names)
+
+    @property
+    def _logs(self) -> Logged:
+        if self._monitor is None:
+            raise NoCluster(f"the cluster {self.name!r} was never up. Start it with %distributed up.")
+        return self._monitor.logged
 
     def status(self) -> str:
         """The status table as text."""

@@ -6,10 +6,12 @@ from html import escape
 
 from allranks_backends._plan import LinkView, Snapshot
 
+from ._curves import Curves
 from .status import UNKNOWN, human_bytes, status_html, status_text
 from .table import html_table, text_table
 
 LINKS = ("link", "kind", "interface", "nominal", "rate", "share", "sent")
+LOGGED = ("logged", "ranks", "step", "last", "least", "most")
 OPERATIONS = ("operation", "ranks", "calls", "bytes", "smallest - largest", "transfer", "wait")
 MOST_ROWS = 128
 """Rows of a table; what is left out is counted. 64 ranks that all reach each other have 4032 links."""
@@ -28,6 +30,16 @@ def snapshot_html(snapshot: Snapshot) -> str:
     """The same as HTML tables: no script, no stylesheet and no SVG, which an untrusted notebook loses."""
     said = "".join(f'<div style="padding:4px 6px">{escape(sentence)}</div>' for sentence in _said(snapshot))
     return status_html(snapshot) + "".join(_html(table) for table in _tables(snapshot)) + said
+
+
+def logged_text(curves: Curves) -> str:
+    """The last value of each name that ranks logged, with the space before it; empty where nothing was."""
+    return "\n\n" + _text(_cut(LOGGED, curves.table(), "names")) if curves else ""
+
+
+def logged_html(curves: Curves) -> str:
+    """The same as an HTML table."""
+    return _html(_cut(LOGGED, curves.table(), "names")) if curves else ""
 
 
 def human_rate(rate: float | None) -> str:

@@ -1,10 +1,10 @@
-"""The dashboard: topology, ranks and throughput of a world as one Jupyter widget, drawn from Snapshots.
+"""The dashboard: topology, ranks, throughput and log of a world as one Jupyter widget, drawn from Snapshots.
 
 The front end is one bundle made from ``widgets/js-src``. What it is sent:
 
 - the trait ``frame``: the last Snapshot as JSON;
-- messages ``{"do": ...}``: ``output`` (items), ``all`` (everything again, for one page), ``said`` (answer to an
-  action).
+- messages ``{"do": ...}``: ``output`` (items), ``logged`` (rows), ``all`` (everything again, for one page), ``said``
+  (answer to an action).
 
 What it asks comes over the control channel as ``allranks_widget``, so that it is heard while a cell runs, or as a
 message of the widget where a front end has no control channel.
@@ -29,13 +29,14 @@ import traitlets
 
 from allranks_backends._plan import Snapshot
 
+from ._curves import Curves, LoggedRow, rows_json
 from ._history import History
 from ._kept import KeptOutput
-from ._tables import snapshot_html, snapshot_text
+from ._tables import logged_html, logged_text, snapshot_html, snapshot_text
 from .recording import to_dict
 
 STATIC = Path(__file__).parent / "static"
-VIEWS = ("topology", "ranks", "throughput")
+VIEWS = ("topology", "ranks", "throughput", "log")
 VERBS = ("interrupt", "break", "heal")
 FASTEST = 0.1
 """Seconds between frames, at the least."""
@@ -100,6 +101,9 @@ class Dashboard(anywidget.AnyWidget):
         """Of the tables in the notebook."""
         self._history = History()
         self._kept = KeptOutput()
+        self._curves = Curves()
+        self._stale = False
+        """Whether something was logged since the tables were saved."""
         self._number = 0
         self._lock = threading.RLock()
         self.on_msg(lambda _widget, content, _buffers: self._asked(content))
@@ -148,6 +152,14 @@ class Dashboard(anywidget.AnyWidget):
             if batch:
                 self._send_output(batch)
 
+    def logged(self, rows: Sequence[LoggedRow]) -> None:
+        """Draw figures that ranks logged: (rank, name, cell, step, value, Unix time in seconds) each."""
+        with self._lock:
+            self._curves.add(rows)
+            self._stale = True
+            self._number += 1
+            self.send({"do": "logged", "number": self._number}, [rows_json(rows)])
+
     def history(self, snapshots: Iterable[Snapshot]) -> None:
         """Put ``snapshots`` in place of the chart's past; the last ten minutes of them count, one for each second."""
         with self._lock:
@@ -162,7 +174,7 @@ class Dashboard(anywidget.AnyWidget):
         """To one ``page``, or to all: what a page cannot know that was not there from the start."""
         history = json.dumps(self._history.columns(), separators=(",", ":")).encode()
         head = {"do": "all", "page": page, "number": self._number, "now": time.time(), "acts": bool(self.on_action)}
-        self.send(head, [history, _list(self._kept.everything())])
+        self.send(head, [history, _list(self._kept.everything()), self._curves.everything()])
 
     def _asked(self, content: dict[str, Any]) -> None:
         """A message of the front end, over whichever channel it came."""
@@ -189,8 +201,8 @@ class Dashboard(anywidget.AnyWidget):
         has ended, so that what is saved is its end."""
         with self._lock:
             self._refreshed = time.monotonic()
-            if self.snapshot is not self._saved and self.snapshot and self._display_ids:
-                self._saved = self.snapshot
+            if (self.snapshot is not self._saved or self._stale) and self.snapshot and self._display_ids:
+                self._saved, self._stale = self.snapshot, False
                 for display_id in self._display_ids:
                     self._publish_tables(display_id, update=True)
 
@@ -218,10 +230,12 @@ class Dashboard(anywidget.AnyWidget):
         publish_display_data(data, transient={"display_id": display_id}, update=update)  # type: ignore[no-untyped-call]
 
     def _html(self) -> str:
-        return snapshot_html(self.snapshot) if self.snapshot else escape(repr(self))
+        return snapshot_html(self.snapshot) + logged_html(self._curves) if self.snapshot else escape(repr(self))
 
     def __repr__(self) -> str:
-        return snapshot_text(self.snapshot) if self.snapshot else "a dashboard that has not been shown anything yet"
+        if self.snapshot is None:
+            return "a dashboard that has not been shown anything yet"
+        return snapshot_text(self.snapshot) + logged_text(self._curves)
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
         bundle = super()._repr_mimebundle_(**kwargs)

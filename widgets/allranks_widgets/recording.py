@@ -1,8 +1,8 @@
 """Snapshots and output as JSON lines: what a dashboard is sent, and what it can be shown again without a cluster.
 
 A recording is a text file, gzipped if its name ends in ``.gz``. Each line is an object with ``at``, Unix time in
-seconds, and either ``frame``, a Snapshot, or ``output``, items as `Dashboard.output` takes them. Fields that have their
-default are left out; fields of newer versions are passed over.
+seconds, and ``frame``, a Snapshot, ``output``, items as `Dashboard.output` takes them, or ``logged``, rows as
+`Dashboard.logged` takes them. Fields that have their default are left out; fields of newer versions are passed over.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from types import MappingProxyType, TracebackType
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from allranks_backends._plan import Snapshot
+
+from ._curves import LoggedRow, rows_json
 
 if TYPE_CHECKING:
     from .dashboard import Dashboard
@@ -110,6 +112,10 @@ class Recorder:
         """``at`` is Unix time in seconds, now if not given."""
         self._write({"at": time.time() if at is None else at, "output": list(items)})
 
+    def logged(self, rows: Sequence[LoggedRow], at: float | None = None) -> None:
+        """``at`` is Unix time in seconds, now if not given."""
+        self._write({"at": time.time() if at is None else at, "logged": json.loads(rows_json(rows))})
+
     def close(self) -> None:
         with self._lock:
             self._file.close()
@@ -133,6 +139,7 @@ class Recorded(NamedTuple):
     """Unix time in seconds."""
     snapshot: Snapshot | None
     output: list[Json]
+    logged: list[LoggedRow]
 
 
 def read(path: str | Path) -> Iterator[Recorded]:
@@ -141,7 +148,8 @@ def read(path: str | Path) -> Iterator[Recorded]:
         for line in file:
             entry = json.loads(line)
             frame = entry.get("frame")
-            yield Recorded(entry["at"], None if frame is None else from_dict(Snapshot, frame), entry.get("output", []))
+            shown = None if frame is None else from_dict(Snapshot, frame)
+            yield Recorded(entry["at"], shown, entry.get("output", []), entry.get("logged", []))
 
 
 def _open(path: Path, mode: str) -> IO[str]:
@@ -185,6 +193,8 @@ class Replay:
                 self._dashboard.show(dataclasses.replace(entry.snapshot, at=due))
             if entry.output:
                 self._dashboard.output(entry.output)
+            if entry.logged:
+                self._dashboard.logged(entry.logged)
         self._stopped.wait(0.15)
         self._dashboard.flush()
 

@@ -20,6 +20,7 @@ from .freeing import Freeing
 from .gate import Gate
 from .ledger import Ledger, Record
 from .lifeline import Header, Lifeline
+from .logged import Log
 from .meters import Meters
 from .orders import IN_MAIN, IN_THREAD, KNOWN, Answer, Orders
 from .report import Reporter
@@ -60,6 +61,7 @@ class Agent:
         self.cell = CellRecorder(self)
         self.reporter = Reporter(self)
         self.freeing = Freeing(self)
+        self.log = Log(self)
         self._orders = Orders(self)
         self._ready = False
         self._sent_output_at = 0.0
@@ -75,6 +77,7 @@ class Agent:
         shell.user_ns.update(self.user_ns)
         self.user_ns = shell.user_ns
         self.shell = shell
+        shell.user_ns_hidden["log"] = self.log.function  # no variable of the user's
         self.world.set_names()
         self.cell.forget_output()
         self._ready = True
@@ -84,6 +87,7 @@ class Agent:
         """Tell a notebook that has just connected who this is and what it missed."""
         self._alone = 0.0
         self.reporter.forget()
+        self.log.forget_told()
         self.lifeline.send(
             {
                 "say": "hello",
@@ -130,7 +134,7 @@ class Agent:
         now = time.monotonic()
         self._end_if_orphaned(now)
         self.freeing.tick(now)
-        return min(self._send_output(now), self.reporter.tick(now))
+        return min(self.log.tick(now), self._send_output(now), self.reporter.tick(now))
 
     def _send_output(self, now: float) -> float:
         due = self._sent_output_at + SEND_EVERY

@@ -141,6 +141,8 @@ class CellRecorder:
     def end(self, value: Any, wants_value: bool) -> None:
         """Called in the main thread when the cell is over."""
         TRACE.end()
+        if (not_logged := self._agent.log.end_cell()) and self._error is None:
+            self.outlet.write("stderr", not_logged)
         self.outlet.end()
         final: dict[str, Any] = {"say": "done", "cell": self.number, "ok": self._error is None, "error": self._error}
         buffers: list[Any] = []

@@ -38,7 +38,7 @@ SETTLE_WITHIN = 2.0
 
 
 class World:
-    """The rank's membership: `form` joins, also again; `set_names` puts ``mx world rank size`` in every namespace."""
+    """The rank's membership: `form` joins, also again; `set_names` puts its names in every namespace."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
@@ -149,6 +149,7 @@ class World:
         self._agent.ledger.install(mx, self._agent.user_ns)
         self._agent.user_ns.update(mx=mx, world=self.group, rank=self.group.rank(), size=self.group.size())
         self._agent.user_ns.setdefault("mark", mark)  # a user's own of that name stays
+        self._agent.user_ns.setdefault("log", self._agent.log.function)  # `from math import log` is left alone
 
     @property
     def breakable(self) -> bool:

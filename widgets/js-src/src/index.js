@@ -1,9 +1,10 @@
-// The dashboard as an anywidget: one model, any of the three pictures.
+// The dashboard as an anywidget: one model, any of the four pictures.
 
 import "uplot/dist/uPlot.min.css";
 import "./style.css";
 import { Console } from "./console.js";
 import { h, mark, say } from "./dom.js";
+import { Log } from "./log.js";
 import { counts } from "./snapshot.js";
 import { Status } from "./status.js";
 import { storeOf } from "./store.js";
@@ -34,8 +35,11 @@ function render({ model, el }) {
 
   /** @type {(() => void)[]} */
   const parts = [];
-  const section = (/** @type {string} */ name, /** @type {Node[]} */ ...nodes) =>
-    root.append(h("section.section", { "aria-label": name }, h("div.title", { role: "heading", "aria-level": 3 }, name), ...nodes));
+  const section = (/** @type {string} */ name, /** @type {Node[]} */ ...nodes) => {
+    const made = h("section.section", { "aria-label": name }, h("div.title", { role: "heading", "aria-level": 3 }, name), ...nodes);
+    root.append(made);
+    return made;
+  };
   for (const view of model.get("views")) {
     if (view === "topology") {
       const topology = new Topology(root, store);
@@ -49,6 +53,14 @@ function render({ model, el }) {
       const throughput = new Throughput(store);
       section("Throughput", throughput.node);
       parts.push(() => throughput.update());
+    } else if (view === "log") {
+      const log = new Log(store);
+      const part = section("Log", log.node);
+      const alone = model.get("views").length === 1;
+      parts.push(() => {
+        part.hidden = !alone && !store.curves.version; // among other pictures it comes with the first figure
+        log.update();
+      });
     }
   }
   el.append(root);

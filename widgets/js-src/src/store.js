@@ -1,5 +1,6 @@
 // What one model of the kernel has sent, shared by all its views on the page.
 
+import { Curves } from "./curves.js";
 import { History } from "./history.js";
 import { Output } from "./output.js";
 
@@ -38,6 +39,7 @@ export class Store {
     this.frames = 0;
     this.history = new History();
     this.output = new Output();
+    this.curves = new Curves();
     this.acts = true;
     /** @type {number | null} */
     this.selected = null;
@@ -124,17 +126,21 @@ export class Store {
    * @param {any[]} buffers
    */
   #message(content, buffers) {
-    if (content.do === "output") {
+    if (content.do === "output" || content.do === "logged") {
       if (this.number < 0 && content.number === 1) this.number = 0; // we were there from the start
       if (this.number < 0) return; // all of it is on its way
       if (content.number !== this.number + 1) return this.#askAll();
       this.number = content.number;
-      this.output.take(JSON.parse(decode(buffers[0])));
+      const told = JSON.parse(decode(buffers[0]));
+      if (content.do === "output") this.output.take(told);
+      else this.curves.add(told);
     } else if (content.do === "all" && (content.page === null || content.page === this.page)) {
       this.history.seed(JSON.parse(decode(buffers[0])));
       if (this.number < 0 || content.number !== this.number) {
         this.output = new Output();
         this.output.take(JSON.parse(decode(buffers[1])));
+        this.curves = new Curves();
+        this.curves.add(JSON.parse(decode(buffers[2])));
       }
       this.number = content.number;
       this.answered = true;

@@ -56,6 +56,16 @@ export function lasted(s) {
   return s !== null && s !== undefined && s < 9.95 ? `${s.toFixed(1)} s` : seconds(s);
 }
 
+/**
+ * A figure of which nothing is known but that it is one: five significant digits.
+ * @param {number | null | undefined} n
+ */
+export function figure(n) {
+  if (n === null || n === undefined) return UNKNOWN;
+  if (Number.isInteger(n) && Math.abs(n) < 1e9) return String(n);
+  return String(Number(n.toPrecision(5)));
+}
+
 /** @param {number} n with a thin space between thousands */
 export function count(n) {
   return String(Math.round(n)).replace(/\B(?=(\d{3})+$)/g, "\u202f");

@@ -1,0 +1,185 @@
+"""``log(loss=..., step=...)``: figures that the code on a rank tells, on their way to the notebook.
+
+A call costs a few microseconds and never waits for other ranks. What was logged is numbered and kept for a notebook
+that comes later, which drops by number what it has.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from . import transforms
+from .pending import waits_for_collective
+
+if TYPE_CHECKING:
+    from .agent import Agent
+
+KEEP = 20_000
+"""Calls kept, a few megabytes."""
+AT_ONCE = 2_000
+"""Calls in one message."""
+EVERY = 0.1
+"""Seconds between two messages while a cell runs; so 20,000 calls a second reach the notebook."""
+MOST_HELD = 16
+"""Values held that still wait for a collective."""
+
+Call = tuple[int, float, float, dict[str, float | str]]
+"""Cell, step, Unix time in seconds, and the values; a string stands for what JSON has no number for."""
+LogFunction = Callable[..., None]
+
+
+class Log:
+    """What `function`, which every rank has as ``log``, was told."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._lock = threading.Lock()
+        self._calls: deque[Call] = deque(maxlen=KEEP)
+        self._count = self._told = 0
+        """Calls there were, and of those the ones a notebook was told of."""
+        self._told_at = 0.0
+        self._next_step = 0.0
+        self._held: list[tuple[float, float, str, Any]] = []
+        self._left: dict[str, int] = {}
+        self.function = self._make()
+
+    def _make(self) -> LogFunction:
+        def log(*, step: float | None = None, **values: Any) -> None:
+            """Tell the notebook figures: ``log(loss=0.31, accuracy=0.9, step=100)``.
+
+            Values are numbers, or arrays of one element, which are evaluated, as ``.item()`` would. An array that
+            waits for a collective is not: all ranks must enter that, and ``log`` may be called on one. Its value is
+            taken once the code has evaluated it; what is still pending at the cell's end is named, and lost. `step` is
+            the one after the last if it is not given.
+
+            `%distributed watch log` draws it, `cluster.logged()` has it as a DataFrame. Raises TypeError for what is
+            no number, and RuntimeError inside a function that mx.compile, mx.grad or mx.vmap traces.
+            """
+            __tracebackhide__ = True
+            self._take(step, values)
+
+        return log
+
+    def _take(self, step: float | None, values: dict[str, Any]) -> None:
+        __tracebackhide__ = True
+        now = time.time()
+        step = self._next_step if step is None else _number("step", step)
+        self._next_step = step + 1
+        if self._held:
+            self._settle()
+        plain: dict[str, float | str] = {}
+        for name, value in values.items():
+            if type(value) is float and math.isfinite(value):
+                plain[name] = value
+            elif self._waits(name, value):
+                self._hold(step, now, name, value)
+            else:
+                plain[name] = _sendable(_number(name, value))
+        if plain:
+            self._put(step, now, plain)
+
+    def _waits(self, name: str, value: Any) -> bool:
+        """Whether a value is an array that only all ranks together can compute."""
+        __tracebackhide__ = True
+        if not hasattr(value, "shape") or not type(value).__module__.startswith("mlx"):
+            return False
+        if transforms.inside():
+            raise RuntimeError(
+                f"log({name}=...) inside a function that mx.compile, mx.grad or mx.vmap traces has no number to tell: "
+                "return the array from it, and log that."
+            )
+        world = self._agent.world.group
+        alone = world is None or world.size() == 1 or self._agent.ledger.seq == 0
+        return value.size == 1 and not alone and waits_for_collective(value)
+
+    def _hold(self, step: float, at: float, name: str, array: Any) -> None:
+        self._held.append((step, at, name, array))
+        if len(self._held) > MOST_HELD:
+            name = self._held.pop(0)[2]
+            self._left[name] = self._left.get(name, 0) + 1
+
+    def _settle(self) -> None:
+        """Take the values that the code has evaluated meanwhile."""
+        held, self._held = self._held, []
+        for entry in held:
+            step, at, name, array = entry
+            if waits_for_collective(array):
+                self._held.append(entry)
+            else:
+                self._put(step, at, {name: _sendable(_number(name, array))})
+
+    def _put(self, step: float, at: float, values: dict[str, float | str]) -> None:
+        with self._lock:
+            self._calls.append((self._agent.cell.number, step, at, values))
+            self._count += 1
+            first = self._count == self._told + 1
+        if first:  # the agent knows itself when the next message is due
+            self._agent.lifeline.wake()
+
+    def end_cell(self) -> str:
+        """Called in the main thread when a cell is over; returns what to say of values that were never computed."""
+        self._settle()
+        for _step, _at, name, _array in self._held:
+            self._left[name] = self._left.get(name, 0) + 1
+        self._held.clear()
+        left, self._left = self._left, {}
+        if not left:
+            return ""
+        said = ", ".join(name if count == 1 else f"{name} ({count} times)" for name, count in left.items())
+        return (
+            f"not logged: {said}. It waits for a collective, which all ranks must enter: evaluate it on all of them "
+            "(mx.eval, or .item()) before the cell ends.\n"
+        )
+
+    def forget_told(self) -> None:
+        """A notebook has connected: it is told all that is kept."""
+        self._told = 0
+
+    def tick(self, now: float) -> float:
+        """Send what is due, in the agent's thread; returns the seconds until more may be."""
+        if self._told == self._count or not self._agent.lifeline.connected:
+            return float("inf")
+        due = self._told_at + EVERY
+        ended = self._agent.cell.ended  # then all of it goes, before the word that the cell is over
+        if now < due and not ended:
+            return max(0.001, due - now)
+        while self._send() and ended:
+            pass
+        self._told_at = now
+        return EVERY if self._told < self._count else float("inf")
+
+    def _send(self) -> bool:
+        with self._lock:
+            oldest = self._count - len(self._calls)
+            first = max(self._told, oldest)
+            calls = list(itertools.islice(self._calls, first - oldest, first - oldest + AT_ONCE))
+            self._told = first + len(calls)
+        if calls:
+            self._agent.lifeline.send({"say": "logged", "first": first, "calls": calls})
+        return bool(calls)
+
+
+def _number(name: str, value: Any) -> float:
+    """Raises TypeError, which says what was given."""
+    __tracebackhide__ = True
+    shape = getattr(value, "shape", ())
+    if math.prod(shape) != 1:
+        raise TypeError(
+            f"log({name}=...) takes a number, and this is an array of shape {tuple(shape)}: log its mean, for example."
+        )
+    try:
+        if isinstance(value, (str, bytes)):
+            raise TypeError
+        return float(value.item() if hasattr(value, "item") else value)
+    except (TypeError, ValueError):
+        raise TypeError(f"log({name}=...) takes a number, and this is a {type(value).__name__}.") from None
+
+
+def _sendable(value: float) -> float | str:
+    return value if math.isfinite(value) else str(value)

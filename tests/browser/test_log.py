@@ -1,0 +1,54 @@
+"""What ranks log, drawn in JupyterLab while they run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.browser.lab import Notebook
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
+
+UP = "%load_ext allranks\n%distributed up -n 2 --backend ring"
+TRAIN = """%%distributed
+import math, time
+for step in range(120):
+    noise = 0.08 * math.sin(step * (rank + 2))
+    log(loss=math.exp(-step / 30) * (1 + 0.3 * rank) + 0.05 + noise * math.exp(-step / 40), step=step)
+    if step % 5 == 0:
+        log(accuracy=1 - math.exp(-step / 40) - 0.05 * rank, step=step)
+    time.sleep(0.02)
+log(loss=float("nan"), step=120)
+"""
+
+
+def test_curves_grow_while_the_cell_runs_and_come_back_after_a_reload(
+    open_notebook: Callable[..., Notebook], axe: str, tmp_path: Path
+) -> None:
+    notebook = open_notebook(UP, "%distributed watch log", TRAIN)
+    page = notebook.page
+    notebook.begin()
+    page.wait_for_selector(".arw-log-figure")
+    page.wait_for_function("""[...document.querySelectorAll(".jp-InputPrompt")].at(-1).textContent === "[*]:" """)
+    page.wait_for_function("""/step [1-9]/.test(document.querySelector(".arw-log-name").innerText)""")
+    notebook.finish()
+    last = """document.querySelector(".arw-log-name").innerText.includes("step 120")"""
+    page.wait_for_function(last)
+    assert page.locator(".arw-log-figure canvas").count() == 2
+    assert "nan" in notebook.text(".arw-log-figure .arw-legend")
+    page.locator(".arw-root").screenshot(path=tmp_path / "log.png")
+    page.get_by_role("button", name="Mean of ranks").click()
+    page.wait_for_function(
+        r"""/mean of ranks 0-1\s*no number/.test(document.querySelector(".arw-log .arw-legend").innerText)"""
+    )
+    page.get_by_role("button", name="Logarithmic").click()
+    page.evaluate(axe)
+    found = page.evaluate("async () => (await axe.run('.arw-root')).violations")
+    assert not [one["help"] for one in found if one["impact"] in ("serious", "critical")]
+    notebook.save()
+    notebook.open()
+    page.wait_for_selector(".arw-log-figure")
+    page.wait_for_function(last)
+    notebook.execute("%distributed down")

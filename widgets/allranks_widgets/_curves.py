@@ -1,0 +1,89 @@
+"""What was logged, as curves that a page can draw: one for each name and rank, never too long."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from allranks_backends._plan import rank_list
+
+MOST_POINTS = 2_000
+"""Points of a curve; then every second of the older ones goes."""
+MOST_CURVES = 256
+
+LoggedRow = Sequence[Any]
+"""Rank, name, cell, step, value, Unix time in seconds; a string stands for a value that is no finite number."""
+
+
+@dataclass
+class Curve:
+    points: list[tuple[float, float]] = field(default_factory=list)
+    """Step and value. A step that goes back begins the curve anew: a cell was run again."""
+    row: LoggedRow = ()
+    """The newest."""
+
+    def add(self, row: LoggedRow) -> None:
+        step, value = float(row[3]), float(row[4])
+        if self.points and step < self.points[-1][0]:
+            self.points.clear()
+        self.points.append((step, value))
+        self.row = row
+        if len(self.points) > MOST_POINTS:
+            del self.points[1::2]
+
+
+class Curves:
+    """Takes rows as they come."""
+
+    def __init__(self) -> None:
+        self._curves: dict[tuple[str, int], Curve] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._curves)
+
+    def add(self, rows: Iterable[LoggedRow]) -> None:
+        for row in rows:
+            key = (row[1], row[0])
+            if key in self._curves or len(self._curves) < MOST_CURVES:
+                self._curves.setdefault(key, Curve()).add(row)
+
+    def everything(self) -> bytes:
+        """All points as JSON rows, for a page that comes later."""
+        return rows_json(
+            [rank, name, curve.row[2], step, value, curve.row[5]]
+            for (name, rank), curve in self._curves.items()
+            for step, value in curve.points
+        )
+
+    def table(self) -> list[tuple[str, ...]]:
+        """One row for each name and, where they differ, for each last value: name, ranks, step, last, least, most."""
+        rows: list[tuple[str, ...]] = []
+        for name in dict.fromkeys(name for name, _ in self._curves):
+            alike: dict[tuple[str, str, str, str], list[int]] = {}
+            for (other, rank), curve in self._curves.items():
+                if other == name:
+                    known = [value for _, value in curve.points if math.isfinite(value)]
+                    step, last = curve.points[-1]
+                    least, most = (figure(min(known)), figure(max(known))) if known else ("–", "–")
+                    alike.setdefault((figure(step), figure(last), least, most), []).append(rank)
+            rows += [(name, rank_list(ranks), *said) for said, ranks in alike.items()]
+        return rows
+
+
+def figure(value: float) -> str:
+    """Five significant digits, without an exponent where a person would write none."""
+    if not math.isfinite(value):
+        return str(value)
+    return f"{value:.0f}" if value == int(value) and abs(value) < 1e9 else f"{value:.5g}"
+
+
+def rows_json(rows: Iterable[LoggedRow]) -> bytes:
+    """Rows as JSON, which has no number that is not finite."""
+    return json.dumps([[*row[:4], _sendable(row[4]), row[5]] for row in rows], separators=(",", ":")).encode()
+
+
+def _sendable(value: Any) -> Any:
+    return value if isinstance(value, str) or math.isfinite(value) else str(value)

@@ -1,0 +1,173 @@
+// What ranks logged: a chart for each name, over steps.
+
+import uPlot from "uplot";
+import { choice, h, mark, say } from "./dom.js";
+import { figure, rankLabel } from "./units.js";
+
+/** @typedef {import("./store.js").Store} Store */
+/** @typedef {import("./curves.js").Curves} Curves */
+
+const HEIGHT = 180;
+const MOST_CHARTS = 12;
+const PACE = 250; // ms between two drawings
+const DASHES = [[], [6, 3], [2, 3], [8, 3, 2, 3]];
+const NOTHING = "Nothing has been logged yet: log(loss=..., step=...) in a cell on any rank";
+
+export class Log {
+  /** @param {Store} store */
+  constructor(store) {
+    this.store = store;
+    /** @type {"rank" | "mean"} */
+    this.by = "rank";
+    this.scale = "linear";
+    this.version = -1;
+    this.drawnAt = 0;
+    this.later = 0;
+    /** @type {Map<string, Chart>} */
+    this.charts = new Map();
+    this.lines = choice("lines", [["rank", "By rank"], ["mean", "Mean of ranks"]], (by) => {
+      this.by = /** @type {"rank" | "mean"} */ (by);
+      this.lines.set(by);
+      this.update(true);
+    });
+    this.scales = choice("scale", [["linear", "Linear"], ["log", "Logarithmic"]], (scale) => {
+      this.scale = scale;
+      this.scales.set(scale);
+      this.update(true);
+    });
+    this.lines.set(this.by);
+    this.scales.set(this.scale);
+    this.toolbar = h("div.toolbar", {}, this.lines.node, this.scales.node);
+    this.grid = h("div.log-grid");
+    this.note = h("div.muted.none", {}, NOTHING);
+    this.node = h("div.log", {}, this.toolbar, this.grid, this.note);
+  }
+
+  update(force = false) {
+    const { curves } = this.store;
+    const now = performance.now();
+    clearTimeout(this.later);
+    const theme = this.node.closest("[data-theme]")?.getAttribute("data-theme") ?? "";
+    const names = curves.names.slice(0, MOST_CHARTS);
+    const width = Math.max(260, Math.floor((this.grid.clientWidth || 800) / (names.length > 1 ? 2 : 1)) - 12);
+    const key = `${width} ${theme} ${this.by} ${this.scale}`;
+    if (!force && curves.version === this.version && key === this.key) return;
+    if (!force && now - this.drawnAt < PACE) {
+      this.later = window.setTimeout(() => this.update(), PACE - (now - this.drawnAt));
+      return;
+    }
+    this.version = curves.version;
+    this.key = key;
+    this.drawnAt = now;
+    const more = curves.names.length - names.length;
+    say(this.note, names.length ? (more ? `${more} more names are not drawn; cluster.logged() has them.` : "") : NOTHING);
+    this.note.hidden = names.length > 0 && !more;
+    this.toolbar.hidden = !names.length;
+    for (const name of names) {
+      let chart = this.charts.get(name);
+      if (!chart) {
+        this.charts.set(name, (chart = new Chart(name)));
+        this.grid.append(chart.node);
+      }
+      chart.draw(curves, width, this.by, this.scale, key);
+    }
+  }
+
+  key = "";
+}
+
+/** One name: its lines and their last values. */
+class Chart {
+  /** @param {string} name */
+  constructor(name) {
+    this.name = name;
+    this.key = "";
+    /** @type {any} */
+    this.plot = null;
+    /** @type {HTMLElement[]} */
+    this.values = [];
+    this.at = h("span.muted");
+    this.chart = h("div.log-chart", { role: "img" });
+    this.legend = h("div.legend");
+    this.node = h("figure.log-figure", {}, h("figcaption.log-name", {}, h("span", {}, name), h("span.spring"), this.at), this.chart, this.legend);
+  }
+
+  /**
+   * @param {Curves} curves
+   * @param {number} width
+   * @param {"rank" | "mean"} by
+   * @param {string} scale
+   * @param {string} key of what all charts share
+   */
+  draw(curves, width, by, scale, key) {
+    const ranks = curves.ranks(this.name);
+    const titles = by === "rank" ? ranks.map((rank) => `rank ${rank}`) : [`mean of ${rankLabel(ranks)}`];
+    this.data = curves.columns(this.name, by);
+    // A logarithm has no zero: there such points are left out.
+    const drawn = scale === "log" ? this.data.map((column, i) => (i ? column.map((y) => (y === undefined || (y ?? 0) > 0 ? y : null)) : column)) : this.data;
+    const own = `${key} ${titles.join()}`;
+    if (own !== this.key) this.#build(titles, width, scale);
+    this.key = own;
+    this.plot.setData(drawn);
+    this.last = by === "rank" ? ranks.map((rank) => curves.last(this.name, rank)) : [undefined];
+    this.#values(null);
+  }
+
+  /**
+   * @param {string[]} titles
+   * @param {number} width
+   * @param {string} scale
+   */
+  #build(titles, width, scale) {
+    this.plot?.destroy();
+    const style = getComputedStyle(this.node);
+    const colour = (/** @type {string} */ name) => style.getPropertyValue(`--arw-${name}`).trim();
+    const font = `11px ${style.fontFamily}`;
+    const axis = { stroke: colour("muted"), font, labelFont: font, grid: { stroke: colour("grid"), width: 1 }, ticks: { show: false } };
+    const strokes = titles.map((_, i) => colour(`series-${i % 8}`));
+    this.plot = new uPlot(
+      {
+        width, height: HEIGHT, legend: { show: false },
+        cursor: { points: { size: 6 }, drag: { x: false, y: false } },
+        scales: { x: { time: false }, y: { distr: scale === "log" ? 3 : 1 } },
+        axes: [
+          { ...axis, size: 26, space: 60, values: (_plot, ticks) => ticks.map((tick) => figure(tick)) },
+          { ...axis, size: 58, values: (_plot, ticks) => ticks.map((tick) => (tick === null ? "" : figure(tick))) },
+        ],
+        series: [
+          {},
+          ...titles.map((label, i) => ({
+            label, stroke: strokes[i], width: titles.length > 12 ? 1 : 1.75, spanGaps: false,
+            dash: DASHES[Math.floor(i / 8) % 4], points: { show: this.data[0].length < 2 },
+          })),
+        ],
+        hooks: { setCursor: [(/** @type {any} */ plot) => this.#values(plot.cursor.idx ?? null)] },
+      },
+      /** @type {any} */ (this.data),
+      this.chart.replaceChildren() ?? this.chart,
+    );
+    mark(this.chart, "aria-label", `chart of ${this.name} over steps, ${titles.length > 4 ? `${titles.length} lines` : titles.join(", ")}`);
+    this.values = titles.map(() => h("span.legend-value"));
+    this.legend.replaceChildren(
+      ...titles.map((label, i) => h("span.legend-item", {}, h("span.swatch", { style: `border-top-color:${strokes[i]};border-top-style:${this.plot.series[i + 1].dash?.length ? "dashed" : "solid"}`, "aria-hidden": "true" }), h("span", {}, label), this.values[i])),
+    );
+    mark(this.legend, "data-many", String(titles.length > 8));
+  }
+
+  /** @type {(number[] | (number | null | undefined)[])[]} */
+  data = [[]];
+  /** @type {(number | string | undefined)[]} */
+  last = [];
+
+  /** @param {number | null} at index of the cursor, null for the latest */
+  #values(at) {
+    const [steps, ...columns] = this.data;
+    columns.forEach((column, i) => {
+      const newest = this.last[i] ?? column.findLast((value) => value !== undefined);
+      const value = at === null ? newest : column[at];
+      if (this.values[i]) say(this.values[i], typeof value === "string" ? value : value === null ? "no number" : figure(value));
+    });
+    const step = at === null ? steps[steps.length - 1] : steps[at];
+    say(this.at, step === undefined ? "" : `step ${figure(step)}`);
+  }
+}

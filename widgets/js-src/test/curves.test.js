@@ -1,0 +1,49 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { Curves, MOST_CURVES, MOST_POINTS } from "../src/curves.js";
+import { figure } from "../src/units.js";
+
+/** @param {[number, string, number, number | string][]} told rank, name, step, value */
+function curvesOf(told) {
+  const curves = new Curves();
+  curves.add(told.map(([rank, name, step, value]) => [rank, name, 1, step, value, 0]));
+  return curves;
+}
+
+test("ranks that log at different steps share an axis, and no line breaks there", () => {
+  const curves = curvesOf([[1, "loss", 0, 4], [1, "loss", 2, 3], [0, "loss", 1, 8], [0, "loss", 2, 5], [0, "acc", 0, 1]]);
+  assert.deepEqual(curves.names, ["loss", "acc"]);
+  assert.deepEqual(curves.ranks("loss"), [0, 1]);
+  assert.deepEqual(curves.columns("loss", "rank"), [[0, 1, 2], [undefined, 8, 5], [4, undefined, 3]]);
+  assert.deepEqual(curves.columns("loss", "mean"), [[0, 1, 2], [4, 8, 4]]);
+});
+
+test("what is no finite number breaks the line, also that of the mean, and is told as it is", () => {
+  const curves = curvesOf([[0, "loss", 0, 1], [0, "loss", 1, "nan"], [1, "loss", 1, 2]]);
+  assert.deepEqual(curves.columns("loss", "rank")[1], [1, null]);
+  assert.deepEqual(curves.columns("loss", "mean")[1], [1, null]);
+  assert.equal(curves.last("loss", 0), "nan");
+});
+
+test("a cell that is run again begins its curve anew, other ranks' stay", () => {
+  const curves = curvesOf([[0, "loss", 0, 1], [0, "loss", 1, 2], [1, "loss", 1, 7], [0, "loss", 0, 9]]);
+  assert.deepEqual(curves.columns("loss", "rank"), [[0, 1], [9, undefined], [undefined, 7]]);
+});
+
+test("a long run is thinned and still there from its first step to its last", () => {
+  const curves = new Curves();
+  for (let step = 0; step < 10 * MOST_POINTS; step++) curves.add([[0, "loss", 1, step, step, 0]]);
+  const [steps] = /** @type {number[][]} */ (curves.columns("loss", "rank"));
+  assert.ok(steps.length <= MOST_POINTS && steps.length > MOST_POINTS / 2);
+  assert.equal(steps[0], 0);
+  assert.equal(steps.at(-1), 10 * MOST_POINTS - 1);
+});
+
+test("names without end are not all kept", () => {
+  const curves = curvesOf(Array.from({ length: 2 * MOST_CURVES }, (_, i) => /** @type {any} */ ([0, `name ${i}`, 0, 1])));
+  assert.equal(curves.names.length, MOST_CURVES);
+});
+
+test("figures have five digits at most, and whole ones all of theirs", () => {
+  assert.deepEqual([0.123456789, 123456, 3e-7, null].map(figure), ["0.12346", "123456", "3e-7", "unknown"]);
+});
