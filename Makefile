@@ -18,9 +18,9 @@ MLX ?= cpu
 BIN := .venv/bin
 RUN := $(BIN)/python -m
 demo_EXTRAS := $(MLX),mpi,demo
-lab_EXTRAS := $(MLX),mpi,demo,lab
+lab_EXTRAS := $(MLX),mpi,demo,experiment,lab
 test_EXTRAS := $(MLX),mpi,demo,lab,test
-notebooks_EXTRAS := $(MLX),mpi,demo,lm
+notebooks_EXTRAS := $(MLX),mpi,demo,experiment,lm
 docs_EXTRAS := docs
 
 help:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from ._result import CellResult, RankResult
     from ._timeline import Timeline
     from .cluster import Cluster
+    from .experiment import Experiment, record
     from .rank.trace import mark
 
 __version__ = "0.1.0"
@@ -20,6 +21,7 @@ __all__ = [
     "CellResult",
     "Cluster",
     "Discovery",
+    "Experiment",
     "RankResult",
     "Timeline",
     "__version__",
@@ -28,6 +30,7 @@ __all__ = [
     "doctor",
     "load_ipython_extension",
     "mark",
+    "record",
 ]
 
 
@@ -77,6 +80,10 @@ def __getattr__(name: str) -> Any:
         from ._doctor import doctor
 
         return doctor
+    if name in ("Experiment", "record"):
+        from . import experiment
+
+        return getattr(experiment, name)
     if name in ("CellResult", "RankResult"):
         from . import _result
 

@@ -42,6 +42,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     _doctor.add_arguments(check)
     _discover.add_arguments(look)
+    experiment = commands.add_parser("experiment", help="run an experiment, or what is left of it")
+    experiment.add_argument("file", metavar="FILE", help="its description in TOML: see docs/experiments.md")
+    experiment.add_argument("--again", choices=["failed", "changed", "all"], help="run these once more")
     options = parser.parse_args(arguments)
     if options.command is None:
         parser.print_help()
@@ -50,6 +53,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _diagnose(options)
     if options.command == "discover":
         return _look(options)
+    if options.command == "experiment":
+        from ._experiment_file import main as run_experiment
+
+        return run_experiment(options.file, options.again)
     from ._demo import demo
 
     return demo()

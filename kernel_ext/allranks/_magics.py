@@ -185,6 +185,8 @@ class DistributedMagics(Magics):
     def __init__(self, shell: Any) -> None:
         super().__init__(shell)
         self.cluster: Cluster | None = None
+        self.ended: Cluster | None = None
+        """The one that `down` ended last."""
         self._lines = _line_parser()
         self._cells = {name: _cell_parser(name) for name in ("distributed", "rank")}
 
@@ -353,7 +355,8 @@ class DistributedMagics(Magics):
         display(self._need())  # type: ignore[no-untyped-call]
 
     def _down(self, _: argparse.Namespace) -> None:
-        cluster, self.cluster = self._need(), None
+        cluster = self.ended = self._need()
+        self.cluster = None
         cluster.down()
         print(f"{cluster.size} ranks ended.")
 

@@ -55,6 +55,11 @@ class Profile:
         """Seconds of transfer and of waiting; None where nothing was timed."""
         return self._times.get((rank, op), (None, None))
 
+    def of_rank(self, rank: int) -> tuple[float, float] | None:
+        """Seconds of transfer and of waiting in all operations; None where nothing was timed."""
+        found = [sums for (each, _), sums in self._times.items() if each == rank]
+        return (sum(transfer for transfer, _ in found), sum(wait for _, wait in found)) if found else None
+
     @property
     def straggler(self) -> str | None:
         """Who was waited for longest, in words."""

@@ -139,6 +139,8 @@ class Cluster:
         self._following: list[Cell] = []
         self._monitor: Monitor | None = None
         """What the ranks told, also after `down`."""
+        self.start_seconds: float | None = None
+        """How long `up` took."""
         self._watch = Watch(lambda: self.snapshot, lambda seen: self._logs.since(seen))
         self._changing = threading.RLock()
         """Held while the world is changed: a click in a dashboard comes in a thread of its own."""
@@ -183,6 +185,7 @@ class Cluster:
                 f"a kept cluster called {self.name!r} is up already: %distributed attach {self.name} takes it over, "
                 "--name starts another."
             )
+        began = time.monotonic()
         for tries_left in (2, 1, 0):
             self._ranks = Ranks(self._settings)
             self._monitor = self._ranks.monitor
@@ -197,6 +200,7 @@ class Cluster:
                     raise
             else:
                 break
+        self.start_seconds = time.monotonic() - began
         return self
 
     def _gather(self, ranks: Ranks, progress: Callable[[str], None]) -> None:

@@ -1,0 +1,342 @@
+"""Experiments: a function or a notebook, run over a grid of worlds and parameters, on record and resumable.
+
+On top of papermill (parameters of notebooks), nbclient (their execution), pandas and Parquet (the record) and tqdm
+(progress); what is here is the loop, and the worlds.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import hashlib
+import inspect
+import threading
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from . import _measured, _notebooks
+from ._compare import find_run, ratios
+from ._grid import Grid, Run, arguments_of, runs_of
+from ._runs import Entry, Record, plain_results, table_of, written
+from .cluster import Cluster
+from .errors import AllranksError, UsageError
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.axes import Axes
+
+AGAIN = ("failed", "changed", "all")
+STOP_EVERY = 2.0
+"""Seconds between two attempts to stop a run whose time is over."""
+
+Function = Callable[..., Mapping[str, Any] | None]
+"""Called with the live cluster and the parameters it takes; returns results by name."""
+
+_recorded: contextvars.ContextVar[dict[str, Any] | None] = contextvars.ContextVar("recorded", default=None)
+
+
+def record(**results: Any) -> None:
+    """Results of the run that goes on: in a notebook they are shown, and kept in it for the experiment.
+
+    In a function they are kept even if it fails later. Arrays of one element become numbers.
+    """
+    running = _recorded.get()
+    if running is not None:
+        running.update(results)
+    else:
+        _notebooks.show_recorded(results=results)
+
+
+class Experiment:
+    """Runs of a function or notebook over a grid, each recorded when it is over; what is on record is not run again.
+
+    `run` is a function, called with the live `Cluster` and those parameters that it takes, which returns a dict of
+    results; or the path of a notebook, whose ``parameters`` cell is filled in and which starts its own ranks and tells
+    results with `record`. Without one, what is in `folder` can be looked at.
+
+    `grid` has values by name, of which all combinations are run, or is a list of runs. For a function, ``n``,
+    ``backend``, ``connections`` and whatever else `Cluster` takes say which world it runs on. Each run gets a `fresh`
+    world; otherwise it gets the one of the run before, with its variables, where that is as asked and still whole.
+    `repeat` is how often each combination is run, `timeout` the seconds that one run may take. With `busbw`, the bus
+    bandwidth of each world is measured with arrays of 4 MiB, which takes a fraction of a second.
+
+    The record is in `folder` (``runs/NAME``): ``results.parquet``, and for each run a folder with its log and executed
+    notebook. Raises UsageError for a grid that cannot be run, and where a library is missing.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        run: Function | str | Path | None = None,
+        grid: Grid = (),
+        *,
+        folder: str | Path | None = None,
+        fresh: bool = True,
+        repeat: int = 1,
+        timeout: float | None = None,
+        busbw: bool = True,
+    ) -> None:
+        _need("pandas", "pyarrow", "tqdm")
+        self.name = name
+        self.folder = Path(folder) if folder is not None else Path("runs") / name
+        self.runs = runs_of(grid, repeat)
+        self._fresh, self._timeout, self._busbw = fresh, timeout, busbw
+        self._record = Record(self.folder)
+        self._function: Function | None = None
+        self._notebook: Path | None = None
+        self._arguments: dict[str, dict[str, Any]] = {}
+        """What the function is called with, by the run's key."""
+        self._code = ""
+        if callable(run):
+            self._function = run
+            arguments = arguments_of(run, self.runs)
+            self._arguments = {run.key: given for run, given in zip(self.runs, arguments)}
+            self._code = _source_of(run)
+        elif run is not None:
+            _need("papermill", "nbclient")
+            self._notebook = Path(run)
+            if not self._notebook.is_file():
+                raise UsageError(f"there is no notebook {run}.")
+            _notebooks.check_parameters(self._notebook, self.runs)
+            self._code = _notebooks.source_of(self._notebook)
+
+    @property
+    def table(self) -> pandas.DataFrame:
+        """The record: one row for each run that is over, in the grid's order.
+
+        ``status`` is ``ok`` or ``failed``, ``cause`` says why; ``seconds`` is how long the run took without its
+        world's start, ``attempts`` how often it was begun. For the columns ``world.`` see `_measured.figures`.
+        """
+        return table_of(self._record.entries(self.runs))
+
+    def run(self, *, again: str | None = None, progress: bool = True) -> pandas.DataFrame:
+        """Run what is not on record yet, and return the `table`. A failure is recorded, and the next run begins.
+
+        `again` runs some once more: ``failed`` ones, those ``changed`` (made by another version of the function or
+        notebook), or ``all``. Ctrl-C stops; what is over is on record. Raises Busy where another process runs the same
+        experiment.
+        """
+        from tqdm.auto import tqdm
+
+        if self._function is None and self._notebook is None:
+            raise UsageError(f"{self.name}: name a function or a notebook to run.")
+        if again is not None and again not in AGAIN:
+            raise UsageError(f"again={again!r}: one of {', '.join(AGAIN)}.")
+        with self._record.held():
+            todo = [run for run in self.runs if self._is_due(run, again)]
+            self._tell_of_changes(todo)
+            done = len(self.runs) - len(todo)
+            with (
+                tqdm(total=len(self.runs), initial=done, desc=self.name, unit="run", disable=not progress) as bar,
+                _Worlds(self._fresh, self._busbw) as worlds,
+            ):
+                for run in todo:
+                    bar.set_postfix_str(run.label)
+                    self._run_one(run, worlds)
+                    self._record.save_table(self.table)
+                    bar.update()
+            return self.table
+
+    def _is_due(self, run: Run, again: str | None) -> bool:
+        entry = self._record.done(run)
+        if entry is None or again == "all":
+            return True
+        return entry["status"] == "failed" if again == "failed" else again == "changed" and entry["code"] != self._code
+
+    def _tell_of_changes(self, todo: list[Run]) -> None:
+        kept = [entry for run in self.runs if run not in todo and (entry := self._record.done(run)) is not None]
+        if old := [entry["run"] for entry in kept if entry["code"] != self._code]:
+            warnings.warn(
+                f"{len(old)} of the {len(kept)} runs on record were made by another version of the code ({old[0]}, "
+                "...): run(again='changed') runs them again.",
+                stacklevel=3,
+            )
+
+    def _run_one(self, run: Run, worlds: _Worlds) -> None:
+        entry: Entry = {"attempts": self._record.begin(run), "at": time.time(), "code": self._code}
+        if self._notebook is not None:
+            began = time.monotonic()
+            outcome = _notebooks.execute(self._notebook, run.parameters, self._record.place(run), self._timeout)
+        else:
+            outcome, began = worlds.enter(run)
+            if outcome.error is None:
+                began = time.monotonic()
+                self._call(run, worlds, outcome)
+        entry |= {"seconds": time.monotonic() - began, "results": outcome.results, "world": outcome.world}
+        entry |= {"status": "failed" if outcome.error else "ok", "error": outcome.error, "cause": outcome.cause}
+        self._record.finish(run, entry)
+
+    def _call(self, run: Run, worlds: _Worlds, outcome: _notebooks.Outcome) -> None:
+        """Call the function on the world that is up, and note what comes of it."""
+        assert self._function is not None and worlds.cluster is not None
+        cluster = worlds.cluster
+        token = _recorded.set({})
+        limit = _Limit(cluster, self._timeout)
+        try:
+            with limit:
+                returned = self._function(cluster, **self._arguments[run.key])
+                if returned is not None and not isinstance(returned, Mapping):
+                    raise UsageError(
+                        f"the function returned a {type(returned).__name__}: return a dict of results by name."
+                    )
+                record(**(returned or {}))
+        except Exception as error:
+            outcome.error = "TimeoutError" if limit.over else type(error).__name__
+            outcome.cause = limit.said if limit.over else _explain(error)
+        finally:
+            outcome.results = plain_results(_recorded.get() or {})
+            _recorded.reset(token)
+        self._keep_log(run, cluster, outcome)
+        outcome.world |= _measured.figures(cluster, outcome.world.get("busbw"))
+
+    def _keep_log(self, run: Run, cluster: Cluster, outcome: _notebooks.Outcome) -> None:
+        if (frame := cluster.logged()).empty:
+            return
+        written(self._record.place(run) / "log.parquet", frame.to_parquet)
+        for name, values in cluster._logs.last().items():
+            outcome.results.setdefault(name, sum(values.values()) / len(values))
+
+    def logged(self, run: Any = None) -> pandas.DataFrame:
+        """What ranks told with ``log(...)`` in one run (named as for `compare`), or in all, with a column ``run``."""
+        import pandas
+
+        entries = self._record.entries(self.runs)
+        if run is not None:
+            entries = [find_run(entries, run)]
+        found = [(entry["run"], self.folder / entry["folder"] / "log.parquet") for entry in entries]
+        frames = [pandas.read_parquet(path).assign(run=label) for label, path in found if path.exists()]
+        return pandas.concat(frames, ignore_index=True) if frames else pandas.DataFrame()
+
+    def compare(self, a: Any, b: Any) -> pandas.DataFrame:
+        """What differs between two runs: one row for each column of the `table`, with the values and ``b / a``.
+
+        A run is named by its label (``n=2 backend=ring``), its row in the `table`, or a dict of parameters that only
+        one has. Raises UsageError where there is no such run, or several.
+        """
+        return ratios(self._record.entries(self.runs), a, b)
+
+    def plot(self, x: str, y: str, *, by: str | None = None, ideal: str | None = "up", ax: Axes | None = None) -> Axes:
+        """Draw column `y` over `x`: a line for each combination of the other parameters, or for each value of `by`.
+
+        Points are means, bars go from the least to the largest. `ideal` is a dashed line from the first point: ``up``,
+        in proportion to `x` (throughput), ``down``, in inverse proportion (seconds), or None. Failed runs are left
+        out. Returns matplotlib's Axes.
+        """
+        _need("matplotlib")
+        from ._compare import draw
+
+        return draw(self.table, self.runs, x, y, by, ideal, ax, self.name)
+
+    def __repr__(self) -> str:
+        done = [entry for run in self.runs if (entry := self._record.done(run)) is not None]
+        failed = sum(entry["status"] == "failed" for entry in done)
+        how = f", {failed} of them failed" if failed else ""
+        return f"<Experiment {self.name!r}: {len(done)} of {len(self.runs)} runs are on record{how}, in {self.folder}>"
+
+
+class _Worlds:
+    """The world of the run that goes on; one at a time."""
+
+    def __init__(self, fresh: bool, measure: bool) -> None:
+        self._fresh, self._measure = fresh, measure
+        self.cluster: Cluster | None = None
+        self._wanted: dict[str, Any] = {}
+        self._busbw: float | None = None
+
+    def enter(self, run: Run) -> tuple[_notebooks.Outcome, float]:
+        """Have the run's world up; the outcome says why it is not. With it comes when this began."""
+        began, outcome = time.monotonic(), _notebooks.Outcome()
+        kept = not self._fresh and self._wanted == run.world and self._usable()
+        try:
+            if not kept:
+                self.down()
+                self._wanted, self.cluster = run.world, Cluster(**run.world, name=f"experiment-{id(self)}").up()
+                self._busbw = _measured.busbw(self.cluster) if self._measure else None
+            assert self.cluster is not None
+            _measured.begin(self.cluster)
+        except (AllranksError, TypeError) as error:
+            self.down()
+            outcome.error, outcome.cause = type(error).__name__, str(error)
+        outcome.world = {"fresh": not kept, "busbw": self._busbw}
+        return outcome, began
+
+    def _usable(self) -> bool:
+        if self.cluster is None or self.cluster.state != "whole":
+            return False
+        return all(rank.state in ("idle", "failed") for rank in self.cluster.snapshot.ranks)
+
+    def down(self) -> None:
+        cluster, self.cluster, self._busbw = self.cluster, None, None
+        if cluster is not None:
+            cluster.down()
+
+    def __enter__(self) -> _Worlds:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.down()
+
+
+class _Limit:
+    """Interrupts the ranks once the time of a run is over, until its function gives up."""
+
+    def __init__(self, cluster: Cluster, seconds: float | None) -> None:
+        self._cluster, self._seconds = cluster, seconds
+        self._left = threading.Event()
+        self.over = False
+        self.said = f"the run took longer than {seconds} s"
+
+    def _watch(self) -> None:
+        wait = self._seconds
+        while not self._left.wait(wait):
+            self.over, wait = True, STOP_EVERY
+            self._cluster.interrupt()
+
+    def __enter__(self) -> None:
+        if self._seconds is not None:
+            threading.Thread(target=self._watch, name="allranks-limit", daemon=True).start()
+
+    def __exit__(self, *_: object) -> None:
+        self._left.set()
+
+
+def tell_of_world(log: str) -> None:
+    """The last cell of a notebook's run: tell the figures of its cluster, and keep its log in the file `log`."""
+    from IPython.core.getipython import get_ipython
+
+    magics = getattr(get_ipython(), "allranks_magics", None)
+    cluster = magics and (magics.cluster or magics.ended)
+    if cluster is None:
+        return
+    figures = _measured.figures(cluster, _measured.busbw(cluster))
+    results = {name: sum(values.values()) / len(values) for name, values in cluster._logs.last().items()}
+    if not (frame := cluster.logged()).empty:
+        written(Path(log), frame.to_parquet)
+    _notebooks.show_recorded(world=figures, logged=results)
+
+
+def _source_of(function: Function) -> str:
+    """Short checksum of a function's own source; of its instructions where there is none."""
+    try:
+        text = inspect.getsource(function).encode()
+    except (OSError, TypeError):
+        text = getattr(getattr(function, "__code__", None), "co_code", b"")
+    return hashlib.sha1(text).hexdigest()[:8]
+
+
+def _explain(error: Exception) -> str:
+    """Why a run failed: the message of ours as it is, of others with its class and the line it comes from."""
+    if isinstance(error, AllranksError):
+        return str(error)
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" (line {frames[-1].lineno} of {Path(frames[-1].filename).name})" if frames else ""
+    return f"{type(error).__name__}: {error}{where}"
+
+
+def _need(*modules: str) -> None:
+    if missing := [module for module in modules if find_spec(module) is None]:
+        raise UsageError(f"experiments need {', '.join(missing)}: pip install 'allranks[experiment]'.")
