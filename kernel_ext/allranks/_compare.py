@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ._grid import Run
-from ._runs import Entry, table_of
+from ._runs import Entry, missing, table_of
 from .errors import UsageError
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def ratios(entries: Sequence[Entry], a: Any, b: Any) -> pandas.DataFrame:
     table = table_of([first, second])
     rows = []
     for name in table.columns:
-        left, right = (None if pandas.isna(value) else value for value in table[name])
+        left, right = (None if missing(value) else value for value in table[name])
         if left == right or name in NEVER_ALIKE:
             continue
         rows.append({"figure": name, "a": left, "b": right, "b / a": _ratio(left, right)})

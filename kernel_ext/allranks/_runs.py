@@ -133,13 +133,14 @@ def plain_columns(table: pandas.DataFrame) -> pandas.DataFrame:
     for name in plain.columns:
         if str(plain[name].dtype) != "object":
             continue
-        kinds = {type(value) for value in plain[name] if not _missing(value)}
+        kinds = {type(value) for value in plain[name] if not missing(value)}
         if kinds - {str} and kinds != {bool}:
-            plain[name] = [None if _missing(value) else _text(value) for value in plain[name]]
+            plain[name] = [None if missing(value) else _text(value) for value in plain[name]]
     return plain
 
 
-def _missing(value: Any) -> bool:
+def missing(value: Any) -> bool:
+    """Whether a table's cell says that nothing is known."""
     return value is None or (isinstance(value, float) and math.isnan(value))
 
 
