@@ -76,25 +76,22 @@ def draw(
     if there.empty:
         raise UsageError(f"no run that was ok has {x} and {y}.")
     ax = ax or _axes()
+    handles: list[Any] = []
     for label, lines in _lines(there, runs, x, by):
         means = lines.groupby(x)[y].agg(["mean", "min", "max"]).astype(float).sort_index()
         spread = [means["mean"] - means["min"], means["max"] - means["mean"]]
         drawn = ax.errorbar(means.index, means["mean"], yerr=spread, marker="o", capsize=3, label=label or y)
+        handles.append(drawn)
         if ideal and len(means) > 1:
             steps = [value / means.index[0] for value in means.index]
             best = [means["mean"].iloc[0] * (step if ideal == "up" else 1 / step) for step in steps]
-            style: dict[str, Any] = {
-                "linestyle": "--",
-                "linewidth": 1,
-                "color": drawn.lines[0].get_color(),
-                "alpha": 0.6,
-            }
-            ax.plot(means.index, best, label=f"{label} ideal".strip(), **style)
+            colour, name = drawn.lines[0].get_color(), f"{label} ideal".strip()
+            handles += ax.plot(means.index, best, "--", linewidth=1, color=colour, alpha=0.6, label=name)
     ax.set_xticks(sorted(there[x].unique()))
     ax.set(xlabel=x, ylabel=y, title=title)
     ax.set_ylim(bottom=0)
     ax.grid(alpha=0.3)
-    ax.legend()
+    ax.legend(handles=handles)
     return ax
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from allranks_backends._plan import Snapshot, rank_label
 
+from . import __version__
 from ._profile import Profile
 from ._watch import Nowhere
 from .errors import AllranksError
@@ -69,7 +70,7 @@ def figures(cluster: Cluster, measured: float | None = None) -> dict[str, Any]:
         "straggler": snapshot.straggler,
         **memory,
         "mlx": known.get("mlx"),
-        "allranks": known.get("allranks") or None,
+        "allranks": known.get("allranks") or __version__,
         "python": platform.python_version(),
     }
 
