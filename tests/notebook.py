@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import re
 import time
@@ -133,10 +134,10 @@ class Notebook:
         assert not cell.error, f"{source}\n{cell.all}"
         return cell
 
-    def begin(self, source: str) -> CellOutputs:
-        """Send a cell and come back at once."""
+    def begin(self, source: str, *, typing: bool = False) -> CellOutputs:
+        """Send a cell and come back at once; `typing` says that its questions will be answered."""
         cell = CellOutputs(source)
-        self._cells[self.client.execute(source)] = cell
+        self._cells[self.client.execute(source, allow_stdin=typing)] = cell
         return cell
 
     def finish(self, cell: CellOutputs, within: float = WITHIN) -> CellOutputs:
@@ -155,10 +156,12 @@ class Notebook:
             assert self.manager.is_alive(), "the kernel died"
             left = deadline - time.monotonic()
             assert left > 0, complaint()
-            try:
-                self._take(self.client.get_iopub_msg(timeout=min(left, 5.0)))
-            except queue.Empty:
-                continue
+            self.take_one(min(left, 5.0))
+
+    def take_one(self, within: float) -> None:
+        """Take the next thing the kernel says, if it says anything in so many seconds."""
+        with contextlib.suppress(queue.Empty):
+            self._take(self.client.get_iopub_msg(timeout=within))
 
     def with_ranks(self, backend: str, size: int) -> Notebook:
         """Hold this world, whole and idle: start one unless it is there already."""

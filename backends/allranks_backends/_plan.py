@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
-RankState = Literal["planned", "starting", "idle", "running", "waiting", "failed", "stopped", "dead"]
+RankState = Literal["planned", "starting", "idle", "running", "waiting", "debugging", "failed", "stopped", "dead"]
 WorldState = Literal["planned", "starting", "whole", "broken", "down"]
 
 DTYPE_SHORT = {
@@ -240,6 +240,8 @@ class RankView:
         """The state in words: ``waiting in all_sum #17 f32[1000], line 5``."""
         if self.state == "waiting" and self.collective:
             return f"waiting in {self.collective}"
+        if self.state == "debugging":
+            return "in the debugger" + (f" at line {self.line}: {self.source}" if self.line else "")
         if self.state == "running" and self.line:
             return f"running line {self.line}" + (f": {self.source}" if self.source else "")
         if self.state in ("dead", "failed") and self.cause:

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from allranks_backends._plan import Snapshot, rank_label
 
 from ._agreement import Agreement
+from ._conversation import Conversation
 from ._fold import Block, Fold
+from ._keyboard import Read
 from ._monitor import Event, Monitor, collective
 from ._release import Release
 from ._result import CellResult, RankResult
@@ -58,12 +60,14 @@ class Cell:
         ordered: bool = False,
         profile: bool = False,
         recording: Recording | None = None,
+        breakpoints: bool = False,
+        read: Read | None = None,
         on_end: Callable[[Cell], str | None] = lambda _cell: None,
     ) -> None:
         self.number, self.code, self.ranks = number, code, tuple(ranks)
         self._monitor, self._lifeline, self._screen = monitor, lifeline, screen
         self._options: dict[str, Any] = {"cell": number, "count": count, "value": want_values, "limit": max_output}
-        self._options |= {"check": check, "ordered": ordered, "profile": profile}
+        self._options |= {"check": check, "ordered": ordered, "profile": profile, "breakpoints": breakpoints}
         self._options["timeline"] = recording is not None
         self._recording = recording
         self._check = check
@@ -77,6 +81,7 @@ class Cell:
         self._open = set(ranks)
         self._failed_at: float | None = None
         self._watch = StallWatch(self.ranks)
+        self._conversation = Conversation(monitor, lifeline, read)
         self._release = Release(monitor, lifeline)
         self._broken = False
         self._releasing = False
@@ -146,6 +151,7 @@ class Cell:
         self._releasing = not self._monitor.breakable
 
     def _stop(self, kind: type[BaseException], message: str) -> None:
+        self._conversation.end()
         self.interrupt()
         self.release()
         try:
@@ -168,7 +174,8 @@ class Cell:
             now = time.monotonic()
             if deadline is not None and now >= deadline:
                 return False
-            until = [moment for moment in (deadline, self._fold.next_deadline()) if moment is not None]
+            moments = (deadline, self._fold.next_deadline(), self._conversation.next_look())
+            until = [moment for moment in moments if moment is not None]
             try:
                 event = self._events.get(timeout=max(0.0, min(until) - now) if until else 1.0)
             except queue.Empty:
@@ -182,7 +189,25 @@ class Cell:
                     event = None
             self._draw()
             self._say_who_waits()
+            self._converse(deadline)
         return True
+
+    def _converse(self, deadline: float | None) -> None:
+        """Let the user talk to a rank that stands in the debugger. Raises KeyboardInterrupt for Ctrl-C."""
+        conversation = self._conversation
+        if blocks := conversation.said():
+            self._show(blocks)
+        snapshot = self._monitor.snapshot()
+        if not conversation.due([snapshot.ranks[rank] for rank in self._open]):
+            return
+        self._show(conversation.meanwhile(snapshot, sorted(self._open), _where))
+        if answer := conversation.ask(deadline):
+            self._show([Block("text", self.ranks, answer + "\n", "stderr")])
+
+    def _show(self, blocks: list[Block]) -> None:
+        self._draw(flush=True)
+        if self._screen is not None and blocks:
+            self._screen.blocks(blocks)
 
     def _handle(self, event: Event) -> None:
         what, rank, header, buffers = event
@@ -211,6 +236,8 @@ class Cell:
                 result.error = _remote_error(header["error"])
                 self._note_peer_loss(rank, header["error"])
             self._ended(rank)
+        elif what == "debugger":
+            self._conversation.heard(rank, header)
         elif what == "enter":
             self._agreement.enter(rank, header["collective"])
         elif what == "freed":
@@ -246,6 +273,7 @@ class Cell:
 
     def _ended(self, rank: int) -> None:
         self._open.discard(rank)
+        self._conversation.ended(rank)
         self._live.pop(rank, None)
         self._fold.finish(rank)
         if not self._results[rank].ok and self._failed_at is None:

@@ -17,6 +17,8 @@ from IPython.display import display
 from . import _auto, _completion, _discover, _doctor
 from ._arguments import writable
 from ._cell import Cell
+from ._fold import Block
+from ._keyboard import can_ask
 from ._result import CellResult
 from ._show import Show
 from .cluster import Cluster
@@ -149,6 +151,10 @@ def _line_parser() -> _Parser:
     _discover.add_arguments(discover)
     timeline = verbs.add_parser("timeline", help="what each rank did when, in the last cell that ran with --timeline")
     timeline.add_argument("file", nargs="?", metavar="FILE", help="write it there, for Perfetto or Chrome (.json, .gz)")
+    debug = verbs.add_parser("debug", help="look back at what a rank raised, or go to the breakpoint it stands at")
+    debug.add_argument("-r", "--rank", type=int, required=True, metavar="R", help="this rank")
+    console = verbs.add_parser("console", help="the command that opens a console on one rank, in a terminal")
+    console.add_argument("-r", "--rank", type=int, required=True, metavar="R", help="this rank")
     auto = verbs.add_parser("auto", help="every cell runs on the ranks")
     auto.add_argument("switch", choices=["on", "off"])
     return parser
@@ -243,6 +249,7 @@ class DistributedMagics(Magics):
         if options.timeline:
             writable("--timeline", options.timeline)
         screen = Show(ranks, live=hasattr(self.shell, "kernel"))
+        typing = can_ask(self.shell)
         cell = cluster.begin(
             code,
             ranks=ranks,
@@ -255,6 +262,8 @@ class DistributedMagics(Magics):
             ordered=options.ordered,
             profile=options.profile,
             timeline="lazy" if options.lazy else options.timeline is not None,
+            breakpoints=typing,
+            read=input if typing and not options.no_wait else None,
         )
         if options.no_wait:
             self._follow_in_background(cell, options)
@@ -453,6 +462,27 @@ class DistributedMagics(Magics):
             return
         timeline.save(options.file)
         print(f"{options.file}: open it in https://ui.perfetto.dev or chrome://tracing.")
+
+    def _debug(self, options: argparse.Namespace) -> None:
+        cluster, rank = self._need(), options.rank
+        if not can_ask(self.shell):
+            raise UsageError(
+                "%distributed debug asks for commands, and nobody can type here. From Python: "
+                f'allranks.current().debug({rank}).ask("where").'
+            )
+        debugger = cluster.debug(rank)
+        screen = Show([rank], live=False)
+        text = debugger.text
+        try:
+            while debugger.open:
+                screen.blocks([Block("text", (rank,), text)] if text else [])
+                typed = debugger.ask_user(input)
+                text = debugger.ask(typed) if typed is not None else ""
+        finally:
+            print(debugger.leave())
+
+    def _console(self, options: argparse.Namespace) -> None:
+        print(self._need().console(options.rank))
 
     def _auto(self, options: argparse.Namespace) -> None:
         self._need()

@@ -66,6 +66,8 @@ class Rank:
     past: set[int] = field(default_factory=set)
     """Numbers of the cells it has finished."""
     leaving: Header | None = None
+    debugger: Header | None = None
+    """What its debugger said last; None when it has none open, nor one that may come back to its prompt."""
     late: list[Any] = field(default_factory=list)
     """What it printed between cells, not shown yet."""
 
@@ -191,6 +193,11 @@ class Monitor:
             self.state = "broken"
         self._tell(rank, "freed", header, ())
 
+    def _on_debugger(self, rank: Rank, header: Header, _: Sequence[Any]) -> None:
+        rank.since = time.monotonic()
+        rank.debugger = header if header["open"] or header["stepping"] else None
+        self._tell(rank, "debugger", header, ())
+
     def _on_enter(self, rank: Rank, header: Header, _: Sequence[Any]) -> None:
         self._tell(rank, "enter", header, ())
 
@@ -202,6 +209,7 @@ class Monitor:
         if not self._is_new(rank, header):
             return
         rank.past.add(header["cell"])
+        rank.debugger = None
         rank.cell, rank.since, rank.seq = None, time.monotonic(), header["at_seq"]
         if "timed" in header:
             members = sum(each.cell == header["cell"] or header["cell"] in each.past for each in self.ranks)
@@ -245,6 +253,7 @@ class Monitor:
                     ": "
                 )
             rank.dead, rank.connected, rank.since = cause, False, time.monotonic()
+            rank.debugger = None
             cell, rank.cell = rank.cell, None
             if self.state == "whole":
                 self.state = "broken"
@@ -255,7 +264,7 @@ class Monitor:
     def busy(self, ranks: Sequence[int]) -> list[Rank]:
         """Those of `ranks` that still run a cell."""
         chosen = [self.ranks[number] for number in ranks]
-        return [rank for rank in chosen if rank.cell is not None or rank.replaying]
+        return [rank for rank in chosen if rank.cell is not None or rank.replaying or _in_debugger(rank)]
 
     def alive(self) -> list[Rank]:
         return [rank for rank in self.ranks if rank.dead is None]
@@ -296,13 +305,14 @@ class Monitor:
     def _view(self, rank: Rank) -> RankView:
         report = rank.report
         said = report.get("collective")
+        place = rank.debugger if rank.debugger is not None and rank.debugger["open"] else report
         return RankView(
             rank=rank.rank,
             host=rank.host,
             pid=rank.pid,
             state=_state(rank),
-            line=report.get("line") if rank.cell is not None else None,
-            source=report.get("source") if rank.cell is not None else None,
+            line=place.get("line") if rank.cell is not None else None,
+            source=place.get("source") if rank.cell is not None else None,
             collective=collective(said) if said else None,
             since=time.monotonic() - rank.since if rank.since else None,
             cpu=report.get("cpu"),
@@ -334,6 +344,10 @@ def collective(said: list[Any]) -> Collective:
     return Collective(seq, op, tuple(shape), dtype, nbytes, line, shared)
 
 
+def _in_debugger(rank: Rank) -> bool:
+    return rank.debugger is not None and bool(rank.debugger["open"])
+
+
 def _state(rank: Rank) -> RankState:
     if rank.dead is not None:
         return "dead"
@@ -341,6 +355,8 @@ def _state(rank: Rank) -> RankState:
         return "starting"
     if rank.heard and time.monotonic() - rank.heard > SILENT_AFTER:
         return "stopped"
+    if _in_debugger(rank):
+        return "debugging"
     if rank.cell is not None:
         return "waiting" if rank.report.get("waiting") and rank.report.get("cell") == rank.cell else "running"
     return "failed" if rank.failed else "idle"

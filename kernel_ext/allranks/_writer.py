@@ -16,6 +16,7 @@ from ._fold import Block
 from ._terminal import clean, closed_lines
 
 BAR = "\u2502"
+WIDGET_AS_TEXT = "(a widget of a rank, as text: it cannot be moved from here)"
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
 
@@ -121,6 +122,8 @@ def showable(data: Mapping[str, Any]) -> dict[str, Any]:
     kept = {mime: value for mime, value in data.items() if mime != WIDGET_VIEW}
     if "text/plain" in kept:
         kept["text/plain"] = clean(str(kept["text/plain"]))
+        if WIDGET_VIEW in data:
+            kept["text/plain"] += f"\n{WIDGET_AS_TEXT}"
     return kept or {"text/plain": "(nothing that can be shown from a rank)"}
 
 

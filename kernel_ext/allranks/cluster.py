@@ -17,7 +17,7 @@ import zmq
 from allranks_backends._backend import cannot_run, choose
 from allranks_backends._plan import Snapshot, rank_label
 
-from . import _heal
+from . import _debug, _heal
 from ._arguments import hosts_of, known_backend, known_check, rdma_links
 from ._cell import Cell, Screen
 from ._kept import kept_file, kept_names, read_kept
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from allranks_widgets import Dashboard, Recorder
 
+    from ._debug import Debugger
     from ._figures import BenchResult
     from ._logged import Logged
     from ._monitor import Monitor
@@ -420,6 +421,7 @@ class Cluster:
         ordered: bool | None = None,
         profile: bool = False,
         timeline: bool | Literal["lazy"] = False,
+        breakpoints: bool = False,
     ) -> CellResult:
         """Run `code` as an IPython cell on `ranks` (all by default) and wait for its end.
 
@@ -428,6 +430,7 @@ class Cluster:
         `count` is the cell's number in tracebacks, `check` and `ordered` replace the cluster's own for this cell.
         `profile` times each collective by evaluating it at once, which costs overlap (`OpView.transfer`, `wait`).
         `timeline` does the same and records when (`CellResult.timeline`); ``"lazy"`` records without evaluating.
+        With `breakpoints` a rank stops at ``breakpoint()``, where `debug` goes; without, it passes over it with a line.
 
         Raises NoCluster, WorldBroken, WouldHang, Busy, UsageError, CellTimeout (after `timeout` seconds) and
         CellInterrupted (Ctrl-C); the ranks live on after each of them.
@@ -443,6 +446,7 @@ class Cluster:
             ordered=ordered,
             profile=profile,
             timeline=timeline,
+            breakpoints=breakpoints,
         )
         return cell.finish(timeout)
 
@@ -459,8 +463,13 @@ class Cluster:
         ordered: bool | None = None,
         profile: bool = False,
         timeline: bool | Literal["lazy"] = False,
+        breakpoints: bool = False,
+        read: Callable[[str], str] | None = None,
     ) -> Cell:
-        """Send a cell without waiting; `Cell.finish` follows it and has the result, `Cell.interrupt` stops it."""
+        """Send a cell without waiting; `Cell.finish` follows it and has the result, `Cell.interrupt` stops it.
+
+        `read` (``input``) asks the user for the commands of the debugger, while `Cell.finish` follows the cell.
+        """
         check = known_check(check) if check else self.check
         chosen = self.choose_ranks(ranks)
         ranks_up = self._refuse_if_unable(chosen)
@@ -484,6 +493,8 @@ class Cluster:
             ordered=self.ordered if ordered is None else ordered,
             profile=profile or timeline is True,
             recording=self._recording(ranks_up, chosen, code, count or number, timeline) if timeline else None,
+            breakpoints=breakpoints,
+            read=read,
             on_end=self._after_cell,
         )
         if tee is not None:
@@ -530,6 +541,29 @@ class Cluster:
         if ranks.monitor.state != "broken" or any(rank.dead for rank in ranks.monitor.ranks):
             return False
         return not ranks.monitor.busy(range(self.size))
+
+    def debug(self, rank: int) -> Debugger:
+        """The debugger of one rank: at its ``breakpoint()``, or a look back at what its last cell raised.
+
+        ``cluster.debug(2).ask("p x")``. Raises UsageError where there is nothing to look at, and Busy.
+        """
+        return _debug.enter(self._up(), self.choose_ranks(rank)[0])
+
+    def console(self, rank: int) -> str:
+        """Have a rank listen for a console on loopback; returns the shell command that opens one.
+
+        The console is ipyparallel's and Jupyter's own: nothing of it passes through the notebook. Raises UsageError
+        for ranks on other hosts, and what `run` raises.
+        """
+        number = self.choose_ranks(rank)[0]
+        if self._settings.shared:
+            host = self.snapshot.ranks[number].host
+            raise UsageError(
+                f"a console reaches ranks of clusters on one machine only. Rank {number} is on {host}: run cells "
+                f"on it with %%rank {number}, or look back at an error with %distributed debug -r {number}."
+            )
+        header = self._told(number, self._ask_all({"do": "console"}, number)[number], "console")
+        return f"jupyter console --existing {header['file']}"
 
     def interrupt(self, *, ranks: Sequence[int] | int | None = None) -> None:
         """Stop every cell that runs: Python code raises KeyboardInterrupt, blocked collectives are freed.

@@ -16,6 +16,7 @@ from typing import Any
 from . import recompile, values
 from .cell import CellRecorder
 from .config import RankConfig
+from .debugger import Debugger
 from .freeing import Freeing
 from .gate import Gate
 from .ledger import Ledger, Record
@@ -59,10 +60,13 @@ class Agent:
         self.world = World(self)
         self.gate = Gate(self)
         self.cell = CellRecorder(self)
+        self.debugger = Debugger(self)
         self.reporter = Reporter(self)
         self.freeing = Freeing(self)
         self.log = Log(self)
         self._orders = Orders(self)
+        self.open_console: Callable[[], str] = str
+        """Has the engine listen for a console; returns its connection file. Set by the engine."""
         self._ready = False
         self._sent_output_at = 0.0
         self._alone = 0.0
@@ -102,6 +106,7 @@ class Agent:
             }
         )
         self.cell.resend()
+        self.debugger.resend()
 
     def _obey(self, header: Header, buffers: Sequence[Any]) -> None:
         """Carry out an order; the answer, or what went wrong, carries the number of the question."""

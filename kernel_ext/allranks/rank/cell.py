@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import linecache
+from bdb import BdbQuit
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from . import values
+from .debugger import ENDED
 from .outlet import LIMIT, Item, Outlet
 from .pending import pending_names
 from .trace import TRACE
@@ -56,6 +58,7 @@ class CellRecorder:
         limit = options.get("limit")
         strict = options.get("check") == "strict"
         ledger = self._agent.ledger
+        self._agent.debugger.begin_cell(number, bool(options.get("breakpoints")))
         ledger.begin_cell(
             guard=self._agent.gate.enter if strict else None,
             ordered=strict or bool(options.get("ordered")),
@@ -125,7 +128,9 @@ class CellRecorder:
 
     def note_error(self, error: BaseException) -> None:
         """The cell raised `error`, which IPython may have printed only (a UsageError, an ExceptionGroup)."""
-        if self._error is None:
+        if self._error is None and isinstance(error, BdbQuit):
+            self.error({"ename": "BdbQuit", "traceback": [f"BdbQuit: {ENDED}"]}, None, ENDED)
+        elif self._error is None:
             try:
                 message = str(error)
             except Exception:

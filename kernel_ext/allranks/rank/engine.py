@@ -23,7 +23,7 @@ from ipyparallel.engine.app import IPEngine
 from ipyparallel.engine.kernel import IPythonParallelKernel
 from traitlets.config import Config
 
-from . import look
+from . import bars, look
 from .agent import Agent
 from .config import RankConfig
 from .outlet import Outlet
@@ -42,6 +42,15 @@ class RankEngine(IPEngine):
     """An engine that tells its agent when it can take cells."""
 
     agent: Agent
+
+    def open_console(self) -> str:
+        """Listen on loopback like any kernel; returns the connection file (0600), which holds the key."""
+        if self.curve_serverkey:
+            raise RuntimeError("a console cannot be encrypted as the ranks of several hosts are")
+        self.kernel_app.connection_file = str(Path(self.agent.config.directory, "console.json"))
+        self.kernel_app.ip = "127.0.0.1"
+        self.bind_kernel()
+        return str(self.kernel_app.connection_file)
 
     async def complete_registration(self, *args: Any, **kwargs: Any) -> None:
         await super().complete_registration(*args, **kwargs)
@@ -82,6 +91,7 @@ def run(config: RankConfig) -> None:
     config.stop = lambda: engine.loop.stop()
     engine.connection_info_env = json.dumps(dict(config.engine))
     agent = Agent(config, call_main=engine.loop.add_callback)
+    agent.open_console = engine.open_console
     engine.agent, RankStream.outlet = agent, agent.cell.outlet
     engine.user_ns = agent.user_ns
     _announce_exit(agent)
@@ -184,6 +194,8 @@ def _divert_cells(kernel: Any, agent: Agent) -> None:
         finally:
             if (raised := last.pop("error", None)) is not None:
                 cell.note_error(raised)
+            agent.debugger.end_cell(raised)
+            del raised
             cell.end(last.pop("value", None), ours.get("value", False))
 
     def apply_request(stream: Any, ident: Any, parent: dict[str, Any]) -> Any:
@@ -213,6 +225,8 @@ def _divert_cells(kernel: Any, agent: Agent) -> None:
     kernel.raw_input = kernel.getpass = refuse_input
     _look_without_evaluating(shell, agent)
     _end_tracebacks_at_the_user(shell)
+    agent.debugger.install(shell)
+    bars.install()
     kernel.session.send = _diverted(kernel.session.send, kernel, agent)
 
 

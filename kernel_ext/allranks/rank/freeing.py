@@ -29,7 +29,11 @@ class Freeing:
         """How often it was seen since as if nothing had happened."""
 
     def stop(self) -> None:
-        """Stop the running cell; an idle rank has nothing to stop."""
+        """Stop the running cell, or a look back; an idle rank has nothing to stop."""
+        if self._agent.debugger.looking_back:
+            self._break_up(None)  # a command may have come to wait in a collective
+            self._interrupt()
+            return
         if not self._agent.cell.running:
             return
         later = (time.monotonic() + SIGNAL_AFTER, self._agent.cell.number)

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from .agent import Agent
 
 Answer = tuple[Header, list[Any]]
-IN_MAIN = frozenset({"variables", "leaves", "leaf", "form", "push", "pull", "save", "load", "replay", "settle"})
+IN_MAIN = frozenset(
+    {"variables", "leaves", "leaf", "form", "push", "pull", "save", "load", "replay", "settle", "look_back", "console"}
+)
 IN_THREAD = frozenset({"rescue"})
 """Those that may take long while the main thread is blocked."""
 AT_ONCE = (
@@ -32,6 +34,7 @@ AT_ONCE = (
     "open",
     "pending",
     "refuse",
+    "debug",
     "complete",
     "inspect",
     "acknowledge",
@@ -191,8 +194,23 @@ class Orders:
         self._agent.cell.acknowledge(header["cell"])
         return {}, []
 
+    def look_back(self, _header: Header, _: Sequence[Any]) -> Answer:
+        """Stay in the frames of what the last cell raised; the answer comes when that is over."""
+        self._agent.debugger.look_back()
+        return {}, []
+
+    def console(self, _header: Header, _: Sequence[Any]) -> Answer:
+        """Listen for a console on this host; the answer names the connection file."""
+        return {"file": self._agent.open_console()}, []
+
+    def debug(self, header: Header, _: Sequence[Any]) -> Answer:
+        """Give the debugger a command."""
+        self._agent.debugger.put(header["number"], header["command"])
+        return {}, []
+
     def exit(self, header: Header, _: Sequence[Any]) -> Answer:
         """End cleanly if the main thread is free; the host process ends the rank otherwise."""
+        self._agent.debugger.put(0, None)
         self._agent.call_main(self._agent.config.stop)
         return {}, []
 

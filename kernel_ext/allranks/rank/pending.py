@@ -29,6 +29,11 @@ def waits_for_collective(array: Any) -> bool:
     return PRIMITIVE.search(drawing.getvalue()) is not None
 
 
+def waits(value: Any) -> bool:
+    """Whether a value is, or holds, an array that waits for a collective."""
+    return any(waits_for_collective(array) for array in _arrays(value))
+
+
 def pending_names(user_ns: Mapping[str, Any], names: set[str] | None = None, within: float = float("inf")) -> list[str]:
     """Names (of `names`, or all the user's) whose arrays wait for a collective; gives up looking after `within` s."""
     found, until = [], time.monotonic() + within
@@ -37,7 +42,7 @@ def pending_names(user_ns: Mapping[str, Any], names: set[str] | None = None, wit
             break
         if name.startswith("_") or (names is not None and name not in names):
             continue
-        if any(waits_for_collective(array) for array in _arrays(value)):
+        if waits(value):
             found.append(name)
     return sorted(found)
 

@@ -78,7 +78,7 @@ class Reporter:
         must do.
         """
         asleep = self._agent.meters.main_thread_asleep()
-        if asleep is False:
+        if asleep is False or self._agent.debugger.at_prompt:
             self._blocked_at = (None, 0.0)
             return False
         if self._blocked_at[0] != place:
@@ -88,6 +88,8 @@ class Reporter:
     @property
     def blocked(self) -> bool:
         """Whether the main thread waits on a lock now, as far as that can be known."""
+        if self._agent.debugger.at_prompt:
+            return False
         asleep = self._agent.meters.main_thread_asleep()
         return self._reported.get("waiting", False) if asleep is None else asleep
 

@@ -81,6 +81,7 @@ const PATHS = {
   idle: "M6 2a4 4 0 1 1 0 8a4 4 0 1 1 0-8z",
   running: "M3.5 1.8L10.2 6L3.5 10.2z",
   waiting: "M4 2v8M8 2v8",
+  debugging: "M3.2 1.8v8.4M6.2 2.6L10.4 6L6.2 9.4z",
   failed: "M2.5 2.5l7 7M9.5 2.5l-7 7",
   stopped: "M2.5 2.5h7v7h-7z",
   dead: "M6 1.2L11 10.4H1zM6 4.6v2.6M6 8.7v.4",

@@ -23,7 +23,7 @@ export function doing(rank) {
 }
 
 /** @param {string} state whether it counts on */
-export const counts = (state) => state === "running" || state === "waiting";
+export const counts = (state) => ["running", "waiting", "debugging"].includes(state);
 
 /** @param {Snapshot} snapshot whether its links make a ring of the ranks in order, or reach further */
 export function shapeOf(snapshot) {

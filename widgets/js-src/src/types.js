@@ -5,7 +5,7 @@
  * @typedef {{seq: number, op: string, shape?: number[], dtype: string, nbytes: number, line?: number}} Collective
  * @typedef {{op: string, calls: number, nbytes: number, smallest: number, largest: number, transfer?: number,
  *   wait?: number}} Op
- * @typedef {"planned" | "starting" | "idle" | "running" | "waiting" | "failed" | "stopped" | "dead"} RankState
+ * @typedef {"planned" | "starting" | "idle" | "running" | "waiting" | "debugging" | "failed" | "stopped" | "dead"} RankState
  * @typedef {{rank: number, host: string, pid?: number, state?: RankState, line?: number, source?: string,
  *   collective?: Collective, since?: number, cpu?: number, rss?: number, mlx_active?: number, mlx_peak?: number,
  *   cause?: string, effective?: number, ops?: Op[]}} RankView

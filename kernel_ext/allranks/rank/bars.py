@@ -1,0 +1,66 @@
+"""``tqdm.notebook`` on a rank draws its bars as text: its widgets would live in the rank, where no page shows them.
+
+Text bars reach the notebook as unfinished lines, one per rank and folded where equal, and move.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.util
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+MODULE = "tqdm.notebook"
+AS_TEXT = "tqdm.notebook draws text bars on a rank: its widgets would not reach the page."
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds ``tqdm.notebook`` where everybody finds it, and changes it when it has been loaded."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
+        if name != MODULE:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.loader is None:
+            return spec
+        execute = spec.loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            execute(module)
+            _draw_text(module)
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+def install() -> None:
+    """Have the first import of ``tqdm.notebook`` changed; nothing is imported now."""
+    if MODULE in sys.modules:
+        _draw_text(sys.modules[MODULE])
+    else:
+        sys.meta_path.insert(0, _Finder())
+
+
+def _draw_text(module: Any) -> None:
+    class TextBar(module.std_tqdm):
+        """tqdm's own text bar, which takes what the notebook's takes."""
+
+        _told = False
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            if not TextBar._told and not kwargs.get("disable"):
+                TextBar._told = True
+                print(AS_TEXT, file=sys.stderr)
+            kwargs.pop("display", None)
+            if isinstance(kwargs.get("ncols"), str):  # a width of the page, such as "100%"
+                del kwargs["ncols"]
+            super().__init__(*args, **kwargs)
+
+    def trange(*args: Any, **kwargs: Any) -> Any:
+        return TextBar(range(*args), **kwargs)
+
+    module.tqdm = module.tqdm_notebook = TextBar
+    module.trange = module.tnrange = trange

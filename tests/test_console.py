@@ -1,0 +1,42 @@
+"""A console on one rank: Jupyter's own client, beside the notebook."""
+
+from __future__ import annotations
+
+import shlex
+import stat
+from pathlib import Path
+from typing import Any
+
+from jupyter_client.blocking.client import BlockingKernelClient
+
+from allranks import Cluster
+from tests.notebook import OUTPUTS, CellOutputs
+
+
+def test_a_console_works_in_the_ranks_namespace_and_cells_go_on(ring2: Cluster) -> None:
+    ring2.run("mine = rank * 10")
+    command = shlex.split(ring2.console(1))
+    assert command[:3] == ["jupyter", "console", "--existing"]
+    file = Path(command[3])
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    client = BlockingKernelClient(connection_file=str(file))
+    client.load_connection_file()
+    assert client.ip == "127.0.0.1"
+    client.start_channels()
+    try:
+        client.wait_for_ready(timeout=20)
+        shown = CellOutputs("")
+
+        def show(message: dict[str, Any]) -> None:
+            if message["msg_type"] in OUTPUTS:
+                shown.take(message["msg_type"], message["content"])
+
+        client.execute_interactive("print('at', rank)\nmine += 5\nmine", timeout=20, output_hook=show)
+        assert "at 1" in shown.stdout
+        assert "15" in shown.all
+        assert ring2.run("print('cell', mine)")[1].stdout == "cell 15\n"
+        assert ring2.run("mx.distributed.all_sum(mx.array(1)).item()")[0].value == 2
+        assert ring2.console(1).endswith(str(file)), "asked again it is the same"
+    finally:
+        client.stop_channels()
+    assert ring2.run("mine")[1].value == 15
