@@ -31,8 +31,8 @@ class Freeing:
     def stop(self) -> None:
         """Stop the running cell, or a look back; an idle rank has nothing to stop."""
         if self._agent.debugger.looking_back:
-            self._break_up(None)  # a command may have come to wait in a collective
-            self._interrupt()
+            if not self._break_up(None, stopped=True):  # a command may have come to wait in a collective
+                self._interrupt()
             return
         if not self._agent.cell.running:
             return
@@ -57,9 +57,9 @@ class Freeing:
             agent.lifeline.send({"say": "freed", "cell": agent.cell.number, "collective": collective})
             agent.gate.open("freed, since not every rank came")
             return True
-        return self._break_up(collective, stopped)
+        return self._break_up(collective, stopped=stopped)
 
-    def _break_up(self, collective: list[Any] | None, stopped: bool) -> bool:
+    def _break_up(self, collective: list[Any] | None, *, stopped: bool) -> bool:
         """Break the world, if the main thread waits on a lock, as it does in a collective."""
         agent = self._agent
         if not agent.world.breakable or not agent.reporter.blocked:
@@ -85,7 +85,7 @@ class Freeing:
         if self._break_at is not None and now >= self._break_at[0]:
             # Again and again until the cell ends: it may come to a collective only now, and nobody else will.
             number, self._break_at = self._break_at[1], None
-            if self._runs(number) and not self._break_up(self._agent.reporter.current_collective(), True):
+            if self._runs(number) and not self._break_up(self._agent.reporter.current_collective(), stopped=True):
                 self._break_at = (now + SIGNAL_AFTER, number)
                 self._send_again_if_lost()
 
