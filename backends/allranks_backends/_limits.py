@@ -32,6 +32,8 @@ class Limits:
     """The sentence for a rank that is no neighbour, with places for ``op rank size beside peer``."""
     dtypes: Mapping[str, str] = field(default_factory=dict)
     """Name of a dtype to the sentence that refuses it, with a place for ``op``."""
+    reduced: Mapping[str, str] = field(default_factory=dict)
+    """The same for reductions alone."""
 
 
 def limits(backend: Backend, can_run: Collection[str] | None = None) -> Limits:
@@ -47,6 +49,7 @@ def limits(backend: Backend, can_run: Collection[str] | None = None) -> Limits:
         },
         _no_neighbour(backend, can_run) if backend.neighbours_only else None,
         {dtype: _no_dtype(backend, dtype, can_run) for dtype in sorted(backend.no_dtypes)},
+        {dtype: _no_dtype(backend, dtype, can_run) for dtype in sorted(backend.no_reduced)},
     )
 
 
@@ -69,7 +72,9 @@ def _no_neighbour(backend: Backend, can_run: Collection[str] | None) -> str:
 
 
 def _no_dtype(backend: Backend, dtype: str, can_run: Collection[str] | None) -> str:
-    able = [other for other in BACKENDS.values() if dtype not in other.no_dtypes and other is not backend]
+    able = [
+        other for other in BACKENDS.values() if dtype not in other.no_dtypes | other.no_reduced and other is not backend
+    ]
     convert = f"Convert it first: {CONVERTED[dtype]}"
     return f"{backend.name} has no {{op}} of {dtype} (mlx 0.32). {convert}. {_have_it(able, can_run)}"
 

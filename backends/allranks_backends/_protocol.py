@@ -58,6 +58,10 @@ class Backend(Protocol):
         """Names of the dtypes whose collectives it cannot do."""
 
     @property
+    def no_reduced(self) -> frozenset[str]:
+        """Dtypes that its `REDUCTIONS` do not take, though they can be sent and gathered."""
+
+    @property
     def reform(self) -> Literal["in place", "restart"]:
         """Whether a broken world is joined again in the same processes or in new ones."""
 

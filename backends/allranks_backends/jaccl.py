@@ -27,6 +27,7 @@ class Jaccl:
     ring: bool = False
     operations: frozenset[str] = REDUCTIONS | {"all_gather", "sum_scatter"} | POINT_TO_POINT
     no_dtypes: frozenset[str] = frozenset()
+    no_reduced: frozenset[str] = frozenset()
     # mlx joins again in place only when nothing is blocked, and leaks protection domains at each round (mlx #3207).
     reform: Literal["in place", "restart"] = "restart"
     launcher: Literal["engines", "mpirun"] = "engines"

@@ -40,6 +40,8 @@ class MPI:
     operations: frozenset[str] = REDUCTIONS | {"all_gather", "split"} | POINT_TO_POINT
     neighbours_only: bool = False
     no_dtypes: frozenset[str] = frozenset()
+    # Open MPI ends every rank: "MPI_SUM is not defined on the MPI_C_BOOL datatype" (mlx 0.32.4).
+    no_reduced: frozenset[str] = frozenset({"bool"})
     reform: Literal["in place", "restart"] = "restart"
     launcher: Literal["engines", "mpirun"] = "mpirun"
 
@@ -52,6 +54,8 @@ class MPI:
                 f"mpi needs Open MPI, and {platform.mpirun} comes without an Open MPI library that loads"
                 f" ({mpi_library(platform.mpirun)})"
             )
+        if size < 2:
+            return "mpi joins two ranks or more: MLX takes an MPI world of one rank for none"
         return None
 
     def ports(self, connections: int, addresses: int) -> int:

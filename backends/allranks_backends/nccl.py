@@ -21,6 +21,7 @@ class NCCL:
     neighbours_only: bool = False
     # MLX_NCCL_TYPE_LIST in mlx's nccl.cpp (0.32) leaves these out.
     no_dtypes: frozenset[str] = frozenset({"bool", "int16", "uint16", "complex64"})
+    no_reduced: frozenset[str] = frozenset()
     # mlx ends the process with exit(1) at the first NCCL or CUDA error, so there is nothing left to join again.
     reform: Literal["in place", "restart"] = "restart"
     launcher: Literal["engines", "mpirun"] = "engines"

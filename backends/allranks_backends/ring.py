@@ -22,6 +22,7 @@ class Ring:
     operations: frozenset[str] = REDUCTIONS | {"all_gather"} | POINT_TO_POINT
     neighbours_only: bool = True
     no_dtypes: frozenset[str] = frozenset()
+    no_reduced: frozenset[str] = frozenset()
     reform: Literal["in place", "restart"] = "in place"
     launcher: Literal["engines", "mpirun"] = "engines"
 

@@ -38,6 +38,7 @@ def test_a_backend_refuses_exactly_what_it_does_not_list(name: str) -> None:
     backend = BACKENDS[name]
     assert set(limits(backend).operations) == {*OPERATIONS, "split"} - backend.operations
     assert set(limits(backend).dtypes) == backend.no_dtypes
+    assert set(limits(backend).reduced) == backend.no_reduced
 
 
 def test_nccl_says_how_to_convert(mlx: None) -> None:
@@ -140,6 +141,16 @@ def test_mpi_refuses_what_it_does_not_have(mpi2: Cluster) -> None:
     alone = "half = world.split(rank)\nhalf.size(), mx.distributed.sum_scatter(mx.ones(4), group=half).size"
     assert [rank.value for rank in mpi2.run(alone).check().values()] == [(1, 4), (1, 4)], "a group of one has it all"
     mpi2.run("del half")
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("op", ["all_sum", "all_max", "all_min"])
+def test_mpi_reduces_no_booleans_which_would_end_every_rank(mpi2: Cluster, op: str) -> None:
+    result = mpi2.run(f"mx.distributed.{op}(mx.array([True]))", timeout=60)
+    [said] = {error.evalue for error in result.errors.values()}
+    assert said.startswith(f"mpi has no {op} of bool (mlx 0.32). Convert it first: x.astype(mx.uint8)")
+    gathered = mpi2.run("mx.distributed.all_gather(mx.array([rank == 1])).tolist()").check()
+    assert [rank.value for rank in gathered.values()] == [[False, True]] * 2, "they can be gathered"
 
 
 @pytest.mark.mpi

@@ -293,3 +293,4 @@ def test_where_it_can_run():
     assert "without an Open MPI library" in str(
         BACKEND.why_not(Platform("Linux", available={"mpi": False}, mpirun=found), 2)
     )
+    assert "two ranks or more" in str(BACKEND.why_not(Platform("Linux", available={"mpi": True}, mpirun=found), 1))

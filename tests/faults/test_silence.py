@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from typing import Any
 
 from allranks import Cluster
@@ -69,3 +70,28 @@ def test_it_is_said_in_the_cell_unasked(ring4: Cluster) -> None:
     assert [each.value for each in result.values()] == [4] * 4
     assert "(1,): does not answer" in shown.text
     assert "(0, 2, 3): waiting in all_sum" in shown.text and "rank 1 has not come" in shown.text
+
+
+COMPUTES = """\
+total = mx.distributed.all_sum(mx.ones(10))
+mx.eval(total)
+if rank == 0:
+    a = mx.random.normal((1000, 1000))
+    for _ in range(25):
+        a = a @ a / 1000
+    mx.eval(a)
+"""
+
+
+def test_a_rank_that_computes_by_itself_is_not_said_to_wait(ring2: Cluster) -> None:
+    """MLX computes in a thread of its own while the main thread sleeps, as it does in a collective."""
+    shown, seen = Shown(), set()
+    cell = ring2.begin(COMPUTES, screen=shown)
+    follow = threading.Thread(target=cell.finish, daemon=True)
+    follow.start()
+    while follow.is_alive():
+        view = ring2.snapshot.ranks[0]
+        seen.add((view.state, view.line))
+        follow.join(0.05)
+    assert ("running", 7) in seen and ("waiting", 7) not in seen
+    assert "waiting" not in shown.text

@@ -64,6 +64,7 @@ class CellRecorder:
             ordered=strict or bool(options.get("ordered")),
             watch_order=options.get("check") == "warn",
             profile=bool(options.get("profile")),
+            after=self.waits_since if self._left_pending else ledger.seq,
         )
         self.outlet.end()
         late, _ = self.outlet.take()

@@ -96,12 +96,13 @@ class Ledger:
         ordered: bool,
         watch_order: bool = False,
         profile: bool = False,
+        after: int | None = None,
     ) -> None:
-        """Set how this cell's collectives are treated."""
+        """Set how this cell's collectives are treated; those up to number `after` (all so far) are done with."""
         self.profile = profile
         self.timed.clear()
         self.guard, self.ordered, self._newest, self.unordered = guard, ordered, None, 0
-        self.order.begin(watching=watch_order and not ordered)
+        self.order.begin(watching=watch_order and not ordered, after=self.seq if after is None else after)
 
     def last(self) -> Record | None:
         """The newest record, with sizes worked out."""
@@ -180,7 +181,7 @@ class Ledger:
         for _seq, op, shape, dtype, *_ in records:
             if op not in COLLECTIVE:
                 raise RuntimeError(f"a {op} cannot be entered in another rank's place")
-            zeros = mx.zeros(shape, getattr(mx, dtype))
+            zeros = mx.zeros(shape, getattr(mx, "bool_" if dtype == "bool" else dtype))
             mx.eval(getattr(mx.distributed, op)(zeros))
 
     def _recorded(self, mx: Any, op: str, function: Callable[..., Any]) -> Callable[..., Any]:

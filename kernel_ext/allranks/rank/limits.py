@@ -13,6 +13,7 @@ from typing import Any
 Check = Callable[[tuple[Any, ...], Mapping[str, Any]], None]
 PEER = {"send": ("dst", 1), "recv": ("src", 2), "recv_like": ("src", 1)}
 """How each names the other rank: keyword and position."""
+REDUCTIONS = ("all_sum", "all_max", "all_min")
 DTYPE = {"recv": ("dtype", 1)}
 """The same for the dtype, where it is not that of an array that comes first."""
 
@@ -38,7 +39,8 @@ class Limits:
         if size == 1:
             return
         for op in operations:
-            if op in told["operations"] or told["dtypes"] or (told["neighbours"] and op in PEER):
+            dtypes = told["dtypes"] or (op in REDUCTIONS and told["reduced"])
+            if op in told["operations"] or dtypes or (told["neighbours"] and op in PEER):
                 self.checks[op] = functools.partial(self._check, op)
         if "split" in told["operations"]:
             self.checks["split"] = functools.partial(self._check, "split")
@@ -87,11 +89,12 @@ class Limits:
 
     def _dtype(self, op: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
         """Why arrays of this dtype do not travel."""
-        if not self._told["dtypes"]:
+        refused = {**self._told["dtypes"], **(self._told["reduced"] if op in REDUCTIONS else {})}
+        if not refused:
             return None
         where = DTYPE.get(op)
         dtype = _argument(where, args, kwargs) if where else getattr(_argument(("x", 0), args, kwargs), "dtype", None)
-        text: str | None = self._told["dtypes"].get(str(dtype).removeprefix("mlx.core."))
+        text: str | None = refused.get(str(dtype).removeprefix("mlx.core."))
         return text and text.format(op=op)
 
 

@@ -16,6 +16,8 @@ from .trace import TRACE, now
 
 LOOK_AT = 64
 """Open results looked at behind a pending one."""
+SETTLED_AT = 4
+"""Open results looked at to say that nobody waits in them; a training step has more, and each look takes its time."""
 
 
 class EvaluationOrder:
@@ -27,10 +29,12 @@ class EvaluationOrder:
         """(evaluated, still pending): numbers of collectives evaluated before an older one."""
         self.pending: list[tuple[int, weakref.ref[Any]]] = []
         """Number and result of the collectives that may be pending, oldest first: the ledger adds them."""
+        self.settled = 0
+        """All collectives up to this number have been evaluated, for all that is known: nobody can wait in them."""
 
-    def begin(self, *, watching: bool) -> None:
-        """Start a cell."""
-        self.watching, self.swapped = watching, []
+    def begin(self, *, watching: bool, after: int = 0) -> None:
+        """Start a cell; the collectives up to number `after` were asked for before it."""
+        self.watching, self.swapped, self.settled = watching, [], after
         self.pending.clear()
 
     def install(self, mx: Any) -> None:
@@ -41,7 +45,7 @@ class EvaluationOrder:
                 setattr(mx, name, self._followed(function))
 
     def _followed(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        pending = self.pending
+        pending, waits = self.pending, function.__name__ == "eval"
 
         @functools.wraps(function, updated=())
         def call(*args: Any) -> Any:
@@ -55,16 +59,27 @@ class EvaluationOrder:
                 # To look at an array takes 2 microseconds, a collective in shared memory 15: the usual step is known
                 # without. Its one collective was evaluated by itself.
                 if len(pending) == 1 and len(args) == 1 and pending[0][1]() is args[0]:
+                    if waits and pending[0][0] == self.settled + 1:
+                        self.settled += 1
                     pending.clear()
                 else:
-                    self.look()
+                    self.look(waits)
             return result
 
         return call
 
-    def look(self) -> None:
-        """Note what was evaluated out of order, and forget what is evaluated."""
+    def look(self, waited: bool = False) -> None:
+        """Note what was evaluated out of order, and forget what is evaluated.
+
+        Where the evaluation was `waited` for, what is evaluated now is settled as well, up to the first collective that
+        nobody has any more (its result may be part of what is yet to be evaluated) or that was not followed.
+        """
         pending = self.pending
+        for number, result in pending if waited and len(pending) <= SETTLED_AT else ():
+            array = result()
+            if number != self.settled + 1 or array is None or waits_for_collective(array):
+                break
+            self.settled = number
         # Those before the first that anybody still has are done with.
         del pending[: next((n for n, (_, result) in enumerate(pending) if result() is not None), len(pending))]
         if len(pending) < 2:  # nothing to be out of order with

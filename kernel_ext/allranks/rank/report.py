@@ -65,7 +65,7 @@ class Reporter:
             state["line"], state["source"] = cell.line_of(frame)
         record = ledger.last()
         if record is not None:
-            in_cell = cell.running and record.seq > cell.waits_since
+            in_cell = cell.running and record.seq > self._done_with
             state["collective"] = self.collective(record)
             at = (frame.f_lasti, id(frame)) if frame is not None else None
             state["waiting"] = bool(in_cell and self._blocked((at, state.get("line"), ledger.seq), now))
@@ -101,7 +101,12 @@ class Reporter:
     def current_collective(self) -> list[Any] | None:
         """The newest collective that the running cell can be waiting in."""
         record = self._agent.ledger.last()
-        return self.collective(record) if record is not None and record.seq > self._agent.cell.waits_since else None
+        return self.collective(record) if record is not None and record.seq > self._done_with else None
+
+    @property
+    def _done_with(self) -> int:
+        """Number of the newest collective that the running cell cannot be waiting in, nor in any before it."""
+        return max(self._agent.cell.waits_since, self._agent.ledger.order.settled)
 
     def user_frame(self) -> FrameType | None:
         """The main thread's innermost frame that runs the user's code."""
