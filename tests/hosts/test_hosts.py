@@ -209,7 +209,10 @@ def test_nothing_listens_without_our_key(world: Cluster, hosts3: Hosts) -> None:
     assert world._ranks is not None
     for end in world._ranks._remote.values():
         assert stat.S_IMODE(end.directory.stat().st_mode) == 0o700
-    for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
+    here = world._ranks.host._process
+    assert here is not None
+    ours = psutil.Process(here.pid)  # the test's own process has other worlds too, whose mpirun listens
+    for process in (psutil.Process(), ours, *ours.children(recursive=True)):
         listening = [each for each in process.net_connections("tcp") if each.status == psutil.CONN_LISTEN]
         assert {each.laddr.ip for each in listening} <= {"127.0.0.1", *map(hosts3.address, hosts3.names)}, process
     secret = world._settings.token
