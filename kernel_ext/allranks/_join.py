@@ -8,10 +8,10 @@ and events of one host process (`allranks.rank.join`), over the lifeline.
 from __future__ import annotations
 
 import json
-import os
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from .rank.addresses import own_addresses
 LOST_AFTER = 16.0
 """Seconds that a process may be out of reach before its ranks count as dead; it then ends them itself."""
 TOLD_EVERY = 0.5
+NO_ANSWER = "it does not answer any more"
 
 Progress = Callable[[str], None]
 
@@ -64,14 +65,16 @@ class JoinedHost(HostEnd):
     ):
         super().__init__(name, on_event)
         self._lifeline, self.tasks = lifeline, list(tasks)
-        devices = [visible_devices({"CUDA_VISIBLE_DEVICES": task.joins["cuda"]}) for task in tasks]
-        # A scheduler shows each of its tasks the devices of the host, or that task's own one.
-        alike = len(set(devices)) == 1
-        self.host = Host(name, False, (), cuda=devices[0] if alike else tuple(d for each in devices for d in each))
+        self.host = Host(name, False)
         url = str(tasks[0].joins["url"])
         self.lifeline_url, self.engine_info = url, {**engine, "interface": url.rpartition(":")[0]}
         for task in tasks:
             task.end = self
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """That of its tasks."""
+        return self.tasks[0].place
 
     @property
     def told(self) -> Told:
@@ -89,7 +92,10 @@ class JoinedHost(HostEnd):
     @property
     def cuda(self) -> tuple[str, ...]:
         """The CUDA devices that the scheduler gave its tasks; empty where it named none."""
-        return self.host.cuda
+        devices = [visible_devices({"CUDA_VISIBLE_DEVICES": task.joins["cuda"]}) for task in self.tasks]
+        # A scheduler shows each of its tasks the devices of the host, or that task's own one.
+        alike = len(set(devices)) == 1
+        return devices[0] if alike else tuple(device for each in devices for device in each)
 
     def add(self, task: Task) -> None:
         """Another process on this host."""
@@ -109,6 +115,7 @@ class JoinedHost(HostEnd):
         for pid, rank in list(task.ranks.items()):
             with self._changed:
                 self._living.discard(pid)
+                self._changed.notify_all()
             self._on_event({"event": "lost", "rank": rank, "pid": pid, "because": because})
         task.ranks.clear()
         if not self._present:
@@ -158,6 +165,7 @@ class Door:
         self._settings: dict[str, Any] = {}
         self._lifeline: Lifeline | None = None
         self._engine: Mapping[str, Any] = {}
+        self._closing = False
 
     def open(self, lifeline: Lifeline, token: str, engine: Mapping[str, Any]) -> dict[str, Any]:
         """Write the join file, which holds the keys; returns its content. Raises UsageError where it cannot be."""
@@ -173,12 +181,20 @@ class Door:
     def close(self) -> None:
         """Take the file away, and end those that nobody needed."""
         with self._changed:
-            spare = [task for task in self._tasks.values() if task.end is None and not task.gone]
+            self._closing = True
+            tasks = list(self._tasks.values())
+        for task in tasks:
+            if task.fuse is not None:  # it must not go off in a cluster that is down
+                task.fuse.cancel()
+                self._gone(task, NO_ANSWER)
+        spare = [task for task in tasks if task.end is None and not task.gone]
         for task in spare:
             self._tell(task, do="end")
         with self._changed:
             self._changed.wait_for(lambda: all(task.gone for task in spare), GONE_WITHIN)
-        if self._file is not None and _is_join_file(self._file, self._settings.get("token")):
+        # Without a token nothing was written: what is there is another cluster's.
+        token = self._settings.get("token")
+        if self._file is not None and token is not None and _is_join_file(self._file, token):
             self._file.unlink(missing_ok=True)
 
     # In the lifeline's thread.
@@ -197,10 +213,14 @@ class Door:
         task = self._tasks.get(uuid)
         if task is None:
             return False
-        if not task.gone:
-            task.fuse = threading.Timer(LOST_AFTER, self._gone, [task, "it does not answer any more"])
-            task.fuse.daemon = True
-            task.fuse.start()
+        with self._changed:
+            closing = self._closing
+            if not task.gone and not closing:
+                task.fuse = threading.Timer(LOST_AFTER, self._gone, [task, NO_ANSWER])
+                task.fuse.daemon = True
+                task.fuse.start()
+        if closing:  # nobody waits for it to connect anew
+            self._gone(task, NO_ANSWER)
         return True
 
     def _greeted(self, uuid: str, joins: Mapping[str, Any]) -> None:
@@ -208,8 +228,9 @@ class Door:
             task = self._tasks.get(uuid)
             if task is None:
                 task = self._tasks[uuid] = Task(uuid, joins)
-        if task.fuse is not None:
-            task.fuse.cancel()
+            fuse, task.fuse = task.fuse, None
+        if fuse is not None:
+            fuse.cancel()
         if task.gone:  # it was given up; its ranks are nobody's any more
             self._tell(task, do="end")
 
@@ -277,6 +298,7 @@ class Door:
                 left = deadline - time.monotonic()
                 said = self._so_far(here, wanted)
                 if here and wanted is None:
+                    progress("")
                     raise CannotStart(
                         f"{here[0].joins['host']} has joined, and its launcher does not tell how many there will be: "
                         "say so with -n."
@@ -310,17 +332,17 @@ class Door:
         if said:
             raise CannotStart("\n".join(said.values()))
 
-    def _ends(self, tasks: Sequence[Task], on_event: Callable[[str], OnEvent]) -> dict[str, JoinedHost]:
+    def _ends(
+        self, tasks: Sequence[Task], on_event: Callable[[str], OnEvent], taken: Collection[str] = ()
+    ) -> dict[str, JoinedHost]:
+        """The hosts of these tasks, by names that are not `taken`."""
         assert self._lifeline is not None
-        by_place: dict[tuple[str, str], list[Task]] = {}
-        for task in tasks:
-            by_place.setdefault(task.place, []).append(task)
-        names = [host for host, _ in by_place]
         ends = {}
-        for (host, address), members in by_place.items():
-            # Two containers may well have one name, and "localhost" is the notebook's own machine.
-            name = f"{host} ({address})" if names.count(host) > 1 or host == "localhost" else host
+        for name, members in _named(tasks, taken).items():
             ends[name] = JoinedHost(name, members, self._lifeline, self._engine, on_event(name))
+        for task in tasks:
+            if task.gone and task.end is not None:  # before it was known where to
+                task.end.lost(task, NO_ANSWER)
         return ends
 
     def refill(
@@ -328,17 +350,43 @@ class Door:
     ) -> tuple[list[Host], dict[str, JoinedHost]]:
         """`hosts`, with those that are gone replaced by tasks that came since, and the ends of all that live.
 
-        Raises CannotStart where too few came: nobody but the scheduler can start one.
+        Raises CannotStart where too few came: nobody but the scheduler can start one. Those that came then wait on.
         """
         living = {name: end for name, end in ends.items() if end.alive}
+        with self._changed:
+            spare = [each for each in self._tasks.values() if each.end is None and each.prepared and not each.gone]
+        chosen = self._choose(hosts, ends, living, spare)
+        tasks = list({task.uuid: task for task in chosen.values()}.values())
+        self._refuse(tasks)
+        by_place = {end.place: end for end in living.values()}
+        strangers = [task for task in tasks if task.place not in by_place]
+        for task in tasks:
+            if task.place in by_place:
+                by_place[task.place].add(task)
+        living |= self._ends(strangers, on_event, living)
         found: list[Host] = []
-        for host in hosts:
+        for number, host in enumerate(hosts):
+            end = chosen[number].end if number in chosen else living[host.name]
+            assert end is not None
+            found.append(host if number not in chosen and host.addresses else end.host)
+        return found, living
+
+    def _choose(
+        self,
+        hosts: Sequence[Host],
+        ends: Mapping[str, JoinedHost],
+        living: Collection[str],
+        spare: Sequence[Task],
+    ) -> dict[int, Task]:
+        """The task for each of `hosts` that is gone, by its index; none is taken yet."""
+        chosen: dict[int, Task] = {}
+        left = list(spare)
+        for index, host in enumerate(hosts):
             if host.name in living:
-                found.append(living[host.name].host if not host.addresses else host)
                 continue
-            with self._changed:
-                spare = [each for each in self._tasks.values() if each.end is None and each.prepared and not each.gone]
-            if not spare:
+            place = ends[host.name].place
+            task = next((task for task in chosen.values() if task.place == place), None)
+            if task is None and not left:
                 again = (
                     f"run `{self.command}` there once more and then %distributed heal" if self.command else "up again"
                 )
@@ -346,26 +394,35 @@ class Door:
                     f"{host.name}: what joined from there has ended, and only its scheduler can start it: {again}. Or "
                     "go on without it: %distributed resize N."
                 )
-            self._refuse(spare[:1])
-            known = next((end for end in living.values() if end.tasks[0].place == spare[0].place), None)
-            if known is not None:
-                known.add(spare[0])
-                found.append(known.host)
-            else:
-                new = self._ends(spare[:1], on_event)
-                living |= new
-                found += [end.host for end in new.values()]
-        return found, living
+            if task is None:
+                task = left.pop(next((at for at, each in enumerate(left) if each.place == place), 0))
+            chosen[index] = task
+        return chosen
+
+
+def _named(tasks: Sequence[Task], taken: Collection[str]) -> dict[str, list[Task]]:
+    """The tasks of each host, by what it is to be called."""
+    by_place: dict[tuple[str, str], list[Task]] = {}
+    for task in tasks:
+        by_place.setdefault(task.place, []).append(task)
+    names = [host for host, _ in by_place]
+    found = {}
+    for (host, address), members in by_place.items():
+        # Two containers may well have one name, and "localhost" is the notebook's own machine.
+        alone = names.count(host) == 1 and host not in taken and host != "localhost"
+        found[host if alone else f"{host} ({address})"] = members
+    return found
 
 
 def _write(path: Path, settings: Mapping[str, Any]) -> None:
     if path.exists() and not _is_join_file(path):
         raise UsageError(f"--join {path}: that file is something else; name one that is not there.")
-    new = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        # A name that nobody can have taken before, in a folder that others may write in; 0600.
+        descriptor, new = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with open(descriptor, "w") as file:
             json.dump(dict(settings), file)
-        new.replace(path)
+        Path(new).replace(path)
     except OSError as error:
         raise UsageError(f"--join {path}: it cannot be written ({error.strerror}).") from None
 

@@ -155,8 +155,10 @@ class Lifeline:
             self._fail_questions(uuid)
         self._router.disable_monitor()
         self._context.destroy(linger=200)
+        # Whoever tells something later must not write into what has this number then.
+        wake, self._wake_write = self._wake_write, -1
         os.close(self._wake_read)
-        os.close(self._wake_write)
+        os.close(wake)
 
     def _receive_all(self) -> None:
         for _ in range(AT_ONCE):

@@ -251,9 +251,11 @@ class Ranks:
         """Log in to the other hosts, where that is not done; returns all, with addresses for each other."""
         if self.door is not None:
             joined = {name: end for name, end in self._remote.items() if isinstance(end, JoinedHost)}
-            hosts, living = self.door.refill(hosts, joined, self._news_of)
+            placed, living = self.door.refill(hosts, joined, self._news_of)
             self._remote.update(living)
-            return self._with_addresses(hosts)
+            # What was taken in stays, whatever else fails now: every later plan counts on it.
+            self.hosts[: len(placed)] = placed[: len(self.hosts)]
+            return self._with_addresses(placed)
         wanted = {host.name: host for host in hosts if not host.local}
         missing = [host for name, host in wanted.items() if name not in self._remote or not self._remote[name].alive]
         for host in missing:
@@ -492,7 +494,7 @@ class Ranks:
         elif event["event"] == "ended":
             self._on_ended(event, name)
         elif event["event"] == "lost":
-            if self.monitor.ranks[event["rank"]].pid == event["pid"]:
+            if self._is_rank(event["rank"], event["pid"], name):
                 self._rank_died(event["rank"], f"lost on {name}: {event['because']}")
         elif event["event"] == "host gone" and name is not None:
             for rank in self.monitor.alive():
@@ -506,9 +508,7 @@ class Ranks:
     def _on_ended(self, event: Mapping[str, Any], name: str | None) -> None:
         kind, _, number = event["name"].partition(" ")
         if kind == "rank":
-            # A process that was replaced meanwhile is nobody's rank any more.
-            rank = self.monitor.ranks[int(number)] if int(number) < len(self.monitor.ranks) else None
-            if rank is not None and rank.pid == event["pid"] and rank.host == (name or self.host.name):
+            if self._is_rank(int(number), event["pid"], name):
                 self._rank_died(int(number), ended_because(event))
         elif kind == "launcher" and event["pid"] == self._launcher:
             said = "\n".join(line for line in event.get("log", "").splitlines() if line.strip("-"))
@@ -521,6 +521,11 @@ class Ranks:
             self._controller_ended = event
             for rank in self.monitor.alive():
                 self.monitor.died(rank.rank, f"cannot be reached: ipyparallel's controller {ended_because(event)}")
+
+    def _is_rank(self, number: int, pid: int, name: str | None) -> bool:
+        """Whether that process of the host of that name is the rank: one that was replaced meanwhile is nobody's."""
+        rank = self.monitor.ranks[number] if number < len(self.monitor.ranks) else None
+        return rank is not None and rank.pid == pid and rank.host == (name or self.host.name)
 
     def _rank_died(self, number: int, cause: str) -> None:
         self.monitor.died(number, cause)

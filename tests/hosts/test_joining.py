@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from allranks import Cluster, _join
+from allranks.errors import CannotStart
 from tests.hosts.lab import Hosts
 from tests.hosts.test_hosts import gone, left, sums
 from tests.waiting import comes_true
@@ -103,6 +104,70 @@ def test_two_ranks_from_each_of_two_hosts(hosts3: Hosts, tmp_path: Path, monkeyp
         codes = [process.wait(30) for process in processes]
         assert [codes[0], codes[2]] == [0, 0]
         assert gone(hosts3, 10), left(hosts3)
+
+
+def test_those_that_come_after_a_loss_are_kept_until_there_are_enough(hosts3: Hosts, tmp_path: Path) -> None:
+    file = tmp_path / "ranks.json"
+    cluster = Cluster(join=file, backend="ring", timeout=60)
+    with started(hosts3, ["host1", "host2"], file, 1) as first:
+        try:
+            cluster.up()
+            end(cluster, first)
+            with started(hosts3, ["host3"], file, 1) as third:
+                arrive(cluster, 1)
+                with pytest.raises(CannotStart, match="host2: what joined from there has ended"):
+                    cluster.heal()
+                with started(hosts3, ["host1"], file, 1):
+                    arrive(cluster, 2)
+                    cluster.heal()
+                    assert sums(cluster) == [2.0] * 2
+                    assert [rank.host for rank in cluster.snapshot.ranks] == ["host1", "host3"], "a host's own ranks"
+                    _one_that_a_look_took_in_is_used(cluster, hosts3, third, file)
+        finally:
+            cluster.down()
+    assert gone(hosts3, 10), left(hosts3)
+
+
+def _one_that_a_look_took_in_is_used(
+    cluster: Cluster, hosts: Hosts, lost: Sequence[subprocess.Popen[bytes]], file: Path
+) -> None:
+    ranks = cluster._ranks
+    assert ranks is not None
+    end(cluster, lost)
+    with started(hosts, ["host2"], file, 1):
+        arrive(cluster, 1)
+        ranks.sites(ranks.hosts)  # as resize, rewire and a comparing bench do before they change anything
+        cluster.heal()
+        assert sums(cluster) == [2.0] * 2
+        assert [rank.host for rank in cluster.snapshot.ranks] == ["host1", "host2"]
+
+
+def end(cluster: Cluster, processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """As scancel would; returns when the cluster knows that their ranks are dead."""
+    before = sum(rank.state == "dead" for rank in cluster.snapshot.ranks)
+    for process in processes:
+        process.terminate()
+    dead = before + len(processes)
+    assert comes_true(cluster, lambda now: sum(rank.state == "dead" for rank in now.ranks) == dead, 20)
+    ranks = cluster._ranks
+    assert ranks is not None
+    for process in processes:
+        process.wait(20)
+    for rank in ranks.monitor.ranks:
+        if rank.dead:
+            ranks._remote[rank.host].wait_end()
+
+
+def arrive(cluster: Cluster, count: int) -> None:
+    """Wait until so many have come that nobody has needed yet."""
+    door = cluster._ranks.door if cluster._ranks else None
+    assert door is not None
+
+    def spare() -> bool:
+        return sum(bool(task.prepared) and task.end is None for task in door._tasks.values()) == count
+
+    with door._changed:
+        assert door._changed.wait_for(spare, 30)
 
 
 def _nobody_is_let_in(cluster: Cluster, hosts: Hosts) -> None:
