@@ -185,6 +185,14 @@ def test_a_file_that_a_dead_notebook_left_is_called_so(scheduler: Scheduler) -> 
     assert "the notebook does not answer at 127.0.0.1 within 1 s. Is it still up" in done.stderr
 
 
+@pytest.mark.parametrize("content", ['{"hosts": []}', "[1]", "node1 slots=4"])
+def test_a_rank_that_is_given_another_file_says_so(scheduler: Scheduler, content: str) -> None:
+    scheduler.file.write_text(content)
+    done = subprocess.run(scheduler.line, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr == f"allranks: {scheduler.file} is no join file. %distributed up --join writes one.\n"
+
+
 @pytest.fixture
 def ipyparallel_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A cluster of two engines that ipyparallel's own command has started."""

@@ -35,7 +35,10 @@ def main() -> None:
         sys.exit(join(settings, until_input_ends=str(file) == "-"))
     if "ranks" in settings:
         settings = settings["ranks"][_number()]
-    config = RankConfig(**settings)
+    try:
+        config = RankConfig(**settings)
+    except TypeError:
+        sys.exit(f"allranks: {file} is no join file. %distributed up --join writes one.")
     Path(config.directory).mkdir(mode=0o700, exist_ok=True)
     redirect_to_log(config.directory)
     from .engine import run  # whoever only joins does without all this

@@ -59,14 +59,16 @@ def read_join_file(path: Path, within: float) -> dict[str, Any]:
     if str(path) == "-":
         return dict(json.loads(sys.stdin.buffer.readline()))
     deadline = time.monotonic() + within
-    while not path.exists():
+    while not os.path.exists(path):  # also one in a folder that may not be looked into
         if time.monotonic() > deadline:
             sys.exit(f"allranks: there is no {path} on {socket.gethostname()}. %distributed up --join writes it.")
         time.sleep(0.5)
     try:
         return dict(json.loads(path.read_text()))
-    except (OSError, ValueError) as error:
-        sys.exit(f"allranks: {path} cannot be read: {error}")
+    except OSError as error:
+        sys.exit(f"allranks: {path} cannot be read: {error.strerror}.")
+    except (ValueError, TypeError):
+        sys.exit(f"allranks: {path} is no join file. %distributed up --join writes one.")
 
 
 def spawn(settings: Mapping[str, Any]) -> int:
@@ -81,6 +83,7 @@ def spawn(settings: Mapping[str, Any]) -> int:
     assert process.stdin is not None
     process.stdin.write(json.dumps(dict(settings)).encode() + b"\n")
     process.stdin.flush()
+    _spawned[:] = [each for each in _spawned if each.poll() is None]
     _spawned.append(process)  # its standard input is closed when the engine ends
     return process.pid
 
@@ -95,6 +98,8 @@ class Joined:
         self._heard = time.monotonic()
         self._events: list[Header] = []
         self._writing = threading.Lock()
+        self._telling = threading.Lock()
+        """Events leave in the order of their numbers: the notebook takes a lower one for a repetition."""
         self._host = subprocess.Popen(
             [sys.executable, "-m", "allranks.rank.host"],
             stdin=subprocess.PIPE,
@@ -120,8 +125,9 @@ class Joined:
             threading.Thread(target=self._follow_input, daemon=True).start()
         assert self._host.stdout is not None
         for line in self._host.stdout:
-            self._events.append({"say": "event", "number": len(self._events) + 1, "event": json.loads(line)})
-            self._lifeline.send(self._events[-1])
+            with self._telling:
+                self._events.append({"say": "event", "number": len(self._events) + 1, "event": json.loads(line)})
+                self._lifeline.send(self._events[-1])
         self._host.wait()
         self._lifeline.flushed(1.0)
         return 0 if self._ordered else 1
@@ -140,8 +146,9 @@ class Joined:
             "cuda": os.environ.get("CUDA_VISIBLE_DEVICES", ""),
         }
         self._lifeline.send({"say": "hello", "token": self._settings["token"], "joins": place})
-        for event in list(self._events):  # some may have been lost with the connection before
-            self._lifeline.send(event)
+        with self._telling:
+            for event in self._events:  # some may have been lost with the connection before
+                self._lifeline.send(event)
 
     def _obey(self, order: Header) -> None:
         if order["do"] == "welcome":
