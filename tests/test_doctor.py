@@ -6,6 +6,8 @@ import pytest
 
 from allranks import doctor
 from allranks.errors import UsageError
+from allranks_backends.doctor import Asked, HostFacts
+from allranks_backends.doctor._software import same_versions
 from allranks_backends.doctor.facts import facts_of, interfaces_of
 from tests.notebook import Notebook
 
@@ -62,6 +64,17 @@ def test_the_interfaces_of_a_mac() -> None:
     en0, bridge0 = interfaces_of(IFCONFIG)
     assert (en0.name, en0.up, en0.mtu, en0.networks) == ("en0", True, 1500, ("192.168.1.20/24",))
     assert (bridge0.name, bridge0.up, bridge0.networks) == ("bridge0", False, ())
+
+
+def test_a_package_from_source_here_is_missed_where_another_is_installed() -> None:
+    """As `up` does, which refuses it."""
+    there = {"python": "3.12.1", "executable": "/opt/python", "packages": {"allranks": "0.9", "mlx": "0.31"}}
+    host = HostFacts("box", False, python=there)
+    (finding,) = same_versions([host], Asked(versions={"python": "3.12.3", "allranks": "", "mlx": "0.31"}))
+    assert finding.what == "Allranks is 0.9 there and from source here."
+    assert finding.mend == "install allranks there from the source that this notebook runs" and not finding.at
+    (finding,) = same_versions([host], Asked(versions={"python": "3.12.3", "allranks": "", "mlx": "0.32"}))
+    assert finding.mend == "/opt/python -m pip install mlx==0.32" and finding.at == "box"
 
 
 def test_what_cannot_be_asked_stays_unknown() -> None:

@@ -16,6 +16,7 @@ from allranks import discover, doctor
 from allranks._discover import set_up
 from allranks._doctor import Diagnosis
 from allranks_backends.doctor import Finding
+from allranks_backends.mpi import find_mpirun
 from tests.hosts.cabling import BRIDGE_UP, HUB, MESH_OF_FOUR, RDMA_OFF, THUNDERBOLT_4
 from tests.hosts.lab import Hosts
 from tests.hosts.macs import Macs
@@ -48,14 +49,14 @@ def mend(hosts: Hosts, finding: Finding) -> None:
 
 
 @contextmanager
-def etc_hosts(hosts: Hosts, name: str, lines: str) -> Iterator[None]:
+def etc_hosts(hosts: Hosts, name: str, lines: str) -> Iterator[Path]:
     """The host's own /etc/hosts: ``ip netns exec`` mounts it, so its sshd is started anew."""
     file = Path("/etc/netns", hosts.space(name), "hosts")
     file.parent.mkdir(parents=True)
     file.write_text(lines)
     hosts.restart_sshd(name)
     try:
-        yield
+        yield file
     finally:
         file.unlink()
         file.parent.rmdir()
@@ -175,11 +176,14 @@ def test_a_clock_that_is_wrong(hosts3: Hosts) -> None:
 
 
 def test_a_name_that_resolves_to_loopback(hosts3: Hosts) -> None:
-    with etc_hosts(hosts3, "host1", "127.0.0.1 localhost\n127.0.1.1 host1\n"):
+    lines = "127.0.0.1 localhost host1 host11\n127.0.1.1 host1\n# host1's own\n"
+    with etc_hosts(hosts3, "host1", lines) as file:
         finding = only(examined(hosts3))
         assert finding.host == "host1" and "Its own name, host1, resolves to loopback" in finding.what
         mend(hosts3, finding)
         assert examined(hosts3).findings == ()
+        after = [f"{hosts3.address('host1')} host1", "127.0.0.1 localhost host11"]
+        assert file.read_text().splitlines()[:2] == after, "other names keep theirs"
 
 
 def test_a_name_that_is_another_host_elsewhere(hosts3: Hosts) -> None:
@@ -277,10 +281,17 @@ def test_a_model_that_does_not_fit(hosts3: Hosts) -> None:
 
 
 @pytest.mark.mpi
-def test_another_open_mpi_there(hosts3: Hosts, need_mpi: None) -> None:
+def test_another_open_mpi_there(hosts3: Hosts, need_mpi: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its daemon is looked for where the notebook's mpirun will start it."""
-    assert examined(hosts3, backend="mpi").findings == ()
-    assert "Open MPI" in str(examined(hosts3, backend="mpi"))
+    same = examined(hosts3, backend="mpi")
+    assert same.findings == () and "Open MPI" in str(same)
+    (tmp_path / "prted").touch(0o755)
+    old = f'[ -z "$SSH_CONNECTION" ] && exec {find_mpirun()} "$@"\necho "mpirun (Open MPI) 4.1.6"\n'
+    (tmp_path / "mpirun").write_text(f"#!/bin/sh\n{old}")
+    (tmp_path / "mpirun").chmod(0o755)
+    monkeypatch.setattr("allranks._doctor.find_mpirun", lambda: str(tmp_path / "mpirun"))
+    finding = only(examined(hosts3, "host1", backend="mpi"))
+    assert finding.host == "host1" and "is Open MPI 4.1.6 there and" in finding.what
 
 
 @pytest.mark.mpi

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -52,12 +53,16 @@ def _differently(hosts: Sequence[HostFacts], name: str, seen: Mapping[str, tuple
 
 
 def _entry(host: HostFacts, name: str, addresses: Sequence[str]) -> tuple[str, str]:
-    """The command that gives `name` these addresses in /etc/hosts, which may be a mount: written in place."""
-    if not addresses:
+    """The command that gives `name` these addresses in /etc/hosts, which may be a mount: written in place.
+
+    Other names on its lines stay: many a system has ``127.0.0.1 localhost host1``.
+    """
+    if not addresses or not re.fullmatch(r"[\w.-]+", name):  # a host may call itself anything
         return f"give {name} its address in /etc/hosts", ""
-    pattern = shlex.quote(f"[[:space:]]{name}([[:space:]]|$)")
-    lines = "; ".join(f"echo {address} {shlex.quote(name)}" for address in addresses)
-    keep = f"{{ {lines}; grep -Ev {pattern} /etc/hosts; }}"
+    bare = name.replace(".", r"\.")
+    without = shlex.quote(rf"/^#/!s/[[:space:]]+{bare}([[:space:]]|$)/\1/g; /^[^#[:space:]]+[[:space:]]*$/d")
+    lines = "; ".join(f"echo {address} {name}" for address in addresses)
+    keep = f"{{ {lines}; sed -E {without} /etc/hosts; }}"
     return f't=$(mktemp) && {keep} >"$t" && sudo cp "$t" /etc/hosts && rm "$t"', host.name
 
 

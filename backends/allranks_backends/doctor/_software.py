@@ -51,14 +51,20 @@ def _packages(host: HostFacts, asked: Asked) -> Iterator[Finding]:
     wrong = {
         name: (mine, str(host.python["packages"].get(name, "")))
         for name, mine in asked.versions.items()
-        if name != "python" and mine and host.python["packages"].get(name, "") != mine
+        if name != "python" and host.python["packages"].get(name, "") != mine
     }
     if not wrong:
         return
-    said = ", ".join(f"{name} is {theirs or 'missing'} there and {mine} here" for name, (mine, theirs) in wrong.items())
-    packages = " ".join(f"{name}=={mine}" for name, (mine, _) in wrong.items())
-    mend = f"{host.python['executable']} -m pip install {packages}"
-    yield Finding("error", host.name, f"{said[0].upper()}{said[1:]}.", str(host.python["executable"]), mend, host.name)
+    said = ", ".join(
+        f"{name} is {theirs or 'missing'} there and {mine or 'from source'} here"
+        for name, (mine, theirs) in wrong.items()
+    )
+    what, python = f"{said[0].upper()}{said[1:]}.", str(host.python["executable"])
+    if packages := " ".join(f"{name}=={mine}" for name, (mine, _) in wrong.items() if mine):
+        yield Finding("error", host.name, what, python, f"{python} -m pip install {packages}", host.name)
+    else:
+        mend = f"install {', '.join(wrong)} there from the source that this notebook runs"
+        yield Finding("error", host.name, what, python, mend)
 
 
 def harmful_settings(hosts: Sequence[HostFacts], _: Asked) -> Iterator[Finding]:
