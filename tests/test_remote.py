@@ -75,3 +75,15 @@ def test_an_answer_that_comes_late_is_not_taken_for_the_next(monkeypatch: pytest
         assert host.ports(1) == [3333]
         writer.close()
         host.wait_end()
+
+
+@pytest.mark.parametrize(
+    ("said", "command"),
+    [
+        ("ada@box: Permission denied (publickey).", "ssh-copy-id -p 2222 ada@box"),
+        ("REMOTE HOST IDENTIFICATION HAS CHANGED!", "ssh-keygen -R '[box]:2222'"),
+        ("Host key verification failed.", "ssh -p 2222 ada@box"),
+    ],
+)
+def test_what_to_type_for_a_host_with_a_port_is_what_ssh_s_programs_take(said: str, command: str) -> None:
+    assert _remote.explained([said], "ada@box:2222", PYTHON).endswith(f": {command}")

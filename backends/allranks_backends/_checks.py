@@ -44,6 +44,13 @@ def login_and_port(name: str) -> tuple[str, int | None]:
     return (login, int(port)) if colon and port.isdigit() and ":" not in login else (name, None)
 
 
+def known_as(name: str) -> str:
+    """What ``user@host:2222`` is called in known_hosts."""
+    login, port = login_and_port(name)
+    host = login.rpartition("@")[2]
+    return host if port in (None, 22) else f"[{host}]:{port}"
+
+
 def described(placement: Placement) -> str:
     """``rank 1 (mac2)``."""
     return f"rank {placement.rank} ({placement.host.name})"

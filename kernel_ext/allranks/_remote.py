@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from allranks_backends._checks import login_and_port
+from allranks_backends._checks import known_as, login_and_port
 from allranks_backends._plan import Host, Platform
 from allranks_backends.nccl import visible_devices
 
@@ -55,9 +55,9 @@ _NOISE = ("Warning: Permanently added", "Allocated port")
 _NOT_INSTALLED = "allranks is not installed for {python} there. There: {python} -m pip install allranks"
 _NO_PYTHON = "there is no {python} there. Name the Python that has allranks with --python"
 _CAUSES = (
-    ("Permission denied (", "it refused the key. Put it there with: ssh-copy-id {name}"),
-    ("REMOTE HOST IDENTIFICATION HAS CHANGED", "its host key has changed. If that is right: ssh-keygen -R {host}"),
-    ("Host key verification failed", "its host key is not known here. Look at it once with: ssh {name}"),
+    ("Permission denied (", "it refused the key. Put it there with: ssh-copy-id {words}"),
+    ("REMOTE HOST IDENTIFICATION HAS CHANGED", "its host key has changed. If that is right: ssh-keygen -R {key}"),
+    ("Host key verification failed", "its host key is not known here. Look at it once with: ssh {words}"),
     ("Could not resolve hostname", "there is no host of that name. ~/.ssh/config or DNS must know it"),
     ("Connection refused", "nothing listens for ssh there. Is Remote Login (macOS) or sshd (Linux) on?"),
     ("No route to host", "there is no way to it. Is it on, and on this network?"),
@@ -81,7 +81,7 @@ _CAUSES = (
         "{python} is no program there. Name the Python that has allranks with --python",
     ),
     ("{python}: Permission denied", "{python} there cannot be run. Name the Python that has allranks with --python"),
-    ("UNKNOWN port", "its ProxyJump or ProxyCommand in ~/.ssh/config does not get through. Try: ssh {name} true"),
+    ("UNKNOWN port", "its ProxyJump or ProxyCommand in ~/.ssh/config does not get through. Try: ssh {words} true"),
     ("No space left on device", "its disk is full (where TMPDIR points, or /tmp)"),
     ("No usable temporary directory", "its disk is full (where TMPDIR points, or /tmp), or nobody may write there"),
 )
@@ -257,8 +257,9 @@ def explained(said: Sequence[str], name: str, python: str) -> str:
     for sign, meaning in _CAUSES:
         sign = sign.replace("{python}", python)
         if line := next((line for line in reversed(said) if sign in line), ""):
-            host = destination(name)[-1].rpartition("@")[2]
-            return meaning.format(name=name, host=host, python=python, said=line.partition(": ")[2])
+            words = shlex.join(word for word in destination(name) if word != "--")
+            key = shlex.quote(known_as(name))
+            return meaning.format(words=words, key=key, python=python, said=line.partition(": ")[2])
     return said[-1].rstrip(".")
 
 

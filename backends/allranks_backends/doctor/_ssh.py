@@ -5,6 +5,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 
+from allranks_backends._checks import known_as, login_and_port
+
 from ._finding import Finding
 from .facts import Asked, HostFacts
 
@@ -15,13 +17,13 @@ def logs_in(hosts: Sequence[HostFacts], _asked: Asked) -> Iterator[Finding]:
             continue
         what, _, mend = host.trouble.partition(". ")
         evidence = host.said[-1] if host.said else ""
-        name = host.name.rpartition("@")[2]
         at = ""
         if any("IDENTIFICATION HAS CHANGED" in line for line in host.said):
-            mend, at = f"ssh-keygen -f {shlex.quote(host.known_hosts)} -R {shlex.quote(name)}", "here"
+            mend, at = f"ssh-keygen -f {shlex.quote(host.known_hosts)} -R {shlex.quote(known_as(host.name))}", "here"
             evidence = next((line for line in host.said if line.startswith("SHA256:")), evidence)
         elif any("Permission denied" in line for line in host.said):
-            mend, at = f"ssh-copy-id {shlex.quote(host.name)}", "here"
+            login, port = login_and_port(host.name)
+            mend, at = shlex.join(["ssh-copy-id", *(["-p", str(port)] if port else []), login]), "here"
             if not host.has_agent:
                 what += "; no ssh agent runs here, which keys with a passphrase need"
                 mend = f'eval "$(ssh-agent)" && ssh-add && {mend}'
