@@ -82,12 +82,16 @@ def server_of(mac: Mac) -> Server:
 
 
 def common_network(servers: Sequence[Server]) -> IPv4Network | None:
-    """The fastest network that all are in, by its slowest interface; of equal ones the first host's first."""
-    shared = [
-        each.address.network
-        for each in (servers[0].interfaces if servers else ())
-        if all(server.in_network(each.address.network) for server in servers)
-    ]
+    """The fastest network that all are in, by its slowest interface; of equal ones the first host's first.
+
+    A bridge of containers has the same network on every host, and the same address too: it joins nobody.
+    """
+    shared = []
+    for each in servers[0].interfaces if servers else ():
+        network = each.address.network
+        there = {found.address.ip for server in servers if (found := server.in_network(network))}
+        if len(there) == len(servers):
+            shared.append(network)
     return max(shared, key=lambda network: _slowest(servers, network), default=None)
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from ipaddress import IPv4Interface
+
 import pytest
 
 from allranks_backends import servers
@@ -70,6 +73,12 @@ def test_the_fastest_network_that_all_share_is_taken() -> None:
     assert str(common_network(both)) == "10.1.0.0/24"
     slow = [host("a", 1), host("b", 2, fast=100)]
     assert str(common_network(slow)) == "10.0.0.0/24", "the slowest interface of a network counts"
+
+
+def test_a_bridge_of_containers_joins_nobody() -> None:
+    bridge = servers.Interface("podman0", IPv4Interface("10.88.0.1/16"), 4e11)
+    both = [replace(each, interfaces=(bridge, *each.interfaces)) for each in (host("a", 1), host("b", 2))]
+    assert str(common_network(both)) == "10.1.0.0/24"
 
 
 def test_gpus_everywhere_make_an_nccl_world_with_a_rank_for_each() -> None:
