@@ -32,7 +32,7 @@ def hosts_of(
         except (BackendError, OSError) as error:
             raise UsageError(str(error)) from None
         found, named = list(world.hosts), world.backend
-        env = dict(setting.split("=", 1) for setting in world.envs)
+        env = {name: value for name, _, value in (setting.partition("=") for setting in world.envs)}
     elif hosts is not None:
         names = hosts.split(",") if isinstance(hosts, str) else hosts
         found = [host_named(name.strip()) for name in names if name.strip()]
