@@ -34,7 +34,8 @@ while [ "$(ls "$d" | grep -c 'rc$')" -lt {count} ] && [ $i -lt {tenths} ]; do sl
 n=0
 while [ $n -lt {count} ]; do
   for f in out err; do [ -f "$d/$n.$f" ] || : >"$d/$n.$f"; done
-  echo "{token} $n $(cat "$d/$n.rc" 2>/dev/null || echo late) $(($(wc -c <"$d/$n.out"))) $(($(wc -c <"$d/$n.err")))"
+  rc=$(cat "$d/$n.rc" 2>/dev/null)
+  echo "{token} $n ${{rc:-late}} $(($(wc -c <"$d/$n.out"))) $(($(wc -c <"$d/$n.err")))"
   cat "$d/$n.out" "$d/$n.err"
   n=$((n+1))
 done
