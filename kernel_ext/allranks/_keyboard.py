@@ -41,8 +41,8 @@ def ask(read: Read, prompt: str, monitor: Monitor, over: Callable[[], bool], dea
 
     main = threading.main_thread().ident or 0
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    threading.Thread(target=watch, name="allranks-prompt", daemon=True).start()
     try:
+        threading.Thread(target=watch, name="allranks-prompt", daemon=True).start()
         text = read(prompt)
         with lock:
             state["typed"] = True
