@@ -197,6 +197,8 @@ class Cell:
         conversation = self._conversation
         if blocks := conversation.said():
             self._show(blocks)
+        if not conversation.open:  # as a rule; a snapshot costs more than all the rest here
+            return
         snapshot = self._monitor.snapshot()
         if not conversation.due([snapshot.ranks[rank] for rank in self._open]):
             return

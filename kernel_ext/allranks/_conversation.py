@@ -58,15 +58,20 @@ class Conversation:
         """The cell is stopped: ask no more."""
         self._over = True
 
+    @property
+    def open(self) -> bool:
+        """Whether a rank stands, and somebody can type."""
+        return bool(self._stands) and self._read is not None and not self._over
+
     def next_look(self) -> float | None:
         """When to look at `due` though nothing is heard."""
-        if not self._stands or self._read is None or self._over:
+        if not self.open:
             return None
         return time.monotonic() if self._rank in self._stands else self._moved + self._grace
 
     def due(self, views: Sequence[RankView]) -> bool:
         """Whether to ask now; `views` are of the ranks that still run the cell."""
-        if not self._stands or self._read is None or self._over:
+        if not self.open:
             return False
         # A rank whose stop is known to the snapshot may not have been heard here yet.
         settled = all(view.rank in self._stands or view.state in ("waiting", "stopped") for view in views)
@@ -119,14 +124,13 @@ class Conversation:
             self._send([rank], typed)
             return None
         who, _, command = typed[1:].strip().partition(" ")
-        chosen = list(self._stands) if who == "all" else [int(who)] if who.isdigit() else []
-        if not chosen or (absent := [each for each in chosen if each not in self._stands]):
+        chosen = list(self._stands) if who == "all" else [int(who)] if who.isdecimal() else []
+        if not chosen or not self._stands.keys() >= set(chosen):
             there = (
                 f"{rank_label(list(self._stands))} {'stands' if len(self._stands) == 1 else 'stand'} in the debugger"
             )
             self._said = ""
             return f"{there}." if not who else f"@{who}: there is nobody to talk to; {there}."
-        assert not absent if who != "all" else True
         if who != "all":
             self._rank = chosen[0]
         if command:
