@@ -77,6 +77,20 @@ def test_what_waits_for_a_collective_is_told_and_not_computed(ring2: Cluster) ->
     assert ring2.run("mx.eval(held)\n" + SUM)[1].value == 2
 
 
+def test_a_world_that_breaks_during_a_command_stays_refused(ring2: Cluster) -> None:
+    # What the notebook tells a rank whose neighbour has failed comes at any time.
+    broken = "def breaks(): allranks.rank.recompile.Epoch.ledger.refuse = 'the world is broken'\n"
+    code = f"import allranks.rank.recompile\n{broken}if rank == 1:\n    breakpoint()\n    {SUM}"
+    cell = ring2.begin(code, breakpoints=True)
+    assert stands(ring2, 1)
+    with ring2.debug(1) as debugger:
+        debugger.ask("breaks()", WITHIN)
+        debugger.ask("c", WITHIN)
+    failure = cell.finish(WITHIN).failure()
+    ring2.run("allranks.rank.recompile.Epoch.ledger.refuse = None")
+    assert "the world is broken" in failure
+
+
 def test_quitting_ends_the_cell_with_a_line_and_frees_the_others(ring2: Cluster) -> None:
     ring2.run("kept = rank")
     cell = ring2.begin(STOP + "\nmx.eval(mx.distributed.all_sum(mx.ones(3)))", breakpoints=True)

@@ -123,12 +123,13 @@ class CarefulPdb(pdb.Pdb):
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
         """A command is computed on this rank only: what it prints is part of the answer, and it may ask nobody."""
-        refused, self._ledger.refuse = self._ledger.refuse, self._ledger.refuse or ALONE
+        self._ledger.refuse = self._ledger.refuse or ALONE
         try:
             with contextlib.redirect_stdout(self._printed):
                 yield
         finally:
-            self._ledger.refuse = refused
+            if self._ledger.refuse is ALONE:  # else the world broke meanwhile, and stays refused
+                self._ledger.refuse = None
 
     def default(self, line: str) -> None:
         if not self._refused(line.removeprefix("!")):
