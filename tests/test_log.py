@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from allranks._logged import DRAWN, MOST_POINTS, Logged
+from allranks._logged import DRAWN, MOST_POINTS, MOST_SERIES, Logged
 from allranks.errors import NoCluster, UsageError
 from allranks_widgets import Dashboard, replay
 from tests.test_watch import until
@@ -59,13 +59,16 @@ def test_numbers_of_every_kind_are_taken_and_the_end_of_training_is_seen(ring: C
     [
         ("log(loss=mx.ones((3, 2)))", "TypeError", "takes a number, and this is an array of shape (3, 2)"),
         ("log(loss='low')", "TypeError", "takes a number, and this is a str"),
+        ("log(loss=1, step=mx.distributed.all_sum(mx.array(1)))", "TypeError", "log(step=...) waits for a collective"),
+        ("log(loss=1, step=float('nan'))", "TypeError", "log(step=...) takes a finite number, and this is nan"),
+        ("log(loss=mx.distributed.all_sum(mx.array(1j)))", "TypeError", "takes a number, and this is a complex one"),
         ("mx.compile(lambda x: (log(l=x), x)[1])(mx.array(1.0))", "RuntimeError", "return the array from it"),
         ("mx.grad(lambda x: (log(l=x), x)[1])(mx.array(1.0))", "RuntimeError", "return the array from it"),
     ],
 )
 def test_what_is_no_number_is_refused(ring: Cluster, call: str, error: str, said: str) -> None:
     found = ring.run(call)[1].error
-    assert found is not None and found.ename == error and said in found.evalue and "log(l" in found.evalue
+    assert found is not None and found.ename == error and said in found.evalue and "log(" in found.evalue
     assert ring.logged().empty
 
 
@@ -88,6 +91,16 @@ def test_a_value_is_taken_once_the_code_has_computed_it(ring: Cluster) -> None:
     frame = ring.logged("loss")
     assert frame[frame["rank"] == 0]["value"].tolist() == [0, 2, 4, 6]
     assert frame[frame["rank"] == 1]["step"].tolist() == [0, 1, 2, 3]
+
+
+def test_what_a_broken_off_collective_left_is_not_logged(ring: Cluster) -> None:
+    code = """if rank == 1: raise ValueError("no data")
+loss = mx.distributed.all_sum(mx.array(7.0))
+log(loss=loss, local=3)
+mx.eval(loss)"""
+    result = ring.run(code, timeout=20)
+    assert result[0].freed and not result[0].ok
+    assert ring.logged()["name"].tolist() == ["local"]
 
 
 def test_a_flood_costs_microseconds_a_call_and_what_was_lost_is_counted(ring: Cluster) -> None:
@@ -152,3 +165,10 @@ def test_a_long_run_is_thinned_and_a_reconnect_adds_nothing_twice() -> None:
     seen, rows = logged.since(0)
     assert len(rows) <= DRAWN + 1 and rows[-1].step == MOST_POINTS + 1
     assert logged.since(seen) == (seen, [])
+
+
+def test_names_without_end_are_not_kept_and_counted() -> None:
+    logged = Logged()
+    logged.take(0, "process", 0, [[1, 0, 1e9, {f"name {n}": 1.0}] for n in range(MOST_SERIES + 3)])
+    frame = logged.frame()
+    assert (len(frame), frame.attrs["lost"]) == (MOST_SERIES, 3)

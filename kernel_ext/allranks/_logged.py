@@ -59,7 +59,7 @@ class Logged:
 
     def __init__(self) -> None:
         self.lost = 0
-        """Calls of ``log`` that came faster than a rank could hand them over."""
+        """Calls of ``log`` that came faster than a rank could hand them over, and figures beyond `MOST_SERIES`."""
         self._lock = threading.Lock()
         self._series: dict[tuple[int, str], _Series] = {}
         self._recent: deque[Row] = deque(maxlen=RECENT)
@@ -82,6 +82,7 @@ class Logged:
         series = self._series.get(key)
         if series is None:
             if len(self._series) >= MOST_SERIES:
+                self.lost += 1
                 return
             series = self._series[key] = _Series()
         series.put(row)

@@ -190,6 +190,7 @@ class CellRecorder:
             self.ended = False
             final, buffers = self._final
             self._final = None
+            self._agent.log.send_rest()
             self._send(final, buffers)
         return bool(items or live is not None or ended)
 

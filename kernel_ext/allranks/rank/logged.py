@@ -12,6 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from . import transforms
@@ -69,7 +70,7 @@ class Log:
     def _take(self, step: float | None, values: dict[str, Any]) -> None:
         __tracebackhide__ = True
         now = time.time()
-        step = self._next_step if step is None else _number("step", step)
+        step = self._next_step if step is None else self._step(step)
         self._next_step = step + 1
         if self._held:
             self._settle()
@@ -84,6 +85,15 @@ class Log:
         if plain:
             self._put(step, now, plain)
 
+    def _step(self, given: Any) -> float:
+        __tracebackhide__ = True
+        if self._waits("step", given):
+            raise TypeError("log(step=...) waits for a collective, which all ranks must enter: evaluate it before.")
+        step = _number("step", given)
+        if not math.isfinite(step):
+            raise TypeError(f"log(step=...) takes a finite number, and this is {step}.")
+        return step
+
     def _waits(self, name: str, value: Any) -> bool:
         """Whether a value is an array that only all ranks together can compute."""
         __tracebackhide__ = True
@@ -96,7 +106,12 @@ class Log:
             )
         world = self._agent.world.group
         alone = world is None or world.size() == 1 or self._agent.ledger.seq == 0
-        return value.size == 1 and not alone and waits_for_collective(value)
+        waits = value.size == 1 and not alone and waits_for_collective(value)
+        if waits and str(value.dtype).startswith("mlx.core.complex"):
+            raise TypeError(
+                f"log({name}=...) takes a number, and this is a complex one: log its absolute value, for example."
+            )
+        return waits
 
     def _hold(self, step: float, at: float, name: str, array: Any) -> None:
         self._held.append((step, at, name, array))
@@ -107,6 +122,8 @@ class Log:
     def _settle(self) -> None:
         """Take the values that the code has evaluated meanwhile."""
         held, self._held = self._held, []
+        if self._agent.world.broken_up:  # what was evaluated since is garbage
+            return
         for entry in held:
             step, at, name, array = entry
             if waits_for_collective(array):
@@ -124,7 +141,8 @@ class Log:
 
     def end_cell(self) -> str:
         """Called in the main thread when a cell is over; returns what to say of values that were never computed."""
-        self._settle()
+        with suppress(RuntimeError):  # MLX's, of what could not be computed: the word that the cell is over must go
+            self._settle()
         for _step, _at, name, _array in self._held:
             self._left[name] = self._left.get(name, 0) + 1
         self._held.clear()
@@ -146,13 +164,16 @@ class Log:
         if self._told == self._count or not self._agent.lifeline.connected:
             return float("inf")
         due = self._told_at + EVERY
-        ended = self._agent.cell.ended  # then all of it goes, before the word that the cell is over
-        if now < due and not ended:
+        if now < due:
             return max(0.001, due - now)
-        while self._send() and ended:
-            pass
+        self._send()
         self._told_at = now
         return EVERY if self._told < self._count else float("inf")
+
+    def send_rest(self) -> None:
+        """Send all there is, in the agent's thread: the word that the cell is over comes next."""
+        while self._agent.lifeline.connected and self._send():
+            pass
 
     def _send(self) -> bool:
         with self._lock:

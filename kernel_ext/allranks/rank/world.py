@@ -156,6 +156,11 @@ class World:
         """Whether a blocked collective can be made to raise: on ring, whose sockets are known."""
         return bool(self._ports)
 
+    @property
+    def broken_up(self) -> bool:
+        """Whether collectives of this world were let come to their end, with garbage."""
+        return self._drain is not None
+
     def break_up(self) -> None:
         """Let the collectives that are on their way return, with garbage; from the agent's thread or the main one."""
         with self._breaking:
