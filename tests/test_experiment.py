@@ -215,6 +215,17 @@ def test_a_notebook_is_run_from_a_shell_with_its_outputs_kept(tmp_path: Path) ->
     assert "0/2" not in (again := shell()).stderr and again.returncode == 1
 
 
+def test_a_notebook_in_another_folder_leaves_its_log_with_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sub").mkdir()
+    monkeypatch.chdir(tmp_path)
+    experiment = Experiment("away", a_notebook(Path("sub")), {"n": 1, "value": 7})
+    row = experiment.run(progress=False).iloc[0]
+    assert (row["world.size"], row["loss"]) == (1, 0.5)
+    assert experiment.logged()["value"].tolist() == [0.5]
+
+
 def test_a_parameter_that_the_notebook_has_not_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"train\.ipynb has no parameter valeu; it has n, value"):
         Experiment("typo", a_notebook(tmp_path), {"n": 1, "valeu": 1}, folder=tmp_path)
@@ -255,6 +266,25 @@ def test_scaling_is_drawn_with_its_ideal_line(tmp_path: Path) -> None:
     )
     with pytest.raises(UsageError, match="has no column 'speed'"):
         Experiment("seen", folder=tmp_path).plot("n", "speed")
+
+
+def test_worlds_that_are_lists_of_hosts_are_drawn_too(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib").use("Agg")
+    for number, hosts in enumerate((["mac1"], ["mac1", "mac2"])):
+        place = tmp_path / str(number)
+        place.mkdir()
+        results = {"rate": number + 1.0, "said": "fast"}
+        entry = {"run": str(hosts), "parameters": {"hosts": hosts}, "repeat": 0, "results": results, "status": "ok"}
+        (place / "run.json").write_text(json.dumps({**entry, "world": {"size": len(hosts)}}))
+    seen = Experiment("seen", grid=[{"hosts": ["mac1"]}, {"hosts": ["mac1", "mac2"]}], folder=tmp_path)
+    assert [text.get_text() for text in seen.plot("hosts", "rate").get_xticklabels()] == [
+        '["mac1"]',
+        '["mac1", "mac2"]',
+    ]
+    labels = seen.plot("world.size", "rate").get_legend_handles_labels()[1]
+    assert [label for label in labels if "ideal" not in label] == ['hosts=["mac1"]', 'hosts=["mac1", "mac2"]']
+    with pytest.raises(UsageError, match="said is no number"):
+        seen.plot("world.size", "said")
 
 
 def test_a_missing_library_is_named_with_its_pip_line(tmp_path: Path) -> None:

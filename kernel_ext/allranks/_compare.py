@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ._grid import Run
-from ._runs import Entry, missing, table_of
+from ._runs import Entry, missing, plain_columns, table_of
 from .errors import UsageError
 
 if TYPE_CHECKING:
@@ -72,22 +72,29 @@ def draw(
         raise UsageError(f"ideal={ideal!r}: up, down or None.")
     if absent := [name for name in (x, y, *([by] if by else [])) if name not in table]:
         raise UsageError(f"the record has no column {absent[0]!r}; it has {', '.join(table.columns)}.")
-    there = table[(table["status"] == "ok") & table[x].notna() & table[y].notna()]
+    from pandas.api.types import is_numeric_dtype
+
+    plain = plain_columns(table)  # lists, such as hosts, as text
+    there = plain[(plain["status"] == "ok") & plain[x].notna() & plain[y].notna()]
     if there.empty:
         raise UsageError(f"no run that was ok has {x} and {y}.")
+    if not is_numeric_dtype(there[y]):
+        raise UsageError(f"{y} is no number, and so cannot be drawn over {x}.")
+    numbers = is_numeric_dtype(there[x])  # text stands in the grid's order
+    in_proportion = ideal is not None and numbers and there[x].min() > 0
     ax = ax or _axes()
     handles: list[Any] = []
     for label, lines in _lines(there, runs, x, by):
-        means = lines.groupby(x)[y].agg(["mean", "min", "max"]).astype(float).sort_index()
+        means = lines.groupby(x, sort=numbers)[y].agg(["mean", "min", "max"]).astype(float)
         spread = [means["mean"] - means["min"], means["max"] - means["mean"]]
         drawn = ax.errorbar(means.index, means["mean"], yerr=spread, marker="o", capsize=3, label=label or y)
         handles.append(drawn)
-        if ideal and len(means) > 1:
+        if in_proportion and len(means) > 1:
             steps = [value / means.index[0] for value in means.index]
             best = [means["mean"].iloc[0] * (step if ideal == "up" else 1 / step) for step in steps]
             colour, name = drawn.lines[0].get_color(), f"{label} ideal".strip()
             handles += ax.plot(means.index, best, "--", linewidth=1, color=colour, alpha=0.6, label=name)
-    ax.set_xticks(sorted(there[x].unique()))
+    ax.set_xticks(sorted(there[x].unique()) if numbers else there[x].unique())
     ax.set(xlabel=x, ylabel=y, title=title)
     ax.set_ylim(bottom=0)
     ax.grid(alpha=0.3)

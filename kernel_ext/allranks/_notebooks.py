@@ -62,7 +62,7 @@ def execute(path: Path, parameters: Mapping[str, Any], place: Path, timeout: flo
     from papermill.parameterize import parameterize_notebook
 
     notebook = parameterize_notebook(_read(path), dict(parameters))
-    last = nbformat.v4.new_code_cell(LAST_CELL.format(path=str(place / "log.parquet")))  # type: ignore[no-untyped-call]
+    last = nbformat.v4.new_code_cell(LAST_CELL.format(path=str(place.resolve() / "log.parquet")))  # type: ignore[no-untyped-call]
     until = None if timeout is None else time.monotonic() + timeout
     client = NotebookClient(
         notebook,

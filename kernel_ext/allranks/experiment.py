@@ -14,6 +14,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -223,8 +224,8 @@ class Experiment:
         """Draw column `y` over `x`: a line for each combination of the other parameters, or for each value of `by`.
 
         Points are means, bars go from the least to the largest. `ideal` is a dashed line from the first point: ``up``,
-        in proportion to `x` (throughput), ``down``, in inverse proportion (seconds), or None. Failed runs are left
-        out. Returns matplotlib's Axes.
+        in proportion to `x` (throughput), ``down``, in inverse proportion (seconds), or None; there is none over
+        what is no number. Failed runs are left out. Returns matplotlib's Axes.
         """
         _need("matplotlib")
         from ._compare import draw
@@ -294,7 +295,8 @@ class _Limit:
         wait = self._seconds
         while not self._left.wait(wait):
             self.over, wait = True, STOP_EVERY
-            self._cluster.interrupt()
+            with suppress(AllranksError):  # the function may have ended the cluster
+                self._cluster.interrupt()
 
     def __enter__(self) -> None:
         if self._seconds is not None:
