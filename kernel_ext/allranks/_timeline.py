@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -157,7 +158,7 @@ class Timeline:
         """From the first rank's begin to the last one's end."""
         return max((each.ended for each in self.ranks), default=0.0)
 
-    @property
+    @cached_property  # it is asked for in every sentence and looks at every call of every rank
     def straggler(self) -> str | None:
         """Who was waited for longest, in words."""
         timed = {

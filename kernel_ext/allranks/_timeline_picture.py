@@ -280,7 +280,7 @@ def _moments(marks: Sequence[Mark], seconds: float) -> list[tuple[Mark, float]]:
     for mark in sorted((each for each in marks if each.ended is None), key=lambda each: each.began):
         if not apart or (mark.began - apart[-1].began) / seconds * WIDTH >= 3:
             apart.append(mark)
-    return list(zip(apart, [*(mark.began for mark in apart[1:]), float("inf")], strict=True))
+    return list(zip(apart, [*(mark.began for mark in apart[1:]), float("inf")], strict=False))  # there may be none
 
 
 def _moment(mark: Mark, following: float, seconds: float, top: int) -> str:
