@@ -6,6 +6,7 @@ MLX raises in two of them and leaves the third hanging (0.32.4).
 from __future__ import annotations
 
 import signal
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -66,6 +67,22 @@ def test_after_a_death_what_the_others_hold_is_carried_over_a_restart(chained: C
     assert "rank 1 kept every variable" in told
     assert chained.run(SUM)[1].value == 2.0
     assert chained.run("kept.tolist()", ranks=[1])[1].value == [1, 2, 3]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has all of 127.0.0.0/8")
+def test_a_socket_of_the_users_is_left_alone_whatever_its_port(chained: Cluster) -> None:
+    """Another host's ring may use the port that this host gave to something else."""
+    code = """import socket
+from allranks.rank.engine import RankEngine
+port = max(RankEngine.instance().agent.world._ports)
+server = socket.create_server((f"127.0.0.{2 + rank}", port))
+near = socket.create_connection(server.getsockname())
+far, _ = server.accept()"""
+    chained.run(code).check()
+    assert not chained.run("if rank == 1: raise ValueError('mine')\nmx.eval(chain(4))", timeout=30).ok
+    got = chained.run("near.sendall(b'mine')\nfar.settimeout(5)\nfar.recv(4)", timeout=30).check()
+    assert [each.value for each in got.values()] == [b"mine", b"mine"]
+    chained.run("for each in (near, far, server): each.close()").check()
 
 
 def test_collectives_of_two_streams_take_turns(ring2: Cluster) -> None:

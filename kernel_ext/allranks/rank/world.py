@@ -45,6 +45,8 @@ class World:
         self.epoch = 0
         self.group: Any = None
         self._ports: frozenset[int] = frozenset()
+        self._ring: frozenset[int] = frozenset()
+        """Descriptors that came with the ring: any other socket may have a port that is one of the ring's elsewhere."""
         self._backend = ""
         self._init: Any = None
         self._drain: Drain | None = None
@@ -79,7 +81,8 @@ class World:
                 group = self._init(strict=True, backend=order["backend"])
         if order["ports"]:
             _close_refused(set(_sockets()) - known)
-            self._join_wire(set(_sockets()) - known, order["ports"], order["rank"])
+            self._ring = frozenset(_sockets()) - known
+            self._join_wire(self._ring, order["ports"], order["rank"])
         self._agent.meters.tells_of_host = order["tells_of_host"]
         self._agent.meters.address = order["address"]
         joined, meant = (group.rank(), group.size()), (order["rank"], order["size"])
@@ -135,7 +138,7 @@ class World:
             self._drain.close()
             self._drain = None
         self._places += rebind.take_out(self.group)
-        self.group = None
+        self.group, self._ring = None, frozenset()
         gc.collect()
         clear_backends()
 
@@ -172,7 +175,7 @@ class World:
     def _ring_sockets(self) -> list[int]:
         """The ring's sockets among this process's, known by their ports."""
         found = []
-        for descriptor in _sockets():
+        for descriptor in self._ring:
             # A duplicate is closed on every path; the ring goes on owning the original.
             with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as duplicate:
                 if self._ports & _port_pair(duplicate):
