@@ -92,9 +92,9 @@ def test_worlds_are_as_asked_kept_where_wanted_and_measured(tmp_path: Path) -> N
     seen: list[tuple[int, str, bool]] = []
 
     def look(cluster: Cluster, tag: str) -> dict[str, Any]:
-        kept = cluster.run("'mark' in dir()\n").check()[0].value
+        kept = cluster.run("'held' in dir()\n").check()[0].value
         cluster.run(
-            "import time\nmark = mx.ones(1000)\ntime.sleep(0.05 * rank)\nmx.eval(mx.distributed.all_sum(mark))",
+            "import time\nheld = mx.ones(1000)\ntime.sleep(0.05 * rank)\nmx.eval(mx.distributed.all_sum(held))",
             profile=True,
         ).check()
         seen.append((cluster.size, tag, kept))

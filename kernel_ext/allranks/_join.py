@@ -65,7 +65,7 @@ class JoinedHost(HostEnd):
     ):
         super().__init__(name, on_event)
         self._lifeline, self.tasks = lifeline, list(tasks)
-        self.host = Host(name, False)
+        self.host = Host(name, False, ())
         url = str(tasks[0].joins["url"])
         self.lifeline_url, self.engine_info = url, {**engine, "interface": url.rpartition(":")[0]}
         for task in tasks:

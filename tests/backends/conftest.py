@@ -83,7 +83,12 @@ def launch_env(tmp_path: Path, mlx: None) -> LaunchEnv:
             options = ("--hostfile", str(hostfile), *options)
             size = len(hosts)
         # LC_ALL, because Python sets LC_CTYPE itself in a C locale.
-        base = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), "LC_ALL": "C.UTF-8"}
+        beside = os.path.dirname(sys.executable)  # mlx.launch asks `which` for the mpirun of this environment
+        base = {
+            "PATH": f"{beside}{os.pathsep}{os.environ['PATH']}",
+            "HOME": os.environ.get("HOME", "/"),
+            "LC_ALL": "C.UTF-8",
+        }
         base |= {"PROBE_DIR": str(tmp_path), "PROBE_FILES": json.dumps(["MLX_HOSTFILE", "MLX_IBV_DEVICES"])}
         # mktemp of mlx.launch never removes its files: they go to the test's folder.
         base["TMPDIR"] = str(tmp_path)
