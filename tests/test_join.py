@@ -16,9 +16,11 @@ from pathlib import Path
 
 import psutil
 import pytest
+import zmq
 
 from allranks import Cluster
 from allranks.errors import CannotStart, UsageError
+from allranks.rank.join import find_notebook
 from allranks_backends.mpi import find_mpirun
 from tests.needs import need
 from tests.notebook import Notebook
@@ -254,3 +256,18 @@ def test_from_a_notebook_with_processes_that_wait_for_the_file(
     assert summed.by_rank == {0: "[2.0, 2.0]\n", 1: "[2.0, 2.0]\n"}
     notebook.ok("%distributed down")
     assert scheduler.ended() == [0, 0]
+
+
+def test_the_notebook_is_found_at_whichever_of_its_addresses_answers() -> None:
+    """The other addresses, before and after it in the file, are of networks that this host is not on."""
+    context = zmq.Context()
+    public, secret = zmq.curve_keypair()
+    with context.socket(zmq.ROUTER) as notebook, context.socket(zmq.ROUTER) as stranger:
+        for each, key in ((notebook, secret), (stranger, zmq.curve_keypair()[1])):
+            each.curve_server, each.curve_secretkey = True, key
+        port = notebook.bind_to_random_port("tcp://127.0.0.1")
+        other = stranger.bind_to_random_port("tcp://127.0.0.1")
+        silent = "tcp://127.0.0.1:1"
+        good = f"tcp://127.0.0.1:{port}"
+        assert find_notebook([silent, f"tcp://127.0.0.1:{other}", good, silent, silent], public) == good
+    context.term()

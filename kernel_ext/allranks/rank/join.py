@@ -204,6 +204,7 @@ def find_notebook(urls: Sequence[str], key: bytes) -> str | None:
     """
     context, poller = zmq.Context(), zmq.Poller()
     events: dict[Any, str] = {}
+    attempts = []  # one that nobody holds is closed at once
     try:
         for url in urls:
             attempt = context.socket(zmq.DEALER)
@@ -213,6 +214,7 @@ def find_notebook(urls: Sequence[str], key: bytes) -> str | None:
             poller.register(monitor, zmq.POLLIN)
             events[monitor] = url
             attempt.connect(url)
+            attempts.append(attempt)
         answered: set[str] = set()
         deadline = time.monotonic() + ANSWER_WITHIN
         while (left := deadline - time.monotonic()) > 0 and not set(urls[:1]) <= answered:
