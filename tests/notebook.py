@@ -6,6 +6,7 @@ import contextlib
 import queue
 import re
 import time
+import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -121,6 +122,10 @@ class Notebook:
         self.manager: KernelManager
         self.client: BlockingKernelClient
         self.manager, self.client = start_new_kernel(kernel_name="python3", env=dict(env))
+        self.page = False
+        """Whether cells are sent as a page with widgets sends them, JupyterLab for one."""
+        self.comms: list[Mapping[str, Any]] = []
+        """What the kernel's comms have said."""
         self._cells: dict[str, CellOutputs] = {}
         self._shown: dict[str, list[dict[str, Any]]] = {}
 
@@ -137,8 +142,18 @@ class Notebook:
     def begin(self, source: str, *, typing: bool = False) -> CellOutputs:
         """Send a cell and come back at once; `typing` says that its questions will be answered."""
         cell = CellOutputs(source)
-        self._cells[self.client.execute(source, allow_stdin=typing)] = cell
+        content = {"code": source, "silent": False, "store_history": True, "user_expressions": {}}
+        content |= {"allow_stdin": typing, "stop_on_error": True}
+        metadata = {"cellId": uuid.uuid4().hex} if self.page else {}
+        message = self.client.session.msg("execute_request", content, metadata=metadata)
+        self._cells[message["header"]["msg_id"]] = cell
+        self.client.shell_channel.send(message)
         return cell
+
+    def move(self, comm: str, **state: Any) -> None:
+        """What a page sends when the user has moved a widget."""
+        data = {"method": "update", "state": state, "buffer_paths": []}
+        self.client.shell_channel.send(self.client.session.msg("comm_msg", {"comm_id": comm, "data": data}))
 
     def finish(self, cell: CellOutputs, within: float = WITHIN) -> CellOutputs:
         """Wait for the cell's end."""
@@ -206,7 +221,9 @@ class Notebook:
         cell = self._cells.get(message["parent_header"].get("msg_id", ""))
         kind, content = message["msg_type"], message["content"]
         display_id = (content.get("transient") or {}).get("display_id")
-        if kind == "update_display_data":
+        if kind.startswith("comm_"):
+            self.comms.append(message)
+        elif kind == "update_display_data":
             for shown in self._shown.get(str(display_id), ()):
                 shown.update(data=content["data"], metadata=content["metadata"])
         elif cell is not None and kind in OUTPUTS:

@@ -61,6 +61,7 @@ class Cell:
         profile: bool = False,
         recording: Recording | None = None,
         breakpoints: bool = False,
+        widgets: bool = False,
         read: Read | None = None,
         on_end: Callable[[Cell], str | None] = lambda _cell: None,
     ) -> None:
@@ -68,7 +69,8 @@ class Cell:
         self._monitor, self._lifeline, self._screen = monitor, lifeline, screen
         self._options: dict[str, Any] = {"cell": number, "count": count, "value": want_values, "limit": max_output}
         self._options |= {"check": check, "ordered": ordered, "profile": profile, "breakpoints": breakpoints}
-        self._options["timeline"] = recording is not None
+        self._options |= {"timeline": recording is not None, "widgets": widgets}
+        monitor.comms.wanted |= widgets
         self._recording = recording
         self._check = check
         self._agreement = Agreement(monitor, lifeline, ranks, number)
@@ -104,7 +106,8 @@ class Cell:
         with self._pressed.noted():  # all ranks get the cell, or none
             self._events = self._monitor.listen(self.number, self.ranks)
             for rank in self.ranks:
-                self._lifeline.execute(self._monitor.ranks[rank].uuid, self.code, self._options)
+                uuid = self._monitor.ranks[rank].uuid
+                self._lifeline.execute(uuid, self.code, {**self._options, "comms": self._monitor.comms.told(uuid)})
 
     def adopt(self, events: queue.SimpleQueue[Event | None]) -> None:
         """Follow a cell that another notebook sent; `events` has what is kept of it."""

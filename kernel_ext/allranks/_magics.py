@@ -17,6 +17,7 @@ from IPython.display import display
 from . import _auto, _completion, _discover, _doctor
 from ._arguments import writable
 from ._cell import Cell
+from ._comms import page_has_widgets
 from ._fold import Block
 from ._keyboard import can_ask
 from ._result import CellResult
@@ -248,7 +249,9 @@ class DistributedMagics(Magics):
             raise UsageError("--lazy is for --timeline: it records without evaluating collectives at once.")
         if options.timeline:
             writable("--timeline", options.timeline)
-        screen = Show(ranks, live=hasattr(self.shell, "kernel"))
+        widgets = page_has_widgets(self.shell)
+        has_widget = cluster.has_widget if widgets else None
+        screen = Show(ranks, live=hasattr(self.shell, "kernel"), has_widget=has_widget)
         typing = can_ask(self.shell)
         cell = cluster.begin(
             code,
@@ -263,6 +266,7 @@ class DistributedMagics(Magics):
             profile=options.profile,
             timeline="lazy" if options.lazy else options.timeline is not None,
             breakpoints=typing,
+            widgets=widgets,
             read=input if typing and not options.no_wait else None,
         )
         if options.no_wait:

@@ -26,6 +26,7 @@ from allranks_backends._plan import (
     rank_label,
 )
 
+from ._comms import MirroredComms
 from ._history import History
 from ._logged import Logged
 from ._profile import Profile
@@ -93,6 +94,7 @@ class Monitor:
         """Highest bus bandwidth that `bench` measured, in bytes a second."""
         self.history = History()
         self.logged = Logged()
+        self.comms = MirroredComms()
         self.profile = Profile()
         self.changed = threading.Condition()
         self.acknowledge: Callable[[str, int], None] = lambda _uuid, _cell: None
@@ -103,7 +105,7 @@ class Monitor:
         """Know a new process: the next rank, or one in place of another that had its number."""
         with self.changed:
             if rank.rank < len(self.ranks):
-                self._by_uuid.pop(self.ranks[rank.rank].uuid, None)
+                self._forget(self.ranks[rank.rank])
                 self.ranks[rank.rank] = rank
             else:
                 self.ranks.append(rank)
@@ -113,8 +115,12 @@ class Monitor:
         """Forget the ranks from number `size` on."""
         with self.changed:
             for rank in self.ranks[size:]:
-                self._by_uuid.pop(rank.uuid, None)
+                self._forget(rank)
             del self.ranks[size:]
+
+    def _forget(self, rank: Rank) -> None:
+        self._by_uuid.pop(rank.uuid, None)
+        self.comms.gone(rank.uuid)
 
     def adopted(self) -> dict[int, tuple[list[int], queue.SimpleQueue[Event | None]]]:
         """The cells of the notebook before: their ranks, and their events from the first one kept."""
@@ -180,6 +186,9 @@ class Monitor:
 
     def _on_logged(self, rank: Rank, header: Header, _: Sequence[Any]) -> None:
         self.logged.take(rank.rank, rank.uuid, header["first"], header["calls"])
+
+    def _on_comms(self, rank: Rank, header: Header, buffers: Sequence[Any]) -> None:
+        self.comms.take(rank.uuid, header, buffers, len(self.alive()))
 
     def _on_leaving(self, rank: Rank, header: Header, _: Sequence[Any]) -> None:
         rank.leaving = header
@@ -254,6 +263,7 @@ class Monitor:
                 )
             rank.dead, rank.connected, rank.since = cause, False, time.monotonic()
             rank.debugger = None
+            self.comms.gone(rank.uuid)
             cell, rank.cell = rank.cell, None
             if self.state == "whole":
                 self.state = "broken"

@@ -91,6 +91,7 @@ class Ranks:
         self._launcher: int | None = None
         self._controller_ended: Mapping[str, Any] | None = None
         self.monitor.acknowledge = self._acknowledge
+        self.monitor.comms.tell = lambda uuid, order, buffers: self.lifeline.tell(uuid, order, buffers)
         if kept is not None:
             self._know(kept)
         self.door: Door | None = None
@@ -440,6 +441,7 @@ class Ranks:
     def end(self) -> None:
         """End every process and remove every file."""
         self.monitor.state = "down"
+        self.monitor.comms.close()
         self._at_exit.detach()
         _end(self.lifeline, self.host, self._remote, self.door)
 

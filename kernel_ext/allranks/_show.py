@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from IPython.display import clear_output
 
 from ._fold import Block
 from ._live import LiveArea
-from ._writer import Display, Writer, is_plain
+from ._writer import Display, Writer, is_plain, settled
 
 DISPLAYS_KEPT = 4096
 """Displays, over all cells, that an update can still find."""
@@ -19,14 +19,16 @@ class Show:
     """The output of one cell on ``ranks``. For one thread at a time.
 
     ``live`` says that output can be taken back and changed: true in a kernel, false in a terminal. Where it cannot,
-    clears are ignored, an update is shown as a new display, and unfinished lines are not shown.
+    clears are ignored, an update is shown as a new display, and unfinished lines are not shown. ``has_widget`` says of
+    a model's id whether the page has that model; other widgets are shown as text.
     """
 
     _displays: ClassVar[dict[tuple[int, str], Display]] = {}
     """By rank and the id it uses, over all cells: a cell may update displays of earlier ones."""
 
-    def __init__(self, ranks: Sequence[int], *, live: bool) -> None:
+    def __init__(self, ranks: Sequence[int], *, live: bool, has_widget: Callable[[str], bool] | None = None) -> None:
         self.live = live
+        self._has_widget = has_widget or (lambda _model: False)
         self._writer = Writer(ranks)
         self._live_area = LiveArea(self._writer.prefix) if live else None
         # What the output shows, so that it can be written again when part of it is taken back. The first ``_painted``
@@ -61,6 +63,8 @@ class Show:
         self._painted = 0
 
     def _take(self, block: Block) -> None:
+        if block.kind in ("display", "result", "update"):
+            block = block._replace(content=settled(block.content, self._has_widget))
         if block.kind == "clear":
             if block.content:
                 self._clearing.update(block.ranks)

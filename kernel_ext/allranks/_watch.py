@@ -153,7 +153,7 @@ class Tee:
 
 
 def _content(block: Block) -> dict[str, Any]:
-    from ._writer import as_text, showable  # it imports IPython, which a script without pictures does not need
+    from ._writer import as_text, settled, showable  # it imports IPython, which a script without pictures does not need
 
     content = block.content
     if block.kind == "text":
@@ -164,4 +164,5 @@ def _content(block: Block) -> dict[str, Any]:
         return {"ename": content["ename"], "evalue": content["evalue"], "traceback": list(content["traceback"])}
     if block.kind == "cut":
         return {"text": as_text(block)}
+    content = settled(content, lambda _model: False)
     return {"data": showable(content["data"]), "display_id": content.get("display_id")}

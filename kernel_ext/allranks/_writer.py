@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from IPython.display import display, update_display
@@ -117,13 +117,24 @@ def is_plain(bundle: Mapping[str, Any]) -> bool:
     return showable(bundle["data"]).keys() == {"text/plain"}
 
 
+def settled(bundle: Mapping[str, Any], has_widget: Callable[[str], bool]) -> Mapping[str, Any]:
+    """``bundle`` with a widget's view only where the page has its model, and always with its text: that is saved."""
+    data = dict(bundle["data"])
+    view = data.get(WIDGET_VIEW)
+    if view is None:
+        return bundle
+    if "text/plain" in data:
+        data["text/plain"] = f"{data['text/plain']}\n{WIDGET_AS_TEXT}"
+    if not has_widget(str(view.get("model_id"))):
+        del data[WIDGET_VIEW]
+    return {**bundle, "data": data}
+
+
 def showable(data: Mapping[str, Any]) -> dict[str, Any]:
-    """``data`` without widget views, whose models live in the rank and not here."""
-    kept = {mime: value for mime, value in data.items() if mime != WIDGET_VIEW}
+    """``data`` with its text made safe."""
+    kept = dict(data)
     if "text/plain" in kept:
         kept["text/plain"] = clean(str(kept["text/plain"]))
-        if WIDGET_VIEW in data:
-            kept["text/plain"] += f"\n{WIDGET_AS_TEXT}"
     return kept or {"text/plain": "(nothing that can be shown from a rank)"}
 
 

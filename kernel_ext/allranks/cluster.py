@@ -464,9 +464,12 @@ class Cluster:
         profile: bool = False,
         timeline: bool | Literal["lazy"] = False,
         breakpoints: bool = False,
+        widgets: bool = False,
         read: Callable[[str], str] | None = None,
     ) -> Cell:
         """Send a cell without waiting; `Cell.finish` follows it and has the result, `Cell.interrupt` stops it.
+
+        `widgets` says that it is shown on a page that has widgets, so that tqdm.notebook draws its own.
 
         `read` (``input``) asks the user for the commands of the debugger, while `Cell.finish` follows the cell.
         """
@@ -494,6 +497,7 @@ class Cluster:
             profile=profile or timeline is True,
             recording=self._recording(ranks_up, chosen, code, count or number, timeline) if timeline else None,
             breakpoints=breakpoints,
+            widgets=widgets,
             read=read,
             on_end=self._after_cell,
         )
@@ -564,6 +568,10 @@ class Cluster:
             )
         header = self._told(number, self._ask_all({"do": "console"}, number)[number], "console")
         return f"jupyter console --existing {header['file']}"
+
+    def has_widget(self, model: str) -> bool:
+        """Whether the page has this model of a widget on a rank."""
+        return self._ranks is not None and self._ranks.monitor.comms.shows(model)
 
     def interrupt(self, *, ranks: Sequence[int] | int | None = None) -> None:
         """Stop every cell that runs: Python code raises KeyboardInterrupt, blocked collectives are freed.

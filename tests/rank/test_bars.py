@@ -43,3 +43,4 @@ def test_a_widget_is_shown_as_text_with_a_line_that_says_so(kernel: Notebook) ->
     assert "IntSlider(value=7" in cell.all and "IntSlider(value=8" in cell.all
     assert WIDGET_AS_TEXT in cell.all
     assert cell.mime("application/vnd.jupyter.widget-view+json") == []
+    assert kernel.comms == []

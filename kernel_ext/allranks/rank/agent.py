@@ -15,6 +15,7 @@ from typing import Any
 
 from . import recompile, values
 from .cell import CellRecorder
+from .comms import Comms
 from .config import RankConfig
 from .debugger import Debugger
 from .freeing import Freeing
@@ -64,6 +65,7 @@ class Agent:
         self.reporter = Reporter(self)
         self.freeing = Freeing(self)
         self.log = Log(self)
+        self.comms = Comms(self)
         self._orders = Orders(self)
         self.open_console: Callable[[], str] = str
         """Has the engine listen for a console; returns its connection file. Set by the engine."""
@@ -105,6 +107,7 @@ class Agent:
                 "open": self.cell.open,
             }
         )
+        self.comms.resend()
         self.cell.resend()
         self.debugger.resend()
 
@@ -139,7 +142,7 @@ class Agent:
         now = time.monotonic()
         self._end_if_orphaned(now)
         self.freeing.tick(now)
-        return min(self.log.tick(now), self._send_output(now), self.reporter.tick(now))
+        return min(self.log.tick(now), self.comms.tick(now), self._send_output(now), self.reporter.tick(now))
 
     def _send_output(self, now: float) -> float:
         due = self._sent_output_at + SEND_EVERY

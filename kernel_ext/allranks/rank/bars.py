@@ -1,4 +1,4 @@
-"""``tqdm.notebook`` on a rank draws its bars as text: its widgets would live in the rank, where no page shows them.
+"""``tqdm.notebook`` on a rank draws text bars where no page shows the rank's widgets, and its own where one does.
 
 Text bars reach the notebook as unfinished lines, one per rank and folded where equal, and move.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.abc
 import importlib.util
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -18,6 +18,9 @@ AS_TEXT = "tqdm.notebook draws text bars on a rank: its widgets would not reach 
 
 class _Finder(importlib.abc.MetaPathFinder):
     """Finds ``tqdm.notebook`` where everybody finds it, and changes it when it has been loaded."""
+
+    def __init__(self, has_widgets: Callable[[], bool]) -> None:
+        self._has_widgets = has_widgets
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
         if name != MODULE:
@@ -30,21 +33,21 @@ class _Finder(importlib.abc.MetaPathFinder):
 
         def exec_module(module: ModuleType) -> None:
             execute(module)
-            _draw_text(module)
+            _choose(module, self._has_widgets)
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
 
 
-def install() -> None:
+def install(has_widgets: Callable[[], bool]) -> None:
     """Have the first import of ``tqdm.notebook`` changed; nothing is imported now."""
     if MODULE in sys.modules:
-        _draw_text(sys.modules[MODULE])
+        _choose(sys.modules[MODULE], has_widgets)
     else:
-        sys.meta_path.insert(0, _Finder())
+        sys.meta_path.insert(0, _Finder(has_widgets))
 
 
-def _draw_text(module: Any) -> None:
+def _choose(module: Any, has_widgets: Callable[[], bool]) -> None:
     class TextBar(module.std_tqdm):
         """tqdm's own text bar, which takes what the notebook's takes."""
 
@@ -59,8 +62,16 @@ def _draw_text(module: Any) -> None:
                 del kwargs["ncols"]
             super().__init__(*args, **kwargs)
 
-    def trange(*args: Any, **kwargs: Any) -> Any:
-        return TextBar(range(*args), **kwargs)
+    class Bar(module.tqdm_notebook):
+        """The one that the page of the running cell can show."""
 
-    module.tqdm = module.tqdm_notebook = TextBar
+        def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+            if has_widgets() and module.IProgress is not None:
+                return super().__new__(cls, *args, **kwargs)
+            return TextBar(*args, **kwargs)
+
+    def trange(*args: Any, **kwargs: Any) -> Any:
+        return Bar(range(*args), **kwargs)
+
+    module.tqdm = module.tqdm_notebook = Bar
     module.trange = module.tnrange = trange

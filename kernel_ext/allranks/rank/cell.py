@@ -44,6 +44,8 @@ class CellRecorder:
         """Which object each of the user's names was when the cell began."""
         self._stopped: int | None = None
         """The cell that was to be stopped before its code ran."""
+        self.widgets = False
+        """Whether the page that the cell came from shows widgets."""
         self.file: str | None = None
         self.outlet = Outlet(agent.lifeline.wake)
         self._sequence = 0
@@ -68,10 +70,11 @@ class CellRecorder:
         )
         self.outlet.end()
         late, _ = self.outlet.take()
+        self._agent.comms.send_opens()
         self.outlet.reset(limit or LIMIT)
         self._unacknowledged.clear()
         self._sequence, self._error, self.ended = 0, None, False
-        self.file = file
+        self.file, self.widgets = file, bool(options.get("widgets"))
         self.first_seq = ledger.seq
         if not self._left_pending:
             self.waits_since = ledger.seq
@@ -184,6 +187,7 @@ class CellRecorder:
             return False
         ended = self.ended
         items, live = self.outlet.take()
+        self._agent.comms.send_opens()
         if items or live is not None:
             self._send({"say": "output", "cell": self.number, "items": items, "live": live})
         if ended and self._final:

@@ -183,6 +183,8 @@ def _divert_cells(kernel: Any, agent: Agent) -> None:
             code = parent["content"]["code"]
             kernel.execution_count = ours["count"] - 1
             shell.execution_count = ours["count"]
+            if said := ours.get("comms"):
+                agent.comms.catch_up(said)
             cell.begin(ours, shell.compile.get_code_name(code, code, ours["count"]))
             with cell.interrupted_here():
                 await execute(stream, ident, parent)
@@ -226,7 +228,7 @@ def _divert_cells(kernel: Any, agent: Agent) -> None:
     _look_without_evaluating(shell, agent)
     _end_tracebacks_at_the_user(shell)
     agent.debugger.install(shell)
-    bars.install()
+    bars.install(lambda: cell.widgets)
     kernel.session.send = _diverted(kernel.session.send, kernel, agent)
 
 
@@ -282,6 +284,10 @@ def _diverted(send: Callable[..., Any], kernel: Any, agent: Agent) -> Callable[.
     outlet = agent.cell.outlet
 
     def divert(stream: Any, kind: Any, content: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(kind, str) and kind.startswith("comm_"):
+            metadata, buffers = kwargs.get("metadata") or {}, kwargs.get("buffers") or ()
+            if agent.comms.publish(kind, content, metadata, buffers, ours=not RankStream.elsewhere):
+                return None
         if RankStream.elsewhere:
             return send(stream, kind, content, *args, **kwargs)
         message = kind

@@ -38,6 +38,8 @@ AT_ONCE = (
     "complete",
     "inspect",
     "acknowledge",
+    "comms",
+    "comms_taken",
     "exit",
     "die",
 )
@@ -192,6 +194,16 @@ class Orders:
 
     def acknowledge(self, header: Header, _: Sequence[Any]) -> Answer:
         self._agent.cell.acknowledge(header["cell"])
+        return {}, []
+
+    def comms(self, header: Header, buffers: Sequence[Any]) -> Answer:
+        """What the user did to this rank's widgets; handled once the main thread is idle."""
+        self._agent.comms.deliver(header["number"], header["letters"], buffers)
+        return {}, []
+
+    def comms_taken(self, header: Header, _: Sequence[Any]) -> Answer:
+        """The notebook has what the widgets said up to this `number`, and wants more in `every` seconds."""
+        self._agent.comms.taken(header["number"], header["every"])
         return {}, []
 
     def look_back(self, _header: Header, _: Sequence[Any]) -> Answer:
