@@ -29,7 +29,7 @@ from .rank.host import versions
 
 PATIENCE = 20.0
 """Seconds for a command on this machine."""
-LISTENING = 3.0
+LISTENING = 5.0
 """Seconds for which hosts listen to each other."""
 PORTS = range(20_000, 32_000)
 """Below the ports that systems give outgoing connections."""

@@ -97,11 +97,13 @@ def _unreachable(host: HostFacts, other: HostFacts, address: str, error: str) ->
             host.name,
         )
     sees_as = host.addresses[0] if host.addresses else host.name
-    said = "are refused" if error in REFUSED else "get no answer"
+    refused = error in REFUSED  # also where a slow login let the host listen too late: that is no proof
     return Finding(
-        "error",
+        "warning" if refused else "error",
         other.name,
-        f"TCP connections from {host.name} {said}: a firewall is in the way.",
+        f"TCP connections from {host.name} are refused: a firewall rejects them, or the host was slow; ask again first."
+        if refused
+        else f"TCP connections from {host.name} get no answer: a firewall is in the way.",
         evidence,
         "System Settings, Network, Firewall: off, or allow incoming connections for python"
         if other.is_mac
