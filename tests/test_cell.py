@@ -227,3 +227,14 @@ def test_output_is_shown_while_the_cell_runs(ring2: Cluster, tmp_path: Any) -> N
     ).check()
     assert "".join(str(block.content) for block in shown) == "first\nsecond\n"
     assert {block.ranks for block in shown} == {(0, 1)}
+
+
+def test_the_notebook_hears_of_the_end_whatever_goes_wrong_at_it(ring2: Cluster) -> None:
+    broken = (
+        "import allranks.rank.cell as module\nright = module.pending_names\n"
+        "def wrong(*_, **__):\n    module.pending_names = right\n    raise LookupError('what is pending')\n"
+        "module.pending_names = wrong\nmx.eval(mx.distributed.all_sum(mx.ones(2)))"
+    )
+    result = ring2.run(broken, timeout=60)
+    assert {error.ename for error in result.errors.values()} == {"LookupError"}
+    assert [rank.value for rank in ring2.run("del module, right, wrong\nrank").check().values()] == [0, 1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import traceback
 from bdb import BdbQuit
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -150,10 +151,27 @@ class CellRecorder:
     def end(self, value: Any, wants_value: bool) -> None:
         """Called in the main thread when the cell is over."""
         TRACE.end()
+        try:
+            self._final = self._summed_up(value, wants_value)
+        except Exception as error:  # the notebook must hear of the end, whatever goes wrong at it
+            lines = traceback.format_exc().splitlines()
+            self.error({"ename": type(error).__name__, "evalue": str(error), "traceback": lines}, None)
+            unknown = {"at_seq": self._agent.ledger.seq, "shared": [0, 0], "pending": []}
+            self._final = ({**self._outcome(), **unknown}, [])
+        self.running = False
+        self.ended = True
+        self._agent.lifeline.wake()
+
+    def _outcome(self) -> dict[str, Any]:
+        counted = {"lines": self.outlet.lines, "bytes": self.outlet.nbytes, "cut": self.outlet.cut}
+        return {"say": "done", "cell": self.number, "ok": self._error is None, "error": self._error, **counted}
+
+    def _summed_up(self, value: Any, wants_value: bool) -> tuple[dict[str, Any], list[Any]]:
+        """What the notebook is told of the end, and the packed value."""
         if (not_logged := self._agent.log.end_cell()) and self._error is None:
             self.outlet.write("stderr", not_logged)
         self.outlet.end()
-        final: dict[str, Any] = {"say": "done", "cell": self.number, "ok": self._error is None, "error": self._error}
+        final: dict[str, Any] = {}
         buffers: list[Any] = []
         if wants_value and self._error is None:
             try:
@@ -165,11 +183,7 @@ class CellRecorder:
                 final["no_value"] = "it was interrupted while its value was computed"
         final |= self._collectives()
         self._left_pending = bool(final["pending"])
-        final |= {"lines": self.outlet.lines, "bytes": self.outlet.nbytes, "cut": self.outlet.cut}
-        self._final = (final, buffers)
-        self.running = False
-        self.ended = True
-        self._agent.lifeline.wake()
+        return self._outcome() | final, buffers
 
     def _collectives(self) -> dict[str, Any]:
         """What the notebook compares across ranks, and what still waits for a collective."""
