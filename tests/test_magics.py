@@ -23,6 +23,17 @@ def test_up_says_what_it_chose_and_shows_the_status(kernel: Notebook) -> None:
     assert kernel.ok("%distributed down").stdout == "2 ranks ended.\n"
 
 
+def test_a_variable_of_the_notebook_is_not_one_of_the_ranks_which_is_said(kernel: Notebook) -> None:
+    kernel.run("%distributed up -n 2")
+    kernel.ok("rate = 0.1")
+    failed = kernel.run("%%distributed\nrate * 2")
+    assert "rate is a variable of the notebook: %distributed push rate brings it to the ranks." in failed.all
+    assert "variable of the notebook" not in kernel.run("%%distributed\nnowhere * 2").all
+    kernel.ok("%distributed push rate")
+    assert kernel.ok("%%distributed\nrate * 2").stdout == "ranks 0-1 │ 0.2\n"
+    kernel.ok("%distributed down")
+
+
 def test_two_ranks_are_the_default(kernel: Notebook) -> None:
     kernel.run("%distributed down")
     kernel.ok("%distributed up")

@@ -14,6 +14,8 @@ from allranks_backends._plan import Host, rank_label
 from ._ranks import Answer, Ranks
 from .errors import Busy, CannotStart
 
+SEEN_WITHIN = 2.0
+"""Seconds in which ranks that wait for a dead one are seen waiting."""
 QUIET_WITHIN = 3.0
 """Seconds running cells get to end before nothing is changed."""
 SAVE_WITHIN = 600.0
@@ -93,9 +95,14 @@ def _quiet(ranks: Ranks) -> bool:
     everybody = range(len(monitor.ranks))
     ranks.interrupt()
     if not monitor.wait(lambda: not monitor.busy(everybody), QUIET_WITHIN):
-        views = monitor.snapshot().ranks
-        hopeless = any(rank.dead for rank in monitor.ranks)
-        if hopeless and all(views[rank.rank].state == "waiting" for rank in monitor.busy(everybody)):
+        seen: set[int] = set()
+
+        def all_wait() -> bool:
+            """Each was seen waiting: a signal that is sent again wakes one for a moment."""
+            seen.update(view.rank for view in monitor.snapshot().ranks if view.state == "waiting")
+            return seen >= {rank.rank for rank in monitor.busy(everybody)}
+
+        if any(rank.dead for rank in monitor.ranks) and monitor.wait(all_wait, SEEN_WITHIN):
             return False
         busy = rank_label([rank.rank for rank in monitor.busy(everybody)])
         raise Busy(
@@ -124,7 +131,7 @@ def _restart(ranks: Ranks, size: int, backend: str, kept: Sequence[int]) -> list
         number: ranks.ask([number], {"do": "rescue" if monitor.busy([number]) else "save", "path": path}).get(number)
         for number, path in paths.items()
     }
-    left = {number: _names_left(answer, number) for number, answer in saves.items()}
+    left = {number: _left_behind(answer, number) for number, answer in saves.items()}
     monitor.state = "broken"  # until the new world is there
     ranks.stop_ranks(everybody)
     monitor.truncate(0)
@@ -137,12 +144,21 @@ def _restart(ranks: Ranks, size: int, backend: str, kept: Sequence[int]) -> list
             _names_left(answer, number)
     lost: dict[str, list[int]] = {}
     for number in kept:
-        lost.setdefault(", ".join(left[number]), []).append(number)
+        lost.setdefault(left[number], []).append(number)
     return [
-        f"{rank_label(numbers)} kept every variable over a restart of the process"
-        + (f", except {names}, which cannot travel" if names else "")
-        for names, numbers in lost.items()
+        f"{rank_label(numbers)} kept every variable over a restart of the process{except_these}"
+        for except_these, numbers in lost.items()
     ]
+
+
+def _left_behind(answer: Answer | None, number: int) -> str:
+    """What a rank could not save, in words; empty if it saved everything."""
+    travel = _names_left(answer, number)
+    unsure = answer.result()[0].get("unsure", []) if answer is not None else []
+    parts = [f"{', '.join(travel)}, which cannot travel"] if travel else []
+    if unsure:
+        parts.append(f"{', '.join(unsure)}, which the blocked cell had set (half computed, perhaps)")
+    return f", except {' and '.join(parts)}" if parts else ""
 
 
 def _names_left(answer: Answer | None, number: int) -> list[str]:

@@ -23,7 +23,7 @@ from ._keyboard import can_ask
 from ._result import CellResult
 from ._show import Show
 from .cluster import Cluster
-from .errors import AllranksError, NoCluster, UsageError
+from .errors import AllranksError, NoCluster, RemoteError, UsageError
 
 BACKENDS = "auto, ring, jaccl, jaccl-ring, mpi or nccl"
 
@@ -183,6 +183,12 @@ def _cell_parser(name: str) -> _Parser:
     return parser
 
 
+def _missing_name(error: RemoteError) -> str:
+    """The name that a NameError is about; empty for other errors."""
+    found = re.match(r"name '(\w+)' is not defined", error.evalue) if error.ename == "NameError" else None
+    return found[1] if found else ""
+
+
 @magics_class
 class DistributedMagics(Magics):
     """The notebook's cluster and the magics that work on it."""
@@ -275,6 +281,9 @@ class DistributedMagics(Magics):
         result = self._finish(cell, options)
         if options.out is not None:
             self.shell.user_ns[options.out] = result
+        for name in dict.fromkeys(map(_missing_name, result.errors.values())):
+            if name in self.shell.user_ns and name not in self.shell.user_ns_hidden:
+                print(f"{name} is a variable of the notebook: %distributed push {name} brings it to the ranks.")
         result.check()
 
     @staticmethod

@@ -99,7 +99,10 @@ class CellResult(Mapping[int, RankResult]):
             elif rank.error:
                 said.setdefault(f"raised {rank.error}", []).append(number)
             elif not rank.ok:
-                said.setdefault("did not finish (%distributed heal --kill RANKS replaces it)", []).append(number)
+                # Where another is dead, heal ends and carries over by itself those that wait for it.
+                dead = any(other.dead for other in self._ranks.values())
+                mend = "heal" if dead else f"heal --kill {number}"
+                said.setdefault(f"did not finish (%distributed {mend})", []).append(number)
         culprits_first = sorted(said.items(), key=lambda each: each[0].startswith("waited"))
         return "; ".join(f"{rank_label(ranks)} {what}" for what, ranks in culprits_first)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +20,8 @@ from ._terminal import clean, plain
 if TYPE_CHECKING:
     from ._cell import Cell, Screen
 
+REFRESH_EVERY = 2.0
+"""Seconds at least between two updates of the tables that the notebook saves."""
 EVERY = 0.1
 """Seconds between two looks."""
 KEEP_ITEMS = 50_000
@@ -34,6 +37,7 @@ class Viewer(Protocol):
     def output(self, items: Sequence[Item]) -> None: ...
     def logged(self, rows: Sequence[Row]) -> None: ...
     def flush(self) -> None: ...
+    def refresh(self) -> None: ...
 
 
 class Watch:
@@ -75,12 +79,16 @@ class Watch:
             self._thread.join(2.0)
 
     def _feed(self) -> None:
-        last = False
+        last, ended, refreshed = False, False, 0.0
         while not last and self.watched:
             last = self._wake.wait(EVERY)
             items: list[Item] = []
             while self._items:
                 items.append(self._items.popleft())
+            ended = ended or any(item["kind"] == "end" for item in items)
+            refresh = ended and time.monotonic() - refreshed > REFRESH_EVERY
+            if refresh:  # what the notebook saves is the end of a cell
+                ended, refreshed = False, time.monotonic()
             snapshot = self._snapshot()
             for dashboard in list(self._dashboards):
                 try:
@@ -90,6 +98,8 @@ class Watch:
                     self._dashboards[dashboard], rows = self._logged(self._dashboards[dashboard])
                     if rows:
                         dashboard.logged(rows)
+                    if refresh:
+                        dashboard.refresh()
                     if last:
                         dashboard.flush()
                 except Exception:  # its page or its comm is gone: the others go on

@@ -27,7 +27,7 @@ from ._result import CellResult
 from ._stop import undisturbed
 from ._variables import MOST_COMPARED, Difference, Variables, differing, join, largest_difference
 from ._watch import Nowhere, Tee, Watch
-from .errors import Busy, CannotStart, CannotTravel, NoCluster, UsageError, WorldBroken, WouldHang
+from .errors import Busy, CannotStart, CannotTravel, CellInterrupted, NoCluster, UsageError, WorldBroken, WouldHang
 from .rank import values
 
 if TYPE_CHECKING:
@@ -197,6 +197,8 @@ class Cluster:
                 self._ranks.start(self._hosts, self._backend_name)
             except BaseException as error:
                 self.down()
+                if isinstance(error, KeyboardInterrupt):
+                    raise CellInterrupted("the start was stopped, and nothing is left of it.") from None
                 if self._join or not (tries_left and isinstance(error, CannotStart) and _port_was_taken(error)):
                     raise
             else:
@@ -567,7 +569,8 @@ class Cluster:
                 f"on it with %%rank {number}, or look back at an error with %distributed debug -r {number}."
             )
         header = self._told(number, self._ask_all({"do": "console"}, number)[number], "console")
-        return f"jupyter console --existing {header['file']}"
+        install = "" if shutil.which("jupyter-console") else "pip install jupyter-console    # it is not here yet\n"
+        return f"{install}jupyter console --existing {header['file']}"
 
     def has_widget(self, model: str) -> bool:
         """Whether the page has this model of a widget on a rank."""

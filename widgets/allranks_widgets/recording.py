@@ -108,6 +108,9 @@ class Recorder:
     def flush(self) -> None:
         """Everything is written as it comes; for whoever feeds a recorder in a dashboard's place."""
 
+    def refresh(self) -> None:
+        """As `flush`: a recording has no tables."""
+
     def output(self, items: Sequence[Json], at: float | None = None) -> None:
         """``at`` is Unix time in seconds, now if not given."""
         self._write({"at": time.time() if at is None else at, "output": list(items)})

@@ -59,6 +59,10 @@ def read_join_file(path: Path, within: float) -> dict[str, Any]:
     if str(path) == "-":
         return dict(json.loads(sys.stdin.buffer.readline()))
     deadline = time.monotonic() + within
+    if within and not os.path.exists(path):
+        print(
+            f"allranks: waiting up to {within:g} s for {path} on {socket.gethostname()}.", file=sys.stderr, flush=True
+        )
     while not os.path.exists(path):  # also one in a folder that may not be looked into
         if time.monotonic() > deadline:
             sys.exit(f"allranks: there is no {path} on {socket.gethostname()}. %distributed up --join writes it.")

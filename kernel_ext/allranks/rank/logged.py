@@ -51,7 +51,7 @@ class Log:
         self.function = self._make()
 
     def _make(self) -> LogFunction:
-        def log(*, step: float | None = None, **values: Any) -> None:
+        def log(*nameless: Any, step: float | None = None, **values: Any) -> None:
             """Tell the notebook figures: ``log(loss=0.31, accuracy=0.9, step=100)``.
 
             Values are numbers, or arrays of one element, which are evaluated, as ``.item()`` would. An array that
@@ -63,6 +63,8 @@ class Log:
             no number, and RuntimeError inside a function that mx.compile, mx.grad or mx.vmap traces.
             """
             __tracebackhide__ = True
+            if nameless:
+                raise TypeError("log takes figures with their names: log(loss=0.31, step=100)")
             self._take(step, values)
 
         return log

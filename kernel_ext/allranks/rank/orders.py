@@ -108,10 +108,10 @@ class Orders:
         variables = carry.user_variables(self._agent.user_ns, self._agent.shell.user_ns_hidden)
         before = self._agent.cell.bound_before
         old = {name: value for name, value in variables.items() if before.get(name) == id(value)}
-        left = [name for name in variables if name not in old]
+        unsure = [name for name in variables if name not in old]
         path = Path(header["path"])
         path.parent.mkdir(mode=0o700, exist_ok=True)
-        return {"left": left + carry.rescue(path, old)}, []
+        return {"left": carry.rescue(path, old), "unsure": unsure}, []
 
     def load(self, header: Header, buffers: Sequence[Any]) -> Answer:
         """Take over the variables in a file that `save` wrote, or in its bytes."""
