@@ -30,6 +30,8 @@ class Reporter:
         self._reported_at = self._sent_at = self._metered_at = 0.0
         self._meters: Header = {}
         self._blocked_at: tuple[Any, float] = (None, 0.0)
+        self._awake = 0
+        """How often in a row the main thread was seen awake."""
 
     @property
     def every(self) -> float:
@@ -78,12 +80,15 @@ class Reporter:
         must do.
         """
         asleep = self._agent.meters.main_thread_asleep()
-        if asleep is False or self._agent.debugger.at_prompt:
+        # A signal, as an interrupt sends again and again, wakes a rank that waits for a moment: seen awake once, in the
+        # place where it slept, it still waits.
+        self._awake = self._awake + 1 if asleep is False else 0
+        if (self._awake and (self._awake > 1 or self._blocked_at[0] != place)) or self._agent.debugger.at_prompt:
             self._blocked_at = (None, 0.0)
             return False
         if self._blocked_at[0] != place:
             self._blocked_at = (place, now)
-        return now - self._blocked_at[1] >= (EVERY_RUNNING * 0.9 if asleep else UNSURE_AFTER)
+        return now - self._blocked_at[1] >= (UNSURE_AFTER if asleep is None else EVERY_RUNNING * 0.9)
 
     @property
     def blocked(self) -> bool:
