@@ -273,7 +273,8 @@ class Cell:
     def _note_peer_loss(self, rank: int, error: Mapping[str, Any]) -> None:
         """A ring's break travels: the neighbours of a freed or dead rank raise too, and are no culprits either."""
         result = self._results[rank]
-        if PEER_LOST in error["evalue"] and error["collective"] and not result.freed:
+        lost = PEER_LOST in error["evalue"] or RANK_DEAD.match(error["evalue"])
+        if lost and error["collective"] and not result.freed:
             result.freed = str(collective(error["collective"]))
 
     def _ended(self, rank: int) -> None:
@@ -384,6 +385,8 @@ RING_NOISE = re.compile(
 )
 """What MLX writes to stderr, a dozen lines a rank, when a ring breaks; we say it in one (mlx 0.32.4)."""
 PEER_LOST = "connection to a peer was lost"
+RANK_DEAD = re.compile(r"the world is broken: rank \d+ is dead")
+"""What a rank is told that comes to its next collective when the world has just lost another."""
 """What MLX's ring says when a neighbour's socket closed (mlx 0.32.4)."""
 
 

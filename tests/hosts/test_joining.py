@@ -172,10 +172,11 @@ def arrive(cluster: Cluster, count: int) -> None:
 
 def _nobody_is_let_in(cluster: Cluster, hosts: Hosts) -> None:
     """What other hosts reach of this machine's ports is encrypted, and lets nobody in without the key."""
-    ours = psutil.Process().children(recursive=True)
+    assert cluster._ranks is not None and cluster._ranks.host._process is not None
+    here = psutil.Process(cluster._ranks.host._process.pid)  # beside this process, which has other worlds too
     found = {
         each.laddr.port
-        for process in [psutil.Process(), *ours]
+        for process in [psutil.Process(), here, *here.children(recursive=True)]
         for each in process.net_connections("tcp4")
         if each.status == psutil.CONN_LISTEN and each.laddr.ip != "127.0.0.1"
     }
