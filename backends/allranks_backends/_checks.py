@@ -44,10 +44,14 @@ def login_and_port(name: str) -> tuple[str, int | None]:
     return (login, int(port)) if colon and port.isdigit() and ":" not in login else (name, None)
 
 
+def bare_name(name: str) -> str:
+    """``user@host:2222`` without user and port."""
+    return login_and_port(name)[0].rpartition("@")[2]
+
+
 def known_as(name: str) -> str:
     """What ``user@host:2222`` is called in known_hosts."""
-    login, port = login_and_port(name)
-    host = login.rpartition("@")[2]
+    host, port = bare_name(name), login_and_port(name)[1]
     return host if port in (None, 22) else f"[{host}]:{port}"
 
 

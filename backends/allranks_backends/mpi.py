@@ -18,7 +18,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Literal
 
-from ._checks import host_names, login_and_port, new_plan, on_one_host, same_host
+from ._checks import bare_name, host_names, login_and_port, new_plan, on_one_host, same_host
 from ._plan import Link, Placement, Platform, Wiring, WorldPlan
 from ._protocol import POINT_TO_POINT, REDUCTIONS, BackendError
 
@@ -191,7 +191,7 @@ def _one_name_a_host(plan: WorldPlan) -> None:
     """mpirun knows hosts by their names, and takes one name with two ports for one host."""
     seen: dict[str, str] = {}
     for name in host_names(plan):
-        bare = login_and_port(name)[0].rpartition("@")[2]
+        bare = bare_name(name)
         if bare in seen:
             raise BackendError(
                 f"mpirun takes {seen[bare]} and {name} for one host, since both are {bare}. Give each a name of its own"

@@ -16,6 +16,7 @@ from html import escape
 from importlib.resources import files
 from pathlib import Path
 
+from allranks_backends._checks import bare_name
 from allranks_backends._plan import Host
 from allranks_backends.doctor import COMMANDS, Asked, Finding, HostFacts, examine, facts_of
 from allranks_backends.doctor.facts import Reach, version_in
@@ -102,7 +103,7 @@ def doctor(
         versions=versions(),
         **(_open_mpi() if backend == "mpi" else {}),
     )
-    told = survey(distinct, _commands(asked, [_bare(host.name) for host in distinct if not host.local]))
+    told = survey(distinct, _commands(asked, [bare_name(host.name) for host in distinct if not host.local]))
     facts = [_facts(each) for each in told]
     reaches = _reaches([(each.host, fact) for each, fact in zip(told, facts) if fact.python is not None], asked)
     facts = [replace(fact, reaches=reaches.get(fact.name, {})) for fact in facts]
@@ -241,10 +242,6 @@ def _has_agent() -> bool:
         return subprocess.run(["ssh-add", "-l"], capture_output=True, timeout=10).returncode != 2
     except (OSError, subprocess.TimeoutExpired):
         return False
-
-
-def _bare(name: str) -> str:
-    return destination(name)[-1].rpartition("@")[2]
 
 
 def _said(finding: Finding) -> str:

@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from ipaddress import ip_address, ip_interface
 
+from allranks_backends._checks import bare_name
+
 from ._finding import Finding
 from .facts import Asked, HostFacts, Interface
 
@@ -39,7 +41,7 @@ def names(hosts: Sequence[HostFacts], _: Asked) -> Iterator[Finding]:
 
 
 def _differently(hosts: Sequence[HostFacts], name: str, seen: Mapping[str, tuple[str, ...]]) -> Iterator[Finding]:
-    true = next((host.addresses for host in hosts if _bare(host.name) == name and host.addresses), ())
+    true = next((host.addresses for host in hosts if bare_name(host.name) == name and host.addresses), ())
     usual = true if true in seen.values() else Counter(seen.values()).most_common(1)[0][0]
     for host in hosts:
         if host.name in seen and seen[host.name] != usual:
@@ -159,7 +161,3 @@ def _doubled(host: HostFacts) -> Iterator[Finding]:
 
 def _has(interface: Interface, addresses: Sequence[str]) -> bool:
     return any(network.split("/")[0] in addresses for network in interface.networks)
-
-
-def _bare(name: str) -> str:
-    return name.rpartition("@")[2].partition(":")[0]

@@ -18,7 +18,7 @@ COMMANDS: Mapping[str, str] = {
     "date": "date +%s",
     "python": "{python} -c {probe} {names}",
     "login python": '"${SHELL:-sh}" -lc "command -v python3; command -v python"',
-    "interfaces": 'if [ "$(uname -s)" = Darwin ]; then ifconfig; else ip -j addr; fi',
+    "interfaces": '[ "$(uname -s)" = Darwin ] || ip -j addr',  # a Mac is asked for ifconfig below
     "environment": "env",
     "open files": "ulimit -n",
     "disk": 'df -Pk "${TMPDIR:-/tmp}"',
@@ -134,7 +134,7 @@ def facts_of(name: str, local: bool, told: Told, complained: Told, between: tupl
         "python": _json(told("python")),
         "python_said": complained("python").strip(),
         "login_python": next(iter(told("login python").split()), ""),
-        "interfaces": interfaces_of(told("interfaces")),
+        "interfaces": interfaces_of(told("interfaces") or told("mac ifconfig")),
         "environment": dict(line.split("=", 1) for line in told("environment").splitlines() if "=" in line),
         "open_files": _number(told("open files")),
         "disk": _disk(told("disk")),
