@@ -93,9 +93,9 @@ def test_stop_while_all_ranks_go_through_collectives(notebook: Notebook) -> None
 def test_code_that_refuses_to_stop_does_not_keep_the_prompt(notebook: Notebook, tmp_path: Path) -> None:
     go = tmp_path / "go"
     running = notebook.begin(
-        "%%rank 2\nimport pathlib, time\nprint('here')\n"
-        f"while not pathlib.Path({str(go)!r}).exists():\n"
-        "    try:\n        time.sleep(600)\n    except KeyboardInterrupt:\n        pass"
+        "%%rank 2\nimport pathlib, time\nends = False\n"
+        "while not ends:\n    try:\n        print('here')\n        time.sleep(600)\n"
+        f"    except KeyboardInterrupt:\n        ends = pathlib.Path({str(go)!r}).exists()"
     )
     notebook.shows(running, "here")
     cell = stopped(notebook, running)
