@@ -5,26 +5,31 @@ from __future__ import annotations
 import os
 import struct
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from . import values
 from .trace import mark
 
-OURS = frozenset({"mx", "world", "rank", "size", "In", "Out", "exit", "quit", "get_ipython", "open"})
+GIVEN = frozenset({"mx", "world", "rank", "size"})
+"""The names every rank starts with."""
+OF_IPYTHON = frozenset({"In", "Out", "exit", "quit", "get_ipython", "open"})
 RESCUE_WITHIN = 5.0
 """Seconds one variable may take to be packed: it may wait for the blocked main thread."""
 _LENGTH = struct.Struct("<Q")
 
 
-def user_variables(user_ns: Mapping[str, Any], hidden: Mapping[str, Any]) -> dict[str, Any]:
-    """What the user made: no underscored names, nothing IPython put there, not what every rank starts with."""
+def user_variables(
+    user_ns: Mapping[str, Any], hidden: Mapping[str, Any], given: Collection[str] = GIVEN
+) -> dict[str, Any]:
+    """What the user made: no underscored names, nothing IPython put there, not what the rank was `given`."""
     return {
         name: value
         for name, value in list(user_ns.items())
         if not name.startswith("_")
-        and name not in OURS
+        and name not in OF_IPYTHON
+        and name not in given
         and value is not mark
         and not (name in hidden and hidden[name] is value)
     }

@@ -24,6 +24,13 @@ PENDING_WITHIN = 0.02
 """Seconds spent on finding arrays that a cell left pending."""
 PEER_LOST = "[ring] connection to a peer was lost"
 """What MLX raises where a neighbour died; a freed rank has lost them all."""
+INSTEAD = {
+    "mx": "`import mlx.core as mx` brings MLX back.",
+    "world": "`world = mx.distributed.init()` brings the group of all ranks back.",
+    "rank": "this rank's number is world.rank().",
+    "size": "the number of ranks is world.size().",
+}
+"""Where to find what a name stood for, when the user has taken it."""
 
 
 class CellRecorder:
@@ -54,6 +61,7 @@ class CellRecorder:
         self._error: dict[str, Any] | None = None
         self._final: tuple[dict[str, Any], list[Any]] | None = None
         self._left_pending = False
+        self._said_taken: set[str] = set()
 
     def begin(self, options: Mapping[str, Any], file: str | None) -> None:
         """Called in the main thread when a cell of the notebook's starts; `options` came with it."""
@@ -170,6 +178,8 @@ class CellRecorder:
         """What the notebook is told of the end, and the packed value."""
         if (not_logged := self._agent.log.end_cell()) and self._error is None:
             self.outlet.write("stderr", not_logged)
+        if taken := self._names_taken():
+            self.outlet.write("stderr", taken)
         self.outlet.end()
         final: dict[str, Any] = {}
         buffers: list[Any] = []
@@ -184,6 +194,13 @@ class CellRecorder:
         final |= self._collectives()
         self._left_pending = bool(final["pending"])
         return self._outcome() | final, buffers
+
+    def _names_taken(self) -> str:
+        """A line on the names every cell starts with that this one gave to something else; once for each name."""
+        taken = self._agent.world.taken() - self._said_taken
+        self._said_taken |= taken
+        lines = [f"{name} is now a variable of yours: {INSTEAD[name]}\n" for name in sorted(taken)]
+        return "".join(lines)
 
     def _collectives(self) -> dict[str, Any]:
         """What the notebook compares across ranks, and what still waits for a collective."""

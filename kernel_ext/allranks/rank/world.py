@@ -20,6 +20,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from . import rebind, recompile, transforms
+from .carry import GIVEN
 from .drain import Drain
 from .ledger import OPERATIONS
 from .trace import mark
@@ -49,6 +50,8 @@ class World:
         """Descriptors that came with the ring: any other socket may have a port that is one of the ring's elsewhere."""
         self._backend = ""
         self._init: Any = None
+        self._given: dict[str, Any] = {}
+        """What `set_names` gave the names of; not the group, to which nothing may refer when the world is left."""
         self._drain: Drain | None = None
         self._breaking = threading.Lock()
         self._places: list[rebind.Put] = []
@@ -143,16 +146,31 @@ class World:
         clear_backends()
 
     def set_names(self) -> None:
-        """The names every cell starts with."""
+        """The names every cell starts with; one that the user has given to something else stays the user's."""
         if self.group is None:
             return
         import mlx.core as mx
 
         # The namespace may be a new one (the engine's, once it is up): the ledger tells user frames by it.
         self._agent.ledger.install(mx, self._agent.user_ns)
-        self._agent.user_ns.update(mx=mx, world=self.group, rank=self.group.rank(), size=self.group.size())
+        names = {"mx": mx, "world": self.group, "rank": self.group.rank(), "size": self.group.size()}
+        free = self.given() | (GIVEN - self._agent.user_ns.keys())
+        self._agent.user_ns.update({name: value for name, value in names.items() if name in free})
+        del names["world"]
+        self._given = names
         self._agent.user_ns.setdefault("mark", mark)  # a user's own of that name stays
         self._agent.user_ns.setdefault("log", self._agent.log.function)  # `from math import log` is left alone
+
+    def given(self) -> set[str]:
+        """Those of the names that are still what `set_names` made of them."""
+        user_ns = self._agent.user_ns
+        same = {name for name, value in self._given.items() if name in user_ns and _same(user_ns[name], value)}
+        world = user_ns.get("world", "")
+        return same | ({"world"} if world is None or world is self.group else set())
+
+    def taken(self) -> set[str]:
+        """Those of the names that the user has given to something else."""
+        return {name for name in GIVEN if name in self._agent.user_ns} - self.given()
 
     @property
     def breakable(self) -> bool:
@@ -208,6 +226,10 @@ class World:
             os.environ.pop(name, None)
         for name, value in order["env"].items():
             os.environ[name] = value.replace("{dir}", directory)
+
+
+def _same(value: Any, given: Any) -> bool:
+    return value is given or (type(value) is int and type(given) is int and value == given)
 
 
 def clear_backends() -> None:
