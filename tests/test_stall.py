@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -33,9 +34,13 @@ def snapshot(*views: RankView) -> Snapshot:
 
 
 def look(
-    *views: RankView, ended: dict[int, Ended] | None = None, since: float | None = None, ranks: Any = None
+    *views: RankView,
+    ended: dict[int, Ended] | None = None,
+    since: float | None = None,
+    ranks: Any = None,
+    alone: bool = False,
 ) -> tuple[list[str], list[int]]:
-    watch = StallWatch(ranks if ranks is not None else range(len(views)))
+    watch = StallWatch(ranks if ranks is not None else range(len(views)), alone)
     findings, free = watch.look(snapshot(*views), ended or {}, since)
     return [f"{each.ranks}: {each.text}" for each in findings], free
 
@@ -63,6 +68,25 @@ def test_a_rank_that_finished_without_coming() -> None:
 def test_ranks_that_are_not_part_of_the_cell() -> None:
     said, _ = look(waiting(0), at(1, "idle"), at(2, "idle"), ranks=[0])
     assert said == ["(0,): waiting in all_sum #17 f32[10], line 5; ranks 1-2 are not part of this cell"]
+
+
+def test_who_waits_for_ranks_that_nobody_can_send_a_cell_is_freed() -> None:
+    assert look(waiting(0), at(1, "idle"), ranks=[0])[1] == [], "another cell may bring rank 1"
+    assert look(waiting(0), at(1, "idle"), ranks=[0], alone=True)[1] == [0]
+    assert look(waiting(0), at(1, "running"), ranks=[0], alone=True)[1] == [], "it runs an earlier cell"
+    assert look(waiting(0, since=SHORT), at(1, "idle"), ranks=[0], alone=True)[1] == []
+    assert look(waiting(0), at(1, "running"), ranks=[0, 1], alone=True)[1] == []
+
+
+def test_a_collective_of_some_ranks_only_may_take_its_time() -> None:
+    part = replace(waiting(0), collective=replace(collective(17), shared=False))
+    assert look(part, at(1, "idle"), ranks=[0], alone=True)[1] == []
+
+
+def test_a_rank_that_entered_another_collective_and_is_through_is_said_to_have_come() -> None:
+    said, free = look(waiting(0), at(1, "idle", collective=collective(17, shape=(12,))), ended={1: FINISHED})
+    assert "rank 1 entered all_sum #17 f32[12], line 5 instead" in said[0]
+    assert "the ranks disagree" in said[1] and free == [0]
 
 
 def test_several_that_do_the_same_are_one_phrase() -> None:

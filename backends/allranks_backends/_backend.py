@@ -46,8 +46,11 @@ def on_one(platform: Platform, size: int) -> tuple[Site, ...]:
     return (Site("localhost", platform, size),)
 
 
-def cannot_run(name: str, sites: Sequence[Site]) -> str | None:
-    """Why the backend ``name`` cannot run the ranks meant for these hosts, and what to type; None when it can."""
+def cannot_run(name: str, sites: Sequence[Site], *, up: bool = False) -> str | None:
+    """Why the backend ``name`` cannot run the ranks meant for these hosts, and what to type; None when it can.
+
+    The advice is for ranks that are to be started, or that are `up` already.
+    """
     found = _obstacle(name, sites)
     if found is None:
         return None
@@ -56,10 +59,12 @@ def cannot_run(name: str, sites: Sequence[Site]) -> str | None:
     where, there = ("here", "here") if site.local else (f"on {site.name}", "on these hosts")
     if not can:
         return f"Backend {name} cannot run {where}: {why}. No other backend can run {there} either."
-    up = f"%distributed up -n {_size(sites)} --backend {can[0]}" if len(_used(sites)) == 1 and site.local else ""
-    return (
-        f"Backend {name} cannot run {where}: {why}. {listed(can, 'and')} can run {there}: {up or f'--backend {can[0]}'}"
-    )
+    advice = f"--backend {can[0]}"
+    if up:
+        advice = f"%distributed rewire {advice}"
+    elif len(_used(sites)) == 1 and site.local:
+        advice = f"%distributed up -n {_size(sites)} {advice}"
+    return f"Backend {name} cannot run {where}: {why}. {listed(can, 'and')} can run {there}: {advice}"
 
 
 def can_run(sites: Sequence[Site]) -> list[str]:

@@ -6,9 +6,8 @@ made, compared, recorded and drawn anywhere.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Literal
 
 RankState = Literal["planned", "starting", "idle", "running", "waiting", "debugging", "failed", "stopped", "dead"]
@@ -269,7 +268,13 @@ class Snapshot:
     """Highest bus bandwidth that ``bench`` measured on this world, in bytes a second."""
     straggler: str | None = None
     """Who the others waited for in the calls that ``--profile`` timed, in words."""
-    versions: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+    def doing(self, ranks: Sequence[int]) -> str:
+        """``ranks 0-1, 3 waiting in all_sum #1 f32[10], line 3; rank 2 running line 4: while True: pass``."""
+        told: dict[str, list[int]] = {}
+        for rank in ranks:
+            told.setdefault(self.ranks[rank].doing, []).append(rank)
+        return "; ".join(f"{rank_label(members)} {what}" for what, members in told.items())
 
 
 def rank_list(ranks: list[int] | tuple[int, ...] | set[int]) -> str:

@@ -106,7 +106,11 @@ def over_network(servers: Sequence[Server]) -> Proposal:
     if with_gpus:
         why = f"every host has NVIDIA GPUs, {len(order)} in all: one rank for each"
     else:
-        also = "; mpirun is there, so --backend mpi works too" if all(each.mpirun for each in servers) else ""
+        also = (
+            "; mpirun is there, so --backend mpi works too"
+            if len(servers) > 1 and all(each.mpirun for each in servers)
+            else ""
+        )
         why = f"{'not every' if any(each.gpus for each in servers) else 'no'} host has NVIDIA GPUs{also}"
     return Proposal(backend, order, _mlx_config.hostfile(rows, backend), why)
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from allranks_backends._backend import BackendError, get_backend
 from allranks_backends._plan import Host
 from allranks_backends.hostfile import host_named, read_hostfile
 
 from .errors import UsageError
+
+if TYPE_CHECKING:
+    from ._settings import Settings
 
 DEFAULT_RANKS = 2
 """The smallest world in which something is communicated."""
@@ -94,3 +100,22 @@ def writable(option: str, path: str) -> None:
             file.unlink()
     except OSError as error:
         raise UsageError(f"{option} {path}: {error.strerror or error}.") from None
+
+
+def can_be(settings: Settings, backend: str, *, here: bool) -> None:
+    """Refuse what cannot be, before anything starts; `here` if there are ranks on this machine. Raises UsageError."""
+    if backend != "auto":
+        known_backend(backend)
+    known_check(settings.check)
+    if settings.connections < 1:
+        raise UsageError(f"--connections {settings.connections}: a ring link needs at least 1.")
+    if settings.joins and backend == "mpi":
+        raise UsageError("mpi ranks are children of mpirun, and these are started by something else: use --hosts.")
+    if settings.keep and settings.shared:
+        raise UsageError("--keep works for ranks on this machine only: those on other hosts end with the notebook.")
+    if here and not Path(settings.cwd).is_dir():
+        raise UsageError(f"--cwd {settings.cwd}: there is no such folder.")
+    if shutil.which(settings.python_here) is None:
+        raise UsageError(f"--python {settings.python_here}: there is no such program.")
+    if not re.fullmatch(r"[\w.-]+", settings.name):
+        raise UsageError(f"--name {settings.name}: letters, digits, points, dashes and underscores make a name.")

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from allranks_backends._plan import Snapshot, rank_label
+from allranks_backends._plan import rank_label
 
 from ._agreement import Agreement
 from ._conversation import Conversation
@@ -63,6 +63,7 @@ class Cell:
         breakpoints: bool = False,
         widgets: bool = False,
         read: Read | None = None,
+        alone: bool = False,
         on_end: Callable[[Cell], str | None] = lambda _cell: None,
     ) -> None:
         self.number, self.code, self.ranks = number, code, tuple(ranks)
@@ -82,7 +83,7 @@ class Cell:
         self._results = {rank: RankResult(rank) for rank in ranks}
         self._open = set(ranks)
         self._failed_at: float | None = None
-        self._watch = StallWatch(self.ranks)
+        self._watch = StallWatch(self.ranks, alone)
         self._conversation = Conversation(monitor, lifeline, read)
         self._release = Release(monitor, lifeline)
         self._broken = False
@@ -163,10 +164,9 @@ class Cell:
             pass
         left = sorted(self._open)
         if left:
-            where = _where(self._monitor.snapshot(), left)
             message += (
-                f" {where}: still there; neither an interrupt nor a release could end it. "
-                "%distributed status shows them; %distributed heal --kill RANKS ends and replaces them."
+                f" {self._monitor.snapshot().doing(left)}: still there; neither an interrupt nor a release could end "
+                "it. %distributed status shows them; %distributed heal --kill RANKS ends and replaces them."
             )
         raise kind(message.strip()) from None
 
@@ -205,7 +205,7 @@ class Cell:
         snapshot = self._monitor.snapshot()
         if not conversation.due([snapshot.ranks[rank] for rank in self._open]):
             return
-        self._show(conversation.meanwhile(snapshot, sorted(self._open), _where))
+        self._show(conversation.meanwhile(snapshot, sorted(self._open)))
         if answer := conversation.ask(deadline):
             self._show([Block("text", self.ranks, answer + "\n", "stderr")])
 
@@ -388,14 +388,6 @@ PEER_LOST = "connection to a peer was lost"
 RANK_DEAD = re.compile(r"the world is broken: rank \d+ is dead")
 """What a rank is told that comes to its next collective when the world has just lost another."""
 """What MLX's ring says when a neighbour's socket closed (mlx 0.32.4)."""
-
-
-def _where(snapshot: Snapshot, ranks: Sequence[int]) -> str:
-    """``ranks 0-1, 3 waiting in all_sum #1 f32[10], line 3; rank 2 running line 4: while True: pass``."""
-    doing: dict[str, list[int]] = {}
-    for rank in ranks:
-        doing.setdefault(snapshot.ranks[rank].doing, []).append(rank)
-    return "; ".join(f"{rank_label(members)} {what}" for what, members in doing.items())
 
 
 def _remote_error(error: Mapping[str, Any]) -> RemoteError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from allranks_backends._plan import RankView, Snapshot, rank_label
@@ -95,11 +95,11 @@ class Conversation:
             self._stands.clear()
         return blocks
 
-    def meanwhile(self, snapshot: Snapshot, ranks: Sequence[int], where: Callable[..., str]) -> list[Block]:
+    def meanwhile(self, snapshot: Snapshot, ranks: Sequence[int]) -> list[Block]:
         """What the others do, where that has changed, and once what can be typed."""
         here = self._turn()
         others = [rank for rank in ranks if rank != here]
-        text = f"meanwhile: {where(snapshot, others)}\n" if others else ""
+        text = f"meanwhile: {snapshot.doing(others)}\n" if others else ""
         new, self._said = text if text != self._said else "", text
         if not self._helped:
             self._helped, new = True, new + HELP + "\n"

@@ -32,8 +32,10 @@ def read(path: Path) -> Experiment:
     """The experiment that a file describes. Raises UsageError."""
     try:
         told = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path}: {error}") from None
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror or error}.") from None
+    except ValueError as error:
+        raise UsageError(f"{path} is no TOML: {error}") from None
     for key in told:
         if key not in KEYS:
             close = get_close_matches(key, KEYS, 1)

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from ._lifeline import Lifeline
 from ._monitor import Monitor, Rank
 from ._profile import Profile
 from ._remote import RemoteHost, reach
+from ._settings import Settings
 from .errors import CannotStart
 from .rank.addresses import own_addresses
 
@@ -47,32 +48,6 @@ LOOPBACK = (HERE,)
 EVERYWHERE = "0.0.0.0"
 
 Answer = Future[tuple[dict[str, Any], list[Any]]]
-
-
-@dataclass
-class Settings:
-    """What the user asked for, the same for every rank."""
-
-    name: str
-    python: str
-    python_here: str
-    """The same on the notebook's own machine, where it is not meant for other hosts only."""
-    cwd: str
-    cwd_named: bool
-    """Whether the user named it; where it is only the notebook's, another host may lack it."""
-    env: Mapping[str, str]
-    mpi_args: Sequence[str] = ()
-    connections: int = 1
-    keep: bool = False
-    check: str = "warn"
-    ordered: bool = False
-    shared: bool = False
-    """Whether some ranks run on other hosts."""
-    joins: bool = False
-    """Whether they are started by a scheduler, and call in."""
-    join_file: str | None = None
-    """Where those find how; None where it travels another way."""
-    token: str = field(default_factory=lambda: secrets.token_hex(32))
 
 
 class Ranks:

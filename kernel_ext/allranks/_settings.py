@@ -1,0 +1,33 @@
+"""What the user asked of a cluster."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Settings:
+    """What the user asked for, the same for every rank."""
+
+    name: str
+    python: str
+    python_here: str
+    """The same on the notebook's own machine, where it is not meant for other hosts only."""
+    cwd: str
+    cwd_named: bool
+    """Whether the user named it; where it is only the notebook's, another host may lack it."""
+    env: Mapping[str, str]
+    mpi_args: Sequence[str] = ()
+    connections: int = 1
+    keep: bool = False
+    check: str = "warn"
+    ordered: bool = False
+    shared: bool = False
+    """Whether some ranks run on other hosts."""
+    joins: bool = False
+    """Whether they are started by a scheduler, and call in."""
+    join_file: str | None = None
+    """Where those find how; None where it travels another way."""
+    token: str = field(default_factory=lambda: secrets.token_hex(32))
