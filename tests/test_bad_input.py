@@ -77,6 +77,7 @@ def empty(kernel: Notebook) -> Notebook:
         ("%distributed up --nonsense", ["--nonsense"]),
         ("%distributed up 'unclosed", ["No closing quotation"]),
         ("%distributed status", ["no ranks are up", "%distributed up"]),
+        ("%distributed up 4", ["4 means nothing here; did you mean -n 4?", "usage: %distributed up"]),
         ("%distributed down", ["no ranks are up"]),
         ("%distributed pull x", ["no ranks are up"]),
         ("%%distributed\n1", ["no ranks are up", "%distributed up -n"]),
@@ -158,6 +159,9 @@ def environment_without_mpirun(folder: Path) -> Path:
         ("%distributed push nothing_of_that_name", ["the notebook has no variable nothing_of_that_name"]),
         ("%distributed pull rank -r 9", ["there is no rank 9"]),
         ("%distributed auto maybe", ["'maybe'"]),
+        ("%%distributed --time-out 3\n1", ["did you mean --timeout?"]),
+        ("%distributed down now", ["now means nothing here", "usage: %distributed down"]),
+        ("%distributed debug", ["none raised in its last cell"]),
     ],
 )
 def test_while_ranks_are_up(notebook: Notebook, cell: str, words: list[str]) -> None:

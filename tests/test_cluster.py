@@ -342,9 +342,34 @@ def test_what_cannot_be_pushed_is_named(ring2: allranks.Cluster) -> None:
 
 def test_a_name_that_is_not_there(ring2: allranks.Cluster) -> None:
     ring2.run("only_here = 1", ranks=0)
-    with pytest.raises(UsageError, match="rank 1: only_here: no variable 'only_here' on rank 1"):
+    with pytest.raises(UsageError, match="rank 1: only_here: no variable 'only_here' on rank 1") as refused:
         ring2.pull("only_here")
+    assert str(refused.value).endswith("rank 0 has it: %distributed pull only_here -r 0")
     assert ring2.pull("only_here", ranks=0) == [1]
+
+
+def test_a_collective_on_some_ranks_is_freed_and_the_cell_says_why(ring2: allranks.Cluster) -> None:
+    ring2.run("kept = rank + 5")
+    result = ring2.run("mx.eval(mx.distributed.all_sum(mx.ones(3)))", ranks=0, timeout=60)
+    assert "waited in all_sum" in result.failure()
+    assert ring2.run("mx.distributed.all_sum(mx.array(kept)).item()")[0].value == 11
+
+
+def test_names_of_ours_that_the_user_takes_are_the_users(worlds: object) -> None:
+    with allranks.Cluster(2, backend="ring", name="taken") as cluster:
+        first = cluster.run("for rank in range(5): pass\nsize = 1024")
+        assert first[1].stderr.splitlines() == [
+            "rank is now a variable of yours: this rank's number is world.rank().",
+            "size is now a variable of yours: the number of ranks is world.size().",
+        ]
+        assert cluster.run("rank += 1")[1].stderr == "", "said once"
+        assert {"rank", "size"} <= {row.name for row in cluster.vars().rows}
+        cluster.resize(3)
+        told = cluster.run("rank, size, world.rank(), world.size()")
+        assert [each.value for each in told.values()] == [(5, 1024, 0, 3), (5, 1024, 1, 3), (2, 3, 2, 3)]
+        cluster.run("rank, size = world.rank(), world.size()")
+        cluster.resize(2)
+        assert [each.value for each in cluster.run("rank, size").values()] == [(0, 2), (1, 2)]
 
 
 @pytest.mark.parametrize("ranks", [[9], [-1], [], 2])
