@@ -52,13 +52,14 @@ def test_nccl_says_how_to_convert(mlx: None) -> None:
         ("int16", "astype(mx.int32)"),
         ("complex64", "view(mx.float32"),
     ]:
+        assert getattr(mx, dtype) in refused.dtypes["all_sum"]
         with pytest.raises(NotImplementedError) as raised:
-            refused.checks["all_sum"]((mx.zeros(2, getattr(mx, dtype)),), {})
+            refused.refuse_dtype("all_sum", getattr(mx, dtype), {})
         assert str(raised.value).startswith(
             f"nccl has no all_sum of {dtype.rstrip('_')} (mlx 0.32). Convert it first: x.{convert}"
         )
         assert instead in str(raised.value)
-    refused.checks["all_sum"]((mx.zeros(2, mx.bfloat16),), {})
+    assert mx.bfloat16 not in refused.dtypes["all_sum"]
     with pytest.raises(NotImplementedError, match="nccl has no recv"):
         refused.checks["recv"](((2,), mx.float32, 1), {})
 
@@ -66,7 +67,7 @@ def test_nccl_says_how_to_convert(mlx: None) -> None:
 def test_a_world_of_one_rank_refuses_nothing() -> None:
     refused = Limits()
     refused.enter_world(asdict(limits(RING)), OPERATIONS, 0, 1)
-    assert not refused.checks
+    assert not refused.checks and not refused.dtypes
 
 
 LIBRARY = """

@@ -186,8 +186,8 @@ class Ledger:
 
     def _recorded(self, mx: Any, op: str, function: Callable[..., Any]) -> Callable[..., Any]:
         records, shared_op, order, pending = self._records, op in COLLECTIVE, self.order, self.order.pending
-        caller, reference, checks = sys._getframe, weakref.ref, self.limits.checks
-        turns = self.turns
+        caller, reference, turns = sys._getframe, weakref.ref, self.turns
+        limits, checks, lacking = self.limits, self.limits.checks, self.limits.dtypes
 
         @functools.wraps(function, updated=())
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -197,18 +197,20 @@ class Ledger:
                 raise RuntimeError(self.refuse)
             if op in checks:
                 checks[op](args, kwargs)
-            self.seq = seq = self.seq + 1
-            frame: FrameType | None = caller(1)
-            user_ns = self._user_ns
-            while frame is not None and frame.f_globals is not user_ns:
-                frame = frame.f_back
-            where = (frame.f_code, frame.f_lasti) if frame is not None else NOWHERE
             try:  # shape and dtype are plain facts of a pending array: reading them evaluates nothing
                 shape, dtype = args[0].shape, args[0].dtype
             except (AttributeError, IndexError):
                 subject = args[0] if args else kwargs.get("x")
                 shape = getattr(subject, "shape", subject)
                 dtype = getattr(subject, "dtype", args[1] if len(args) > 1 else kwargs.get("dtype"))
+            if op in lacking and dtype in lacking[op]:
+                limits.refuse_dtype(op, dtype, kwargs)
+            self.seq = seq = self.seq + 1
+            frame: FrameType | None = caller(1)
+            user_ns = self._user_ns
+            while frame is not None and frame.f_globals is not user_ns:
+                frame = frame.f_back
+            where = (frame.f_code, frame.f_lasti) if frame is not None else NOWHERE
             shared = shared_op
             if kwargs and shared_op:
                 group = kwargs.get("group")

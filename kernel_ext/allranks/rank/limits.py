@@ -14,8 +14,6 @@ Check = Callable[[tuple[Any, ...], Mapping[str, Any]], None]
 PEER = {"send": ("dst", 1), "recv": ("src", 2), "recv_like": ("src", 1)}
 """How each names the other rank: keyword and position."""
 REDUCTIONS = ("all_sum", "all_max", "all_min")
-DTYPE = {"recv": ("dtype", 1)}
-"""The same for the dtype, where it is not that of an array that comes first."""
 
 
 class Limits:
@@ -26,6 +24,8 @@ class Limits:
 
     def __init__(self) -> None:
         self.checks: dict[str, Check] = {}
+        self.dtypes: dict[str, tuple[Any, ...]] = {}
+        """The dtypes that an operation lacks, looked at for each call: a check would cost 10 us of the 15 it takes."""
         self._told: Mapping[str, Any] = {}
         self._rank, self._size = 0, 1
 
@@ -36,12 +36,16 @@ class Limits:
         """
         self._told, self._rank, self._size = told, rank, size
         self.checks.clear()
+        self.dtypes.clear()
         if size == 1:
             return
+        import mlx.core as mx
+
         for op in operations:
-            dtypes = told["dtypes"] or (op in REDUCTIONS and told["reduced"])
-            if op in told["operations"] or dtypes or (told["neighbours"] and op in PEER):
+            if op in told["operations"] or (told["neighbours"] and op in PEER):
                 self.checks[op] = functools.partial(self._check, op)
+            if names := self._refused(op):
+                self.dtypes[op] = tuple(getattr(mx, "bool_" if name == "bool" else name) for name in names)
         if "split" in told["operations"]:
             self.checks["split"] = functools.partial(self._check, "split")
 
@@ -70,9 +74,19 @@ class Limits:
         group = kwargs.get("group")
         if group is not None and group.size() == 1:
             return
-        because = self._told["operations"].get(op) or self._stranger(op, args, kwargs) or self._dtype(op, args, kwargs)
-        if because:
+        if because := self._told["operations"].get(op) or self._stranger(op, args, kwargs):
             raise NotImplementedError(because)
+
+    def refuse_dtype(self, op: str, dtype: Any, kwargs: Mapping[str, Any]) -> None:
+        """The call has one of the `dtypes` that its operation lacks; in a group of one rank nothing travels."""
+        __tracebackhide__ = True
+        group = kwargs.get("group")
+        if group is None or group.size() > 1:
+            raise NotImplementedError(self._refused(op)[str(dtype).removeprefix("mlx.core.")].format(op=op))
+
+    def _refused(self, op: str) -> Mapping[str, str]:
+        """Name of a dtype that the operation lacks, to the sentence that says so."""
+        return {**self._told["dtypes"], **(self._told["reduced"] if op in REDUCTIONS else {})}
 
     def _stranger(self, op: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
         """Why the rank that is sent to or heard from is out of reach."""
@@ -86,16 +100,6 @@ class Limits:
         shown = " and ".join(map(str, beside))
         text: str = self._told["neighbours"]
         return text.format(op=op, rank=self._rank, size=self._size, beside=shown, peer=peer)
-
-    def _dtype(self, op: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
-        """Why arrays of this dtype do not travel."""
-        refused = {**self._told["dtypes"], **(self._told["reduced"] if op in REDUCTIONS else {})}
-        if not refused:
-            return None
-        where = DTYPE.get(op)
-        dtype = _argument(where, args, kwargs) if where else getattr(_argument(("x", 0), args, kwargs), "dtype", None)
-        text: str | None = refused.get(str(dtype).removeprefix("mlx.core."))
-        return text and text.format(op=op)
 
 
 def _argument(where: tuple[str, int], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
