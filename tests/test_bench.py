@@ -19,7 +19,8 @@ import allranks
 from allranks import BenchResult, Cluster
 from allranks._arguments import parse_size
 from allranks._bench import Progress, choices, fits_in_memory, known_ops, sweep
-from allranks._figures import BenchRow, Choice, factor, fit, moved, rate_text, seconds_text, size_text
+from allranks._figures import BenchRow, Choice, factor, fit, moved
+from allranks._units import rate_text, seconds_text, size_text
 from allranks.errors import Busy, CellFailed, CellInterrupted, NoCluster, UsageError
 from tests.notebook import Notebook
 

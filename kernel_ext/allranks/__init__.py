@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ._bench_result import BenchResult
     from ._discover import discover
     from ._discovery import Discovery
     from ._doctor import doctor
-    from ._figures import BenchResult
     from ._result import CellResult, RankResult
     from ._timeline import Timeline
     from .cluster import Cluster
@@ -73,7 +73,7 @@ def __getattr__(name: str) -> Any:
 
         return Discovery
     if name == "BenchResult":
-        from ._figures import BenchResult
+        from ._bench_result import BenchResult
 
         return BenchResult
     if name == "doctor":

@@ -1,4 +1,4 @@
-"""``%distributed bench``: measure the collectives of a world, also in other wirings (`_figures` has what comes out)."""
+"""``%distributed bench``: measure the collectives of a world, also in other wirings (a `_bench_result` comes out)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ import psutil
 from allranks_backends._backend import cannot_run, get_backend
 
 from ._arguments import known_backend
-from ._figures import BenchResult, BenchRow, Choice, size_text, typed_size
+from ._bench_result import BenchResult
+from ._figures import BenchRow, Choice
+from ._units import size_text, typed_size
 from ._watch import Nowhere
 from .errors import AllranksError, CannotStart, UsageError
 from .rank.bench import ITEM, usable_bytes

@@ -230,7 +230,7 @@ class DistributedMagics(Magics):
     def _bench(self, options: argparse.Namespace) -> None:
         from ._arguments import parse_size
         from ._bench import Progress
-        from ._figures import BenchResult
+        from ._bench_result import BenchResult
 
         cluster = self._need()
         smallest, largest = parse_size(options.min), parse_size(options.max)

@@ -98,7 +98,7 @@ class Wait:
     """The innermost mark that the last rank was in meanwhile."""
 
     def __str__(self) -> str:
-        from ._figures import seconds_text
+        from ._units import seconds_text
 
         where = f' (in "{self.doing}")' if self.doing else ""
         waited = seconds_text(self.call.wait or 0.0)

@@ -12,8 +12,8 @@ from itertools import groupby
 from allranks_backends._plan import rank_label
 from allranks_widgets.table import html_table, text_table
 
-from ._figures import seconds_text
 from ._timeline import Mark, RankTimeline, Timeline
+from ._units import seconds_text
 
 MOST_RANKS = 32
 """Rows drawn; those of other ranks are counted."""

@@ -24,7 +24,7 @@ from .errors import CannotStart, CellInterrupted, NoCluster, UsageError
 if TYPE_CHECKING:
     from typing import Self
 
-    from ._figures import BenchResult
+    from ._bench_result import BenchResult
 
 JOIN_WITHIN = 600.0
 """Seconds that a scheduler gets to start its ranks."""

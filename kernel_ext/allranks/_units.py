@@ -1,0 +1,37 @@
+"""Bytes, seconds and rates as people read them."""
+
+from __future__ import annotations
+
+import math
+
+
+def typed_size(nbytes: int) -> str:
+    """As it is typed: ``4M``."""
+    return size_text(nbytes).replace(" ", "").removesuffix("iB").removesuffix("B")
+
+
+def size_text(nbytes: float) -> str:
+    """Bytes in powers of 1024: ``4 MiB``."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if nbytes < 1024 or unit == "GiB":
+            break
+        nbytes /= 1024
+    return f"{nbytes:.4g} {unit}"
+
+
+def seconds_text(seconds: float) -> str:
+    """``71.2 µs``, ``3.5 ms``, ``1.2 s``."""
+    scale, unit = (1e6, "µs") if seconds < 1e-3 else (1e3, "ms") if seconds < 1 else (1.0, "s")
+    return f"{three_digits(seconds * scale)} {unit}"
+
+
+def rate_text(per_second: float) -> str:
+    """Bytes (or bits) a second in units of 1e9."""
+    return three_digits(per_second / 1e9)
+
+
+def three_digits(value: float) -> str:
+    """Three digits: ``0.0041``, ``0.93``, ``12.3``, ``412``."""
+    if not math.isfinite(value) or value == 0:
+        return str(value) if value else "0"
+    return f"{value:.{min(max(2 - math.floor(math.log10(abs(value))), 0), 6)}f}"
