@@ -1,90 +1,18 @@
-"""The timeline of one cell: what each rank did when, on one time axis.
-
-Of a collective that all ranks entered, the one that came last did not wait: the shortest duration is the transfer, and
-what each rank's lasted beyond it is that rank's wait, as in `_profile`.
-"""
+"""The timeline of one cell: what each rank did when, on one time axis, and who waited for whom."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from allranks_backends._plan import Collective
-
-from ._clocks import Alignment, Meeting, Ping, align
+from ._clocks import Alignment, Ping, align
 from ._profile import Profile
+from ._rank_timeline import Call, RankTimeline, meetings, rank_timeline, with_waits
+from ._units import seconds_text
 from .errors import UsageError
-
-
-@dataclass(frozen=True)
-class Call:
-    """A collective on one rank. Times are seconds since the cell began on the first rank."""
-
-    rank: int
-    seq: int
-    op: str
-    shape: tuple[int, ...]
-    dtype: str
-    nbytes: int
-    shared: bool
-    """Every rank of the world must enter it alike."""
-    line: int | None
-    """Line of the cell; None where the code is another cell's or a module's."""
-    source: str
-    """The text of that line, wherever it is."""
-    asked: float
-    began: float | None
-    """When its input was there; None where it was not evaluated at once."""
-    ended: float | None
-    """None where it was broken off, or not evaluated at once."""
-    wait: float | None = None
-    """Seconds in which this rank waited for the last one to come; None where that cannot be known."""
-    transfer: float | None = None
-    last: int | None = None
-    """The rank that came last."""
-
-    def __str__(self) -> str:
-        return str(Collective(self.seq, self.op, self.shape, self.dtype, self.nbytes, self.line))
-
-
-@dataclass(frozen=True)
-class Mark:
-    """What the user marked."""
-
-    rank: int
-    name: str
-    thread: str
-    """Empty for the main thread."""
-    began: float
-    ended: float | None
-    """None for a moment."""
-
-
-@dataclass(frozen=True)
-class RankTimeline:
-    """What one rank recorded."""
-
-    rank: int
-    host: str
-    began: float
-    ended: float
-    dropped: int
-    """Events beyond those that are kept."""
-    calls: tuple[Call, ...]
-    evaluations: tuple[tuple[float, float], ...]
-    """The user's own ``mx.eval``: begin and end."""
-    marks: tuple[Mark, ...]
-
-    @property
-    def waited(self) -> float:
-        return sum(call.wait or 0.0 for call in self.calls)
-
-    @property
-    def transferred(self) -> float:
-        return sum(call.transfer or 0.0 for call in self.calls)
 
 
 @dataclass(frozen=True)
@@ -98,8 +26,6 @@ class Wait:
     """The innermost mark that the last rank was in meanwhile."""
 
     def __str__(self) -> str:
-        from ._units import seconds_text
-
         where = f' (in "{self.doing}")' if self.doing else ""
         waited = seconds_text(self.call.wait or 0.0)
         return f"rank {self.call.rank} waited {waited} in {self.call} for rank {self.last}{where}"
@@ -140,17 +66,17 @@ class Timeline:
     ) -> Timeline:
         """From what the ranks told of themselves, each by its own host's clock."""
         names = list(dict.fromkeys(hosts[rank] for rank in told))
-        clocks = align(names, pings, _meetings(told, hosts), here if here in names else None)
-        common = {rank: _Clock(clocks, hosts[rank]) for rank in told}
+        clocks = align(names, pings, meetings(told, hosts), here if here in names else None)
+        common = {rank: partial(clocks.common, hosts[rank]) for rank in told}
         zero = min((common[rank](each["began"]) for rank, each in told.items()), default=0.0)
-        found = tuple(_rank(rank, hosts[rank], each, common[rank], zero) for rank, each in told.items())
+        found = tuple(rank_timeline(rank, hosts[rank], each, common[rank], zero) for rank, each in told.items())
         missing = tuple(rank for rank in ranks if rank not in told)
         dropped = {each.rank: each.dropped for each in found if each.dropped}
         notes = tuple(
             f"rank {rank} dropped {count:,} later events: too many for one cell." for rank, count in dropped.items()
         )
         # One that cannot tell may have been the one that all waited for.
-        found = found if missing else _with_waits(found)
+        found = found if missing else with_waits(found)
         return cls(ranks=found, clocks=clocks, missing=missing, notes=notes, **about)
 
     @property
@@ -207,82 +133,16 @@ class Timeline:
         write(self, path)
 
     def __str__(self) -> str:
-        from ._timeline_picture import text
+        from ._timeline_words import text
 
         return text(self)
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        from ._timeline_picture import html
+        from ._timeline_words import html
 
         return html(self)
-
-
-class _Clock:
-    """Turns moments of one host's clock into those of the first."""
-
-    def __init__(self, clocks: Alignment, host: str) -> None:
-        self._clocks, self._host = clocks, host
-
-    def __call__(self, moment: float) -> float:
-        return self._clocks.common(self._host, moment)
-
-
-def _meetings(told: Mapping[int, Mapping[str, Any]], hosts: Mapping[int, str]) -> list[Meeting]:
-    """The collectives that every rank entered and left."""
-    if len({hosts[rank] for rank in told}) < 2:
-        return []
-    by_seq: dict[int, dict[int, tuple[float, float]]] = {}
-    for rank, each in told.items():
-        for seq, _op, _shape, _dtype, _nbytes, shared, _where, _asked, began, ended in each["collectives"]:
-            if shared and ended is not None:
-                by_seq.setdefault(seq, {})[rank] = began, ended
-    met: list[Meeting] = []
-    for spans in by_seq.values():
-        if len(spans) == len(told):
-            meeting: dict[str, tuple[float, float]] = {}
-            for rank, (began, ended) in spans.items():
-                before = meeting.get(hosts[rank], (began, ended))
-                meeting[hosts[rank]] = max(began, before[0]), min(ended, before[1])
-            met.append(meeting)
-    return met
-
-
-def _rank(rank: int, host: str, told: Mapping[str, Any], clock: _Clock, zero: float) -> RankTimeline:
-    def at(moment: float | None) -> Any:
-        return None if moment is None else clock(moment) - zero
-
-    over = at(told["ended"])
-    places = told["sources"]
-    calls = tuple(
-        Call(rank, seq, op, tuple(shape), dtype, nbytes, shared, places[where][0], places[where][1], *map(at, times))
-        for seq, op, shape, dtype, nbytes, shared, where, *times in told["collectives"]
-    )
-    marks = tuple(  # a span that is still open ends with the cell
-        Mark(rank, name, thread, at(began), over if ended == 0.0 else at(ended))
-        for name, thread, began, ended in told["marks"]
-    )
-    evaluations = tuple((at(began), at(ended)) for began, ended in told["evaluations"])
-    return RankTimeline(rank, host, at(told["began"]), over, told["dropped"], calls, evaluations, marks)
-
-
-def _with_waits(ranks: Sequence[RankTimeline]) -> tuple[RankTimeline, ...]:
-    """The same with each call's time split into wait and transfer, where all ranks recorded it."""
-    by_seq: dict[int, dict[int, float]] = {}
-    for each in ranks:
-        for call in each.calls:
-            if call.shared and call.began is not None and call.ended is not None:
-                by_seq.setdefault(call.seq, {})[each.rank] = call.ended - call.began
-    last = {seq: min(each, key=each.__getitem__) for seq, each in by_seq.items() if 1 < len(each) == len(ranks)}
-
-    def split(call: Call) -> Call:
-        if call.seq not in last:
-            return call
-        mine, transfer = by_seq[call.seq][call.rank], by_seq[call.seq][last[call.seq]]
-        return replace(call, wait=mine - transfer, transfer=transfer, last=last[call.seq])
-
-    return tuple(replace(each, calls=tuple(map(split, each.calls))) for each in ranks)
 
 
 _COLUMNS = (

@@ -1,24 +1,18 @@
-"""A timeline as people see it: bars as text, and as HTML with an SVG above tables that read without it.
-
-An untrusted notebook loses inline SVG, so everything that must be known is in the tables too.
-"""
+"""A timeline as an SVG: a row for each rank, its bars by what the time went to, its marks below them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from html import escape
 from itertools import groupby
 
-from allranks_backends._plan import rank_label
-from allranks_widgets.table import html_table, text_table
-
-from ._timeline import Mark, RankTimeline, Timeline
+from ._rank_timeline import Mark, RankTimeline
+from ._timeline import Timeline
+from ._timeline_spans import computing, covered, transferring, waiting
 from ._units import seconds_text
 
 MOST_RANKS = 32
 """Rows drawn; those of other ranks are counted."""
-COLUMNS = 60
-"""Characters of a bar in text."""
 LEFT, WIDTH, BAR, LANE, GAP = 86, 660, 20, 15, 9
 """Of the picture, in its own units."""
 ABOVE = 10
@@ -29,151 +23,6 @@ STEPS = 8
 """Heights of a bar: the share of a column's time that went to something."""
 TRANSFER, WAIT, COMPUTE = "#0072b2", "#e69f00", "#009e73"
 """Told apart by any eye (Okabe and Ito), on light and on dark."""
-_RANKS = ("rank", "host", "collectives", "transfer", "wait", "waiting", "marks")
-_WAITS = ("", "at", "collective", "rank", "waited", "for rank", "which was in")
-
-Span = tuple[float, float]
-
-
-# What is shown.
-
-
-def _head(timeline: Timeline) -> str:
-    ranks = rank_label([each.rank for each in timeline.ranks]) if timeline.ranks else "no ranks"
-    how = " · nothing evaluated at once" if timeline.lazy else ""
-    seconds = seconds_text(timeline.seconds)
-    return f"timeline of cell [{timeline.count}] · {ranks} · {timeline.backend} · {seconds}{how}"
-
-
-def _straggler(timeline: Timeline) -> list[str]:
-    return [f"{timeline.straggler[0].upper()}{timeline.straggler[1:]}."] if timeline.straggler else []
-
-
-def _below(timeline: Timeline) -> list[str]:
-    """What is said below the picture."""
-    said = []
-    if timeline.lazy:
-        said.append("Collectives are shown where they were asked for; when they ran is inside an mx.eval.")
-    if timeline.missing:
-        said.append(f"{rank_label(timeline.missing)} could not tell what it recorded: it is dead or still busy.")
-    hidden = len(timeline.ranks) - MOST_RANKS
-    if hidden > 0:
-        said.append(f"{hidden} more ranks are in the file and not in the picture.")
-    return [*said, *timeline.notes, str(timeline.clocks)]
-
-
-def _rank_rows(timeline: Timeline) -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = []
-    for each in timeline.ranks[:MOST_RANKS]:
-        known = any(call.wait is not None for call in each.calls)
-        lasted = each.ended - each.began
-        rows.append(
-            (
-                str(each.rank),
-                each.host,
-                str(len(each.calls)),
-                seconds_text(each.transferred) if known else "–",
-                seconds_text(each.waited) if known else "–",
-                f"{each.waited / lasted:.0%}" if known and lasted else "–",
-                str(len(each.marks)),
-            )
-        )
-    return rows
-
-
-def _wait_rows(timeline: Timeline) -> list[tuple[str, ...]]:
-    return [
-        (
-            str(number),
-            seconds_text(wait.call.began or 0.0),
-            str(wait.call),
-            str(wait.call.rank),
-            seconds_text(wait.call.wait or 0.0),
-            str(wait.last),
-            wait.doing or "–",
-        )
-        for number, wait in enumerate(timeline.waits(), 1)
-    ]
-
-
-def _transfers(each: RankTimeline) -> Iterator[Span]:
-    for call in each.calls:
-        if call.began is not None and call.ended is not None:
-            yield call.began + (call.wait or 0.0), call.ended
-
-
-def _waits(each: RankTimeline) -> Iterator[Span]:
-    for call in each.calls:
-        if call.began is not None and call.ended is None:  # broken off
-            yield call.began, each.ended
-        elif call.began is not None and call.wait:
-            yield call.began, call.began + call.wait
-
-
-def _computing(each: RankTimeline) -> Iterator[Span]:
-    yield from each.evaluations
-    for call in each.calls:
-        if call.began is not None:
-            yield call.asked, call.began
-
-
-def _shares(spans: Iterable[Span], seconds: float, columns: int) -> list[float]:
-    """The share of each column's time that the spans cover."""
-    shares = [0.0] * columns
-    for began, ended in spans:
-        first, last = (max(0.0, min(columns, at / seconds * columns)) for at in (began, ended))
-        for column in range(int(first), min(int(last) + 1, columns)):
-            shares[column] += min(last, column + 1.0) - max(first, float(column))
-    return [min(share, 1.0) for share in shares]
-
-
-# Text.
-
-
-def text(timeline: Timeline) -> str:
-    """Bars of characters, the tables, and what is to be said."""
-    seconds = timeline.seconds or 1.0
-    bars = []
-    for each in timeline.ranks[:MOST_RANKS]:
-        kinds = {
-            kind: _shares(spans, seconds, COLUMNS)
-            for kind, spans in (("█", _transfers(each)), ("░", _waits(each)), ("▒", _computing(each)))
-        }
-        columns = zip(*kinds.values(), strict=True)
-        bar = "".join(
-            next((kind for kind, share in zip(kinds, shares, strict=True) if share == max(shares) > 0.05), "·")
-            for shares in columns
-        )
-        bars.append(f"rank {each.rank}".ljust(10) + bar)
-    axis = " " * 10 + "0".ljust(COLUMNS - len(seconds_text(seconds))) + seconds_text(seconds)
-    legend = " " * 10 + "█ transfer   ░ wait   ▒ mx.eval   · other code"
-    tables = [text_table(_RANKS, _rank_rows(timeline))]
-    if waits := timeline.waits():
-        tables.append("\n".join(["Longest waits:", *(f"  {number} {wait}" for number, wait in enumerate(waits, 1))]))
-    head = [_head(timeline), *_straggler(timeline)]
-    return "\n\n".join(["\n".join([*head, "", *bars, axis, legend]), *tables, "\n".join(_below(timeline))])
-
-
-# HTML.
-
-
-def html(timeline: Timeline) -> str:
-    """The picture, the tables, and what is to be said; no script and no stylesheet."""
-    first, said = (
-        "".join(f'<div style="padding:2px 0">{escape(sentence)}</div>' for sentence in sentences)
-        for sentences in (_straggler(timeline), _below(timeline))
-    )
-    waits = _wait_rows(timeline)
-    longest = (
-        f'<div style="padding:6px 0 0;font-weight:bold">Longest waits</div>{html_table(_WAITS, waits)}' if waits else ""
-    )
-    return (
-        f'<div style="padding:2px 6px"><div style="font-weight:bold;padding:2px 0">{escape(_head(timeline))}</div>'
-        f"{first}{svg(timeline)}{html_table(_RANKS, _rank_rows(timeline))}{longest}{said}</div>"
-    )
-
-
-# The picture.
 
 
 def svg(timeline: Timeline) -> str:
@@ -213,11 +62,11 @@ def _bars(each: RankTimeline, seconds: float, top: int) -> list[str]:
         f'width="{(each.ended - each.began) / seconds * WIDTH:.1f}" opacity="0.07"/>'
     ]
     for colour, opacity, what, spans in (
-        (TRANSFER, 1.0, "transfer", _transfers(each)),
-        (WAIT, 0.75, "wait", _waits(each)),
-        (COMPUTE, 0.45, "mx.eval", _computing(each)),
+        (TRANSFER, 1.0, "transfer", transferring(each)),
+        (WAIT, 0.75, "wait", waiting(each)),
+        (COMPUTE, 0.45, "mx.eval", computing(each)),
     ):
-        shares = _shares(spans, seconds, WIDTH)
+        shares = covered(spans, seconds, WIDTH)
         # What is there at all is seen: at least one step.
         heights = [min(max(share, 1 / STEPS) if share else 0.0, 1 - under) for share, under in zip(shares, floor)]
         steps = [(round(under * STEPS), round(height * STEPS)) for under, height in zip(floor, heights)]

@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ._timeline import Call, RankTimeline, Timeline, bandwidths
+from ._rank_timeline import Call, RankTimeline
+from ._timeline import Timeline, bandwidths
 from .errors import UsageError
 
 Event = dict[str, Any]
