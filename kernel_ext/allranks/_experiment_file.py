@@ -19,8 +19,9 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from ._functions import Function
 from .errors import AllranksError, UsageError
-from .experiment import Experiment, Function
+from .experiment import Experiment
 
 OPTIONS = ("fresh", "repeat", "timeout", "busbw")
 KEYS = ("name", "function", "notebook", "folder", "grid", *OPTIONS)

@@ -6,50 +6,28 @@ On top of papermill (parameters of notebooks), nbclient (their execution), panda
 
 from __future__ import annotations
 
-import contextvars
-import hashlib
-import inspect
-import threading
 import time
-import traceback
 import warnings
-from collections.abc import Callable, Mapping
-from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import _measured, _notebooks
 from ._compare import find_run, ratios
+from ._experiment_worlds import Worlds
+from ._functions import Function, call, record, source_of
 from ._grid import Grid, Run, arguments_of, runs_of
-from ._runs import Entry, Record, plain_results, table_of, written
+from ._runs import Entry, Record, table_of, written
 from .cluster import Cluster
-from .errors import AllranksError, UsageError
+from .errors import UsageError
 
 if TYPE_CHECKING:
     import pandas
     from matplotlib.axes import Axes
 
+__all__ = ["Experiment", "record", "tell_of_world"]
+
 AGAIN = ("failed", "changed", "all")
-STOP_EVERY = 2.0
-"""Seconds between two attempts to stop a run whose time is over."""
-
-Function = Callable[..., Mapping[str, Any] | None]
-"""Called with the live cluster and the parameters it takes; returns results by name."""
-
-_recorded: contextvars.ContextVar[dict[str, Any] | None] = contextvars.ContextVar("recorded", default=None)
-
-
-def record(**results: Any) -> None:
-    """Results of the run that goes on: in a notebook they are shown, and kept in it for the experiment.
-
-    In a function they are kept even if it fails later. Arrays of one element become numbers.
-    """
-    running = _recorded.get()
-    if running is not None:
-        running.update(results)
-    else:
-        _notebooks.show_recorded(results=results)
 
 
 class Experiment:
@@ -96,7 +74,7 @@ class Experiment:
             self._function = run
             arguments = arguments_of(run, self.runs)
             self._arguments = {run.key: given for run, given in zip(self.runs, arguments)}
-            self._code = _source_of(run)
+            self._code = source_of(run)
         elif run is not None:
             _need("papermill", "nbclient")
             self._notebook = Path(run)
@@ -133,7 +111,7 @@ class Experiment:
             done = len(self.runs) - len(todo)
             with (
                 tqdm(total=len(self.runs), initial=done, desc=self.name, unit="run", disable=not progress) as bar,
-                _Worlds(self._fresh, self._busbw) as worlds,
+                Worlds(self._fresh, self._busbw) as worlds,
             ):
                 for run in todo:
                     bar.set_postfix_str(run.label)
@@ -157,7 +135,7 @@ class Experiment:
                 stacklevel=3,
             )
 
-    def _run_one(self, run: Run, worlds: _Worlds) -> None:
+    def _run_one(self, run: Run, worlds: Worlds) -> None:
         entry: Entry = {"attempts": self._record.begin(run), "at": time.time(), "code": self._code}
         if self._notebook is not None:
             began = time.monotonic()
@@ -166,33 +144,13 @@ class Experiment:
             outcome, began = worlds.enter(run)
             if outcome.error is None:
                 began = time.monotonic()
-                self._call(run, worlds, outcome)
+                assert self._function is not None and worlds.cluster is not None
+                call(self._function, worlds.cluster, self._arguments[run.key], self._timeout, outcome)
+                self._keep_log(run, worlds.cluster, outcome)
+                outcome.world |= _measured.figures(worlds.cluster, outcome.world.get("busbw"))
         entry |= {"seconds": time.monotonic() - began, "results": outcome.results, "world": outcome.world}
         entry |= {"status": "failed" if outcome.error else "ok", "error": outcome.error, "cause": outcome.cause}
         self._record.finish(run, entry)
-
-    def _call(self, run: Run, worlds: _Worlds, outcome: _notebooks.Outcome) -> None:
-        """Call the function on the world that is up, and note what comes of it."""
-        assert self._function is not None and worlds.cluster is not None
-        cluster = worlds.cluster
-        token = _recorded.set({})
-        limit = _Limit(cluster, self._timeout)
-        try:
-            with limit:
-                returned = self._function(cluster, **self._arguments[run.key])
-                if returned is not None and not isinstance(returned, Mapping):
-                    raise UsageError(
-                        f"the function returned a {type(returned).__name__}: return a dict of results by name."
-                    )
-                record(**(returned or {}))
-        except Exception as error:
-            outcome.error = "TimeoutError" if limit.over else type(error).__name__
-            outcome.cause = limit.said if limit.over else _explain(error)
-        finally:
-            outcome.results = plain_results(_recorded.get() or {})
-            _recorded.reset(token)
-        self._keep_log(run, cluster, outcome)
-        outcome.world |= _measured.figures(cluster, outcome.world.get("busbw"))
 
     def _keep_log(self, run: Run, cluster: Cluster, outcome: _notebooks.Outcome) -> None:
         if (frame := cluster.logged()).empty:
@@ -239,73 +197,6 @@ class Experiment:
         return f"<Experiment {self.name!r}: {len(done)} of {len(self.runs)} runs are on record{how}, in {self.folder}>"
 
 
-class _Worlds:
-    """The world of the run that goes on; one at a time."""
-
-    def __init__(self, fresh: bool, measure: bool) -> None:
-        self._fresh, self._measure = fresh, measure
-        self.cluster: Cluster | None = None
-        self._wanted: dict[str, Any] = {}
-        self._busbw: float | None = None
-
-    def enter(self, run: Run) -> tuple[_notebooks.Outcome, float]:
-        """Have the run's world up; the outcome says why it is not. With it comes when this began."""
-        began, outcome = time.monotonic(), _notebooks.Outcome()
-        kept = not self._fresh and self._wanted == run.world and self._usable()
-        try:
-            if not kept:
-                self.down()
-                self._wanted, self.cluster = run.world, Cluster(**run.world, name=f"experiment-{id(self)}").up()
-                self._busbw = _measured.busbw(self.cluster) if self._measure else None
-            assert self.cluster is not None
-            _measured.begin(self.cluster)
-        except (AllranksError, TypeError) as error:
-            self.down()
-            outcome.error, outcome.cause = type(error).__name__, str(error)
-        outcome.world = {"fresh": not kept, "busbw": self._busbw}
-        return outcome, began
-
-    def _usable(self) -> bool:
-        if self.cluster is None or self.cluster.state != "whole":
-            return False
-        return all(rank.state in ("idle", "failed") for rank in self.cluster.snapshot.ranks)
-
-    def down(self) -> None:
-        cluster, self.cluster, self._busbw = self.cluster, None, None
-        if cluster is not None:
-            cluster.down()
-
-    def __enter__(self) -> _Worlds:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.down()
-
-
-class _Limit:
-    """Interrupts the ranks once the time of a run is over, until its function gives up."""
-
-    def __init__(self, cluster: Cluster, seconds: float | None) -> None:
-        self._cluster, self._seconds = cluster, seconds
-        self._left = threading.Event()
-        self.over = False
-        self.said = f"the run took longer than {seconds} s"
-
-    def _watch(self) -> None:
-        wait = self._seconds
-        while not self._left.wait(wait):
-            self.over, wait = True, STOP_EVERY
-            with suppress(AllranksError):  # the function may have ended the cluster
-                self._cluster.interrupt()
-
-    def __enter__(self) -> None:
-        if self._seconds is not None:
-            threading.Thread(target=self._watch, name="allranks-limit", daemon=True).start()
-
-    def __exit__(self, *_: object) -> None:
-        self._left.set()
-
-
 def tell_of_world(log: str) -> None:
     """The last cell of a notebook's run: tell the figures of its cluster, and keep its log in the file `log`."""
     from IPython.core.getipython import get_ipython
@@ -319,24 +210,6 @@ def tell_of_world(log: str) -> None:
     if not (frame := cluster.logged()).empty:
         written(Path(log), frame.to_parquet)
     _notebooks.show_recorded(world=figures, logged=results)
-
-
-def _source_of(function: Function) -> str:
-    """Short checksum of a function's own source; of its instructions where there is none."""
-    try:
-        text = inspect.getsource(function).encode()
-    except (OSError, TypeError):
-        text = getattr(getattr(function, "__code__", None), "co_code", b"")
-    return hashlib.sha1(text).hexdigest()[:8]
-
-
-def _explain(error: Exception) -> str:
-    """Why a run failed: the message of ours as it is, of others with its class and the line it comes from."""
-    if isinstance(error, AllranksError):
-        return str(error)
-    frames = traceback.extract_tb(error.__traceback__)
-    where = f" (line {frames[-1].lineno} of {Path(frames[-1].filename).name})" if frames else ""
-    return f"{type(error).__name__}: {error}{where}"
 
 
 def _need(*modules: str) -> None:
