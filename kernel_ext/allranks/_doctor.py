@@ -26,7 +26,7 @@ from allranks_widgets.table import html_table
 from ._arguments import hosts_of, known_backend, parse_size
 from ._remote import destination
 from ._survey import Surveyed, survey
-from .rank.host import versions
+from .rank.machine import versions
 
 PATIENCE = 20.0
 """Seconds for a command on this machine."""

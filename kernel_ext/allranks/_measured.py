@@ -11,7 +11,7 @@ from . import __version__
 from ._profile import Profile
 from ._watch import Nowhere
 from .errors import AllranksError
-from .rank.host import versions
+from .rank.machine import versions
 
 if TYPE_CHECKING:
     from .cluster import Cluster

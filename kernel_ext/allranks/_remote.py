@@ -23,7 +23,7 @@ from allranks_backends.nccl import visible_devices
 from ._addresses import Told
 from ._engines import OnEvent, PipedHost
 from .errors import CannotStart
-from .rank.host import versions
+from .rank.machine import versions
 
 CONNECT_WITHIN = 8
 """Seconds ssh gets to connect and log in."""

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from .config import RankConfig
-from .host import offered, redirect_to_log
+from .files import offered, redirect_to_log
 from .join import FILE_WITHIN, RANK_VARIABLES, join, launched_as, read_join_file
 
 

@@ -1,4 +1,4 @@
-"""What this host can run, told without importing MLX.
+"""What this host is and can run, told without importing MLX.
 
 Ranks are forked from the process that tells it: where CUDA was asked anything before a fork, it fails in the children.
 """
@@ -14,8 +14,33 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+COMPARED = ("allranks", "ipyparallel", "ipykernel", "mlx")
+"""Packages whose versions must be the notebook's."""
 COUNT_WITHIN = 5.0
 """Seconds that nvidia-smi gets; it takes one or two where the driver has to be woken."""
+
+
+def description() -> dict[str, Any]:
+    """What a notebook elsewhere wants to know before it starts ranks here."""
+    try:
+        from .addresses import own_addresses
+
+        addresses = own_addresses()
+    except ImportError:  # psutil is missing; what is missing is told by the versions
+        addresses = []
+    return {
+        "versions": versions(),
+        "ssh": os.environ.get("SSH_CONNECTION", ""),
+        "cores": os.cpu_count() or 1,
+        "addresses": addresses,
+        "platform": machine(),
+        "cuda": os.environ.get("CUDA_VISIBLE_DEVICES", ""),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages in `COMPARED`; empty for one that is not installed."""
+    return {"python": ".".join(map(str, sys.version_info[:3]))} | {package: _version(package) for package in COMPARED}
 
 
 def machine() -> dict[str, Any]:
