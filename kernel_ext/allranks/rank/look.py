@@ -11,10 +11,28 @@ import inspect as python_inspect
 import keyword
 import re
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .agent import Agent
 
 _TOKEN = re.compile(r"(?P<path>[^\W\d]\w*(?:\.[^\W\d]\w*)*\.)?(?P<start>\w*)$")
 _MISSING = object()
+
+
+def install(shell: Any, agent: Agent) -> None:
+    """``x?`` and the pager print, and never call ``repr``: that would evaluate a pending collective on this rank."""
+
+    def pinfo(line: str, detail: int = 0) -> None:
+        found = inspect(agent.user_ns, line.strip(), detail)
+        print(found["text/plain"] if found else f"Object `{line.strip()}` not found on rank {agent.config.rank}.")
+
+    def page(_shell: Any, text: Any, *_: Any, **__: Any) -> None:
+        print(text["text/plain"] if isinstance(text, dict) else text)
+
+    shell.register_magic_function(pinfo, "line", "pinfo")
+    shell.register_magic_function(lambda line: pinfo(line, 1), "line", "pinfo2")
+    shell.set_hook("show_in_pager", page, 0)
 
 
 def complete(shell: Any, code: str, cursor: int) -> dict[str, Any]:
