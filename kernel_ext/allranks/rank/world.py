@@ -6,23 +6,21 @@ import ctypes
 import functools
 import gc
 import os
-import signal
-import socket
-import stat
 import sys
 import threading
-import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import nullcontext, suppress
 from itertools import chain
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from . import rebind, recompile, transforms
 from .carry import GIVEN
 from .drain import Drain
+from .files import write_private
 from .ledger import OPERATIONS
+from .rendezvous import in_turn, time_limit, wait_for_listeners
+from .sockets import close_refused, own_sockets, with_ports
 from .trace import mark
 
 if TYPE_CHECKING:
@@ -30,10 +28,6 @@ if TYPE_CHECKING:
 
 CLEAR_BACKENDS = "_ZN3mlx4core11distributed14clear_backendsEv"
 """``mlx::core::distributed::clear_backends()``: Python's own atexit hook calls it; nothing else exports it."""
-
-LISTEN_WITHIN = 2.0
-"""Seconds the last rank of a ring waits for the others to listen before it enters all the same."""
-
 SETTLE_WITHIN = 2.0
 """Seconds that collectives of the world before get to return."""
 
@@ -63,7 +57,7 @@ class World:
         `order`: ``backend`` (as ``mx.distributed.init`` calls it), ``forget``, ``env``, ``files``, ``ports`` (of the
         ring's sockets, by rank), ``limits`` (what the backend refuses), ``seq`` (the ledger goes on from there),
         ``epoch``, ``rank``, ``size``, ``tells_of_host`` (one rank of each host does), ``address`` (at which the other
-        hosts reach it), ``after`` and ``delay`` (see `_wait_for_listeners`), ``in_turn`` (see there), and ``timeout``
+        hosts reach it), ``after`` and ``delay`` (see `wait_for_listeners`), ``in_turn`` (see there), and ``timeout``
         in seconds. Raises TimeoutError when a neighbour never came, RuntimeError with MLX's own words.
         """
         self._leave()
@@ -74,17 +68,17 @@ class World:
         transforms.install(mx)
         self._hand_out_one_group(mx)
         self._agent.ledger.install(mx, self._agent.user_ns)
-        _wait_for_listeners(order.get("after", ()), order.get("delay", 0.0))
+        wait_for_listeners(order.get("after", ()), order.get("delay", 0.0))
         late = f"a neighbour of rank {order['rank']} did not join in {order['timeout']:g} s"
-        known = set(_sockets())
-        with _time_limit(order["timeout"], late), _in_turn() if order.get("in_turn") else nullcontext():
+        known = set(own_sockets())
+        with time_limit(order["timeout"], late), in_turn() if order.get("in_turn") else nullcontext():
             if order["size"] == 1 and order["backend"] != "mpi":
                 group = self._init()
             else:
                 group = self._init(strict=True, backend=order["backend"])
         if order["ports"]:
-            _close_refused(set(_sockets()) - known)
-            self._ring = frozenset(_sockets()) - known
+            close_refused(set(own_sockets()) - known)
+            self._ring = frozenset(own_sockets()) - known
             self._join_wire(self._ring, order["ports"], order["rank"])
         self._agent.meters.tells_of_host = order["tells_of_host"]
         self._agent.meters.address = order["address"]
@@ -185,20 +179,10 @@ class World:
     def break_up(self) -> None:
         """Let the collectives that are on their way return, with garbage; from the agent's thread or the main one."""
         with self._breaking:
-            if self._drain is None and (descriptors := self._ring_sockets()):
+            if self._drain is None and (descriptors := with_ports(self._ring, self._ports)):
                 self._agent.meters.wire.leave()
                 self._drain = Drain()
                 self._drain.take(descriptors)
-
-    def _ring_sockets(self) -> list[int]:
-        """The ring's sockets among this process's, known by their ports."""
-        found = []
-        for descriptor in self._ring:
-            # A duplicate is closed on every path; the ring goes on owning the original.
-            with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as duplicate:
-                if self._ports & _port_pair(duplicate):
-                    found.append(descriptor)
-        return found
 
     def _settle(self) -> None:
         """Wait for what is on its way to return, and take the errors that MLX would raise later, from the next cell."""
@@ -219,9 +203,7 @@ class World:
     def _wire(self, order: dict[str, Any]) -> None:
         directory = self._agent.config.directory
         for name, content in order["files"].items():
-            path = Path(directory, name)
-            path.touch(mode=0o600)
-            path.write_text(content)
+            write_private(Path(directory, name), content)
         for name in order["forget"]:  # a leftover of another backend would be obeyed
             os.environ.pop(name, None)
         for name, value in order["env"].items():
@@ -242,125 +224,3 @@ def clear_backends() -> None:
         raise RuntimeError("this version of mlx cannot join a second world in one process") from None
     clear.restype = None
     clear()
-
-
-def _sockets() -> list[int]:
-    found = []
-    for name in os.listdir("/dev/fd" if sys.platform == "darwin" else "/proc/self/fd"):
-        try:
-            if stat.S_ISSOCK(os.fstat(int(name)).st_mode):
-                found.append(int(name))
-        except OSError:
-            continue
-    return found
-
-
-def _close_refused(descriptors: Iterable[int]) -> None:
-    """Close what mlx 0.32.4 forgets: the socket of each attempt to connect before the neighbour listened.
-
-    They are blocking, neither connected nor listening; ZeroMQ's threads may make sockets meanwhile, which never block.
-    """
-    for descriptor in descriptors:
-        with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as each:
-            refused = each.family == socket.AF_INET and each.type == socket.SOCK_STREAM and os.get_blocking(descriptor)
-            if refused and not each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) and not _connected(each):
-                os.close(descriptor)
-
-
-def _connected(each: socket.socket) -> bool:
-    try:
-        each.getpeername()
-    except OSError:
-        return False
-    return True
-
-
-def _port_pair(each: socket.socket) -> set[int]:
-    """Local and remote TCP port, as far as there are any."""
-    ports = set()
-    for ask in (each.getsockname, each.getpeername):
-        try:
-            address = ask()
-        except OSError:
-            continue
-        if isinstance(address, tuple):
-            ports.add(address[1])
-    return ports
-
-
-@contextmanager
-def _time_limit(seconds: float, message: str) -> Iterator[None]:
-    """Raise TimeoutError in the main thread after `seconds`.
-
-    ``init`` holds the GIL while it waits for its neighbours, so no other thread could end it; the signal breaks its
-    ``accept`` at once (seen on mlx 0.32.4).
-    """
-    expired = False
-
-    def expire(_signal: int, _frame: FrameType | None) -> None:
-        nonlocal expired
-        expired = True
-        raise TimeoutError(message)
-
-    previous = signal.signal(signal.SIGALRM, expire)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    except RuntimeError:
-        # A broken accept surfaces as MLX's RuntimeError before Python runs the handler.
-        if expired:
-            raise TimeoutError(message) from None
-        raise
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, previous)
-
-
-def _wait_for_listeners(ports: Collection[int], otherwise: float) -> None:
-    """Return once somebody listens on each of `ports`; after `otherwise` seconds where that is not told (no Linux)."""
-    deadline = time.monotonic() + LISTEN_WITHIN
-    while ports and time.monotonic() < deadline:
-        try:
-            if _listened_to().issuperset(ports):
-                return
-        except OSError:
-            break
-        time.sleep(0.002)
-    time.sleep(otherwise)
-
-
-def _listened_to() -> set[int]:
-    """TCP ports of IPv4, which is all the ring speaks, on which this machine listens."""
-    with open("/proc/net/tcp") as file:
-        next(file)
-        fields = [line.split(maxsplit=4) for line in file]
-    return {int(local.rpartition(":")[2], 16) for _, local, _, state, _ in fields if state == _LISTEN}
-
-
-_LISTEN = "0A"
-
-
-@contextmanager
-def _in_turn() -> Iterator[None]:
-    """Let the ranks of one machine connect without overtaking one another.
-
-    The last rank of a ring connects to the first and then listens, while the others, from the first on, connect each
-    to the next. Where this chain overtakes the last rank, its last link is refused and tries again a second later:
-    in 20 of 30 worlds of four ranks on two cores, and in 2 of 30 so. On one processor, where none interrupts another
-    by waking up (SCHED_BATCH), the last rank comes to listen before the first goes on. mlx's threads inherit both and
-    are set free with the main thread.
-    """
-    if not hasattr(os, "sched_setaffinity") or os.sched_getscheduler(0) != os.SCHED_OTHER:
-        yield
-        return
-    processors, threads = os.sched_getaffinity(0), set(os.listdir("/proc/self/task"))
-    try:
-        with suppress(OSError):  # a container may forbid it
-            os.sched_setaffinity(0, {min(processors)})
-            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-        yield
-    finally:
-        for thread in (0, *map(int, set(os.listdir("/proc/self/task")) - threads)):
-            with suppress(OSError):
-                os.sched_setscheduler(thread, os.SCHED_OTHER, os.sched_param(0))
-                os.sched_setaffinity(thread, processors)

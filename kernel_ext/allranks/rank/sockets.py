@@ -1,0 +1,65 @@
+"""The sockets of this process, and which are the ring's: MLX does not hand them out, but their ports are known."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import sys
+from collections.abc import Collection, Iterable
+from contextlib import suppress
+
+
+def own_sockets() -> list[int]:
+    found = []
+    for name in os.listdir("/dev/fd" if sys.platform == "darwin" else "/proc/self/fd"):
+        try:
+            if stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                found.append(int(name))
+        except OSError:
+            continue
+    return found
+
+
+def with_ports(descriptors: Iterable[int], ports: Collection[int]) -> list[int]:
+    """Those of the sockets that have one of the ports, at either end."""
+    found = []
+    for descriptor in descriptors:
+        # A duplicate is closed on every path; the ring goes on owning the original.
+        with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as duplicate:
+            if not _port_pair(duplicate).isdisjoint(ports):
+                found.append(descriptor)
+    return found
+
+
+def close_refused(descriptors: Iterable[int]) -> None:
+    """Close what mlx 0.32.4 forgets: the socket of each attempt to connect before the neighbour listened.
+
+    They are blocking, neither connected nor listening; ZeroMQ's threads may make sockets meanwhile, which never block.
+    """
+    for descriptor in descriptors:
+        with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as each:
+            refused = each.family == socket.AF_INET and each.type == socket.SOCK_STREAM and os.get_blocking(descriptor)
+            if refused and not each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) and not _connected(each):
+                os.close(descriptor)
+
+
+def _connected(each: socket.socket) -> bool:
+    try:
+        each.getpeername()
+    except OSError:
+        return False
+    return True
+
+
+def _port_pair(each: socket.socket) -> set[int]:
+    """Local and remote TCP port, as far as there are any."""
+    ports = set()
+    for ask in (each.getsockname, each.getpeername):
+        try:
+            address = ask()
+        except OSError:
+            continue
+        if isinstance(address, tuple):
+            ports.add(address[1])
+    return ports
