@@ -8,18 +8,9 @@ from allranks import doctor
 from allranks.errors import UsageError
 from allranks_backends.doctor import Asked, HostFacts
 from allranks_backends.doctor._software import same_versions
-from allranks_backends.doctor.facts import facts_of, interfaces_of
+from allranks_backends.doctor.facts import facts_of
 from tests.notebook import Notebook
 
-IFCONFIG = """\
-lo0: flags=8049<UP,LOOPBACK,RUNNING,MULTICAST> mtu 16384
-\tinet 127.0.0.1 netmask 0xff000000
-en0: flags=8863<UP,BROADCAST,SMART,RUNNING,SIMPLEX,MULTICAST> mtu 1500
-\tether 1c:1d:d3:00:00:01
-\tinet6 fe80::1%en0 prefixlen 64 secured scopeid 0xb
-\tinet 192.168.1.20 netmask 0xffffff00 broadcast 192.168.1.255
-bridge0: flags=8822<BROADCAST,SMART,SIMPLEX,MULTICAST> mtu 1500
-"""
 VM_STAT = """\
 549755813888
 Mach Virtual Memory Statistics: (page size of 16384 bytes)
@@ -58,12 +49,6 @@ def test_from_python() -> None:
     assert diagnosis.ok and repr(diagnosis).startswith("Nothing wrong was found on localhost.")
     with pytest.raises(UsageError, match="no backend"):
         doctor(backend="rnig")
-
-
-def test_the_interfaces_of_a_mac() -> None:
-    en0, bridge0 = interfaces_of(IFCONFIG)
-    assert (en0.name, en0.up, en0.mtu, en0.networks) == ("en0", True, 1500, ("192.168.1.20/24",))
-    assert (bridge0.name, bridge0.up, bridge0.networks) == ("bridge0", False, ())
 
 
 def test_a_package_from_source_here_is_missed_where_another_is_installed() -> None:

@@ -29,13 +29,13 @@ COMMANDS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True)
-class Interface:
-    """A network interface with an IPv4 address."""
+class InterfaceAddress:
+    """An IPv4 address of a network interface."""
 
     name: str
     address: IPv4Interface
     speed: float | None = None
-    """Bits a second; None where the driver does not say."""
+    """Of the interface, in bits a second; None where the driver does not say."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Server:
     chip: str = ""
     memory: int | None = None
     """Bytes."""
-    interfaces: tuple[Interface, ...] = ()
+    interfaces: tuple[InterfaceAddress, ...] = ()
     gpus: tuple[str, ...] = ()
     """What ``nvidia-smi -L`` calls each."""
     gpu_links: Mapping[tuple[int, int], str] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class Server:
     """The address at which ssh reached it."""
     system: str = "Linux"
 
-    def in_network(self, network: IPv4Network) -> Interface | None:
+    def in_network(self, network: IPv4Network) -> InterfaceAddress | None:
         return next((each for each in self.interfaces if each.address.network == network), None)
 
 
@@ -77,7 +77,7 @@ def server_from(name: str, answers: Mapping[str, str]) -> Server:
 
 def server_of(mac: Mac) -> Server:
     """A Mac, as far as Ethernet goes."""
-    interfaces = tuple(Interface(name, address) for name, address in mac.networks if name in ("en0", "en1"))
+    interfaces = tuple(InterfaceAddress(name, address) for name, address in mac.networks if name in ("en0", "en1"))
     return Server(mac.name, mac.chip, mac.memory, interfaces, reached=mac.address, system="Darwin")
 
 
@@ -120,11 +120,11 @@ def notes(servers: Sequence[Server]) -> list[str]:
     return [*_apart(servers), *_uneven(servers), *_mixed(servers), *_without_nvlink(servers)]
 
 
-def _interfaces(text: str, speeds: Mapping[str, float]) -> Iterator[Interface]:
+def _interfaces(text: str, speeds: Mapping[str, float]) -> Iterator[InterfaceAddress]:
     """Loopback, and the bridges of Docker and libvirt that every host has for itself, left out."""
     for found in re.finditer(r"^\d+: (\S+)\s+inet (\S+)", text, re.MULTILINE):
         if found[1] != "lo" and not found[1].startswith(("docker", "virbr", "br-")):
-            yield Interface(found[1], IPv4Interface(found[2]), speeds.get(found[1]))
+            yield InterfaceAddress(found[1], IPv4Interface(found[2]), speeds.get(found[1]))
 
 
 def _speeds(text: str) -> dict[str, float]:

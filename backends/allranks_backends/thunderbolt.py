@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Interface
 from typing import Any, Literal
 
 from . import _mlx_config
+from .interfaces import Interface, interfaces_of
 
 COMMANDS: Mapping[str, str] = {
     "thunderbolt": "system_profiler SPThunderboltDataType -json",
@@ -110,7 +111,8 @@ class Mac:
 def mac_from(name: str, answers: Mapping[str, str]) -> Mac:
     """The Mac `name`, given what it answered to `COMMANDS`. Raises ValueError, saying which answer makes no sense."""
     interfaces = _mlx_config.hardware_ports(answers.get("hardware ports", ""))
-    networks, bridge = _networks(answers.get("ifconfig", ""))
+    told = interfaces_of(answers.get("ifconfig", ""))
+    networks = tuple((each.name, address) for each in told for address in each.addresses)
     devices = tuple(word for word in answers.get("rdma devices", "").split() if word.startswith("rdma_"))
     buses = _buses(answers.get("thunderbolt", ""))
     memory = answers.get("memory", "").strip()
@@ -124,7 +126,7 @@ def mac_from(name: str, answers: Mapping[str, str]) -> Mac:
         ports=tuple(sorted(ports, key=lambda port: (len(port.number), port.number))),
         rdma_status=answers.get("rdma", "").strip(),
         rdma_devices=devices,
-        bridge=bridge,
+        bridge=_bridge(told),
         networks=networks,
         address=answers.get("en0", "").strip() or answers.get("en1", "").strip(),
     )
@@ -185,16 +187,5 @@ def _gigabits(text: str) -> float | None:
     return float(found[1]) if found else None
 
 
-def _networks(ifconfig: str) -> tuple[tuple[tuple[str, IPv4Interface], ...], Bridge]:
-    found: list[tuple[str, IPv4Interface]] = []
-    bridge: Bridge = "gone"
-    name = ""
-    for line in ifconfig.splitlines():
-        if head := re.match(r"(\w+): flags=\w+<([^>]*)>", line):
-            name = head[1]
-            if name == "bridge0":
-                bridge = "up" if "UP" in head[2].split(",") else "down"
-        elif (inet := re.match(r"\s+inet (\S+) netmask 0x([0-9a-f]{8})", line)) and name != "lo0":
-            prefix = int(inet[2], 16).bit_count()
-            found.append((name, IPv4Interface(f"{inet[1]}/{prefix}")))
-    return tuple(found), bridge
+def _bridge(told: Iterable[Interface]) -> Bridge:
+    return next(("up" if each.up else "down" for each in told if each.name == "bridge0"), "gone")

@@ -76,7 +76,7 @@ def test_the_fastest_network_that_all_share_is_taken() -> None:
 
 
 def test_a_bridge_of_containers_joins_nobody() -> None:
-    bridge = servers.Interface("podman0", IPv4Interface("10.88.0.1/16"), 4e11)
+    bridge = servers.InterfaceAddress("podman0", IPv4Interface("10.88.0.1/16"), 4e11)
     both = [replace(each, interfaces=(bridge, *each.interfaces)) for each in (host("a", 1), host("b", 2))]
     assert str(common_network(both)) == "10.1.0.0/24"
 

@@ -6,12 +6,13 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from ipaddress import ip_address, ip_interface
+from ipaddress import IPv4Interface, IPv4Network, ip_address
 
 from allranks_backends._checks import bare_name
+from allranks_backends.interfaces import Interface
 
 from ._finding import Finding
-from .facts import Asked, HostFacts, Interface
+from .facts import Asked, HostFacts
 
 REFUSED = ("ECONNREFUSED",)
 NO_WAY = ("EHOSTUNREACH", "ENETUNREACH", "EACCES", "EINVAL", "EPERM")
@@ -136,28 +137,27 @@ def interfaces(hosts: Sequence[HostFacts], _: Asked) -> Iterator[Finding]:
 
 def _doubled(host: HostFacts) -> Iterator[Finding]:
     """Two addresses of one network on two interfaces: answers leave by the wrong one."""
-    seen: dict[str, tuple[str, str]] = {}
+    seen: dict[IPv4Network, tuple[str, IPv4Interface]] = {}
     for interface in host.interfaces:
-        for network in interface.networks:
-            address, whole = ip_interface(network), str(ip_interface(network).network)
-            if not interface.up or address.network.prefixlen == 32 or address.ip.is_link_local:
+        for address in interface.addresses:
+            network = address.network
+            if not interface.up or network.prefixlen == 32 or address.ip.is_link_local:
                 continue
-            if whole in seen and seen[whole][0] != interface.name:
-                spare = network if str(address.ip) not in host.addresses else seen[whole][1]
-                device = interface.name if spare == network else seen[whole][0]
-                bare = spare.split("/")[0]
-                remove = f"ifconfig {device} -alias {bare}" if host.is_mac else f"ip addr del {spare} dev {device}"
+            if network in seen and seen[network][0] != interface.name:
+                spare = address if str(address.ip) not in host.addresses else seen[network][1]
+                device = interface.name if spare == address else seen[network][0]
+                remove = f"ifconfig {device} -alias {spare.ip}" if host.is_mac else f"ip addr del {spare} dev {device}"
                 yield Finding(
                     "warning",
                     host.name,
-                    f"Its interfaces {seen[whole][0]} and {interface.name} are both in the network {whole}: answers"
+                    f"Its interfaces {seen[network][0]} and {interface.name} are both in the network {network}: answers"
                     " leave by one of them, whichever was asked.",
-                    f"{seen[whole][1]}, {network}",
+                    f"{seen[network][1]}, {address}",
                     f"sudo {remove}",
                     host.name,
                 )
-            seen.setdefault(whole, (interface.name, network))
+            seen.setdefault(network, (interface.name, address))
 
 
 def _has(interface: Interface, addresses: Sequence[str]) -> bool:
-    return any(network.split("/")[0] in addresses for network in interface.networks)
+    return any(str(each.ip) in addresses for each in interface.addresses)

@@ -6,10 +6,10 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from ipaddress import ip_interface
 from typing import Any
 
 from allranks_backends import thunderbolt
+from allranks_backends.interfaces import Interface, interfaces_of
 from allranks_backends.thunderbolt import Mac
 
 _MAC = '[ "$(uname -s)" = Darwin ] && '
@@ -50,16 +50,6 @@ class Asked:
     """The daemon that it starts on other hosts."""
     open_mpi: str = ""
     """Its version."""
-
-
-@dataclass(frozen=True)
-class Interface:
-    """One network interface with its IPv4 addresses as ``address/prefix``."""
-
-    name: str
-    up: bool
-    mtu: int
-    networks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -151,32 +141,6 @@ def _mac(name: str, told: Told) -> Mac | None:
         return thunderbolt.mac_from(name, {each: told(f"mac {each}") for each in thunderbolt.COMMANDS})
     except ValueError:
         return None
-
-
-def interfaces_of(text: str) -> tuple[Interface, ...]:
-    """From ``ip -j addr`` (Linux) or ``ifconfig`` (macOS); loopback left out."""
-    if text.lstrip().startswith("["):
-        return tuple(_linux_interface(each) for each in json.loads(text) if "LOOPBACK" not in each["flags"])
-    blocks = re.split(r"^(?=\S)", text, flags=re.MULTILINE)
-    return tuple(_mac_interface(block) for block in blocks if ":" in block and "LOOPBACK" not in block)
-
-
-def _linux_interface(told: Mapping[str, Any]) -> Interface:
-    networks = (f"{each['local']}/{each['prefixlen']}" for each in told["addr_info"] if each.get("family") == "inet")
-    return Interface(told["ifname"], "UP" in told["flags"], told["mtu"], tuple(networks))
-
-
-def _mac_interface(block: str) -> Interface:
-    name, _, rest = block.partition(":")
-    mtu = re.search(r"\bmtu (\d+)", rest)
-    networks = [
-        ip_interface(f"{address}/{bin(int(mask, 16)).count('1')}").with_prefixlen
-        for address, mask in re.findall(r"\binet (\S+) netmask (0x[0-9a-f]+)", rest)
-    ]
-    flags = re.search(r"<(.*?)>", rest)
-    return Interface(
-        name, flags is not None and "UP" in flags[1].split(","), int(mtu[1]) if mtu else 0, tuple(networks)
-    )
 
 
 def version_in(text: str) -> str:
