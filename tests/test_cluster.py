@@ -111,7 +111,7 @@ def test_a_port_that_was_taken_since_it_was_chosen_costs_another_try(monkeypatch
                 ports[0] = taken.pop()
             return ports
 
-        monkeypatch.setattr("allranks._engines.free_ports", choose)
+        monkeypatch.setattr("allranks._local.free_ports", choose)
         with allranks.Cluster(2, backend="ring") as cluster:
             assert cluster.run("mx.distributed.all_sum(mx.array(1)).item()")[1].value == 2
         assert not taken

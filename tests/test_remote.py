@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from allranks import _engines, _remote
-from allranks._engines import PipedHost
+from allranks import _host_process, _remote
+from allranks._host_process import PipedHost
 from allranks.errors import CannotStart
 
 PYTHON = "/opt/env/bin/python"
@@ -51,7 +51,7 @@ def test_what_runs_from_source_is_not_asked_of_pip(monkeypatch: pytest.MonkeyPat
 
 
 def test_an_answer_that_comes_late_is_not_taken_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_engines, "ANSWER_WITHIN", 0.3)
+    monkeypatch.setattr(_host_process, "ANSWER_WITHIN", 0.3)
     (orders, to_host), (from_host, events) = os.pipe(), os.pipe()
 
     def late() -> None:

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Interface
 
+LOOPBACK = "127.0.0.1"
+
 
 @dataclass(frozen=True)
 class Told:

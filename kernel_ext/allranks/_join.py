@@ -19,8 +19,8 @@ from typing import Any
 from allranks_backends._plan import Host, Platform
 from allranks_backends.nccl import visible_devices
 
-from ._addresses import Told
-from ._engines import GONE_WITHIN, LOOPBACK, HostEnd, OnEvent
+from ._addresses import LOOPBACK, Told
+from ._host_process import GONE_WITHIN, HostEnd, OnEvent
 from ._lifeline import Handler, Lifeline
 from ._remote import differing, listing
 from .errors import CannotStart, UsageError

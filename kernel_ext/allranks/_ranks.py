@@ -24,12 +24,12 @@ from allranks_backends.mpi import find_mpirun
 from allranks_backends.nccl import visible_devices
 
 from . import _world
-from ._addresses import Told, meeting_addresses
-from ._engines import LOOPBACK as HERE
-from ._engines import HostEnd, LocalHost, ended_because, rank_settings
+from ._addresses import LOOPBACK, Told, meeting_addresses
+from ._host_process import HostEnd, ended_because, rank_settings
 from ._join import Door, JoinedHost, Progress
 from ._kept import Kept, kept_file
 from ._lifeline import Lifeline
+from ._local import LocalHost
 from ._monitor import Monitor, Rank
 from ._profile import Profile
 from ._remote import RemoteHost, reach
@@ -44,7 +44,6 @@ TAKE_OVER_WITHIN = 10.0
 END_WITHIN = 6.0
 """Seconds the processes of the world before get to end in a restart."""
 
-LOOPBACK = (HERE,)
 EVERYWHERE = "0.0.0.0"
 
 Answer = Future[tuple[dict[str, Any], list[Any]]]
@@ -75,7 +74,7 @@ class Ranks:
             file = Path(settings.join_file) if settings.join_file else None
             command = f"{shlex.quote(settings.python)} -m allranks.rank --join {shlex.quote(str(file))}" if file else ""
             self.door = Door(self.monitor.heard, file, command)
-        listen = EVERYWHERE if self.door is not None else HERE
+        listen = EVERYWHERE if self.door is not None else LOOPBACK
         self.lifeline = Lifeline(
             settings.token,
             on_message=self.door.heard if self.door is not None else self.monitor.heard,
@@ -253,7 +252,7 @@ class Ranks:
             return [replace(host, cuda=self._devices(host)) for host in hosts]
         told = {host.name: self._told(host) for host in hosts}
         found = meeting_addresses(told)
-        nameless = {host for host in hosts if not host.addresses or (host.local and host.addresses == LOOPBACK)}
+        nameless = {host for host in hosts if not host.addresses or (host.local and host.addresses == (LOOPBACK,))}
         placed = [
             replace(host, addresses=(found[host.name],)) if host in nameless and host.name in found else host
             for host in hosts

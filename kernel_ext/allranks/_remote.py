@@ -21,7 +21,7 @@ from allranks_backends._plan import Host, Platform
 from allranks_backends.nccl import visible_devices
 
 from ._addresses import Told
-from ._engines import OnEvent, PipedHost
+from ._host_process import OnEvent, PipedHost
 from .errors import CannotStart
 from .rank.machine import versions
 
