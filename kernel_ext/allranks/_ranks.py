@@ -25,8 +25,9 @@ from allranks_backends.nccl import visible_devices
 
 from . import _world
 from ._addresses import LOOPBACK, Told, meeting_addresses
+from ._door import Door, Progress
 from ._host_process import HostEnd, ended_because, rank_settings
-from ._join import Door, JoinedHost, Progress
+from ._joined import JoinedHost
 from ._kept import Kept, kept_file
 from ._lifeline import Lifeline
 from ._local import LocalHost

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from allranks import Cluster, _join
+from allranks import Cluster, _door
 from allranks.errors import CannotStart
 from tests.hosts.lab import Hosts
 from tests.hosts.test_hosts import gone, left, sums
@@ -75,7 +75,7 @@ def started(hosts: Hosts, names: Sequence[str], file: Path, each: int) -> Iterat
 
 
 def test_two_ranks_from_each_of_two_hosts(hosts3: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_join, "LOST_AFTER", 0.5)
+    monkeypatch.setattr(_door, "LOST_AFTER", 0.5)
     file = tmp_path / "ranks.json"
     cluster = Cluster(join=file, backend="ring", timeout=60)
     names = ["host1", "host2"]
