@@ -48,7 +48,7 @@ def url(cluster: Cluster) -> str:
 def public_key(cluster: Cluster) -> bytes:
     ranks = cluster._ranks
     assert ranks is not None
-    return ranks._rank_settings(0)["lifeline_key"].encode()  # type: ignore[no-any-return]
+    return ranks.lifeline.keys[0].encode()
 
 
 def works(cluster: Cluster) -> None:

@@ -125,7 +125,7 @@ def _restart(ranks: Ranks, size: int, backend: str, kept: Sequence[int]) -> list
     everybody = list(range(len(monitor.ranks)))
     ranks.draft(ranks.hosts[:size], backend, ranks.settings.connections)  # before anything is ended
     # On each rank's own host, where it is started again.
-    paths = {number: str(ranks.end_of_rank(number).directory / "carried" / str(number)) for number in kept}
+    paths = {number: str(ranks.processes.end_of_rank(number).directory / "carried" / str(number)) for number in kept}
     saves = {
         # The main thread of a rank that is blocked for good saves nothing; another thread can.
         number: ranks.ask([number], {"do": "rescue" if monitor.busy([number]) else "save", "path": path}).get(number)
@@ -179,7 +179,7 @@ def _copy(ranks: Ranks, source: int, targets: Sequence[int]) -> str:
     # Through a file on their host, or, where they do not share one, through the notebook.
     file: dict[str, Any] = {}
     if all(ranks.hosts[target] == ranks.hosts[source] for target in targets):
-        file = {"path": str(ranks.end_of_rank(source).directory / "copy")}
+        file = {"path": str(ranks.processes.end_of_rank(source).directory / "copy")}
     saved = ranks.ask([source], {"do": "save", **file})[source]
     left = _names_left(saved, source)
     loads = ranks.ask(targets, {"do": "load", **file, "keep": bool(file)}, saved.result()[1])

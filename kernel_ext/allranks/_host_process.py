@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
-import secrets
-import signal
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -78,6 +77,15 @@ class HostEnd:
         """Whether there is such a process on that host, as far as it answers."""
         answer = self._answer(do="runs", pid=pid)
         return self.alive if answer is None else bool(answer["pid"] == pid)
+
+    def wait_ended(self, pid: int, within: float) -> bool:
+        """Wait until a process that a launcher started there has ended; whether it has."""
+        deadline = time.monotonic() + within
+        while self.runs(pid):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.1)
+        return True
 
     def _answer(self, **order: Any) -> dict[str, Any] | None:
         """Give an order and wait for its answer, which carries the number of the question: one may come too late."""
@@ -194,34 +202,3 @@ class PipedHost(HostEnd):
 
     def _how_ended(self) -> dict[str, Any]:
         return {"event": "host gone", "code": self._process.wait() if self._process is not None else 0}
-
-
-def ended_because(event: Mapping[str, Any]) -> str:
-    """A dead process's cause in words: signal, exit code or out of memory, with its last crash report."""
-    code = event["code"]
-    if event.get("out_of_memory"):
-        cause = "killed by the kernel: out of memory"
-    elif code < 0:
-        try:
-            cause = f"killed by {signal.Signals(-code).name}"
-        except ValueError:
-            cause = f"killed by signal {-code}"
-    else:
-        cause = f"exited with code {code}"
-    log = event.get("log", "").splitlines()
-    said = log[-1] if log and code > 0 else ""
-    crash = next((line for line in log if line.startswith("Fatal Python error")), said)
-    return f"{cause} ({crash})" if crash else cause
-
-
-def rank_settings(host: HostEnd, number: int, **shared: Any) -> dict[str, Any]:
-    """The RankConfig of one rank, as JSON."""
-    return {
-        "rank": number,
-        "host": host.name,
-        "uuid": secrets.token_hex(8),
-        "directory": str(host.directory / f"rank-{number}"),
-        "engine": host.engine_info,
-        "lifeline_url": host.lifeline_url,
-        **shared,
-    }

@@ -12,6 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import IO, Any
 
+import psutil
 import zmq
 
 from ._addresses import LOOPBACK
@@ -35,8 +36,10 @@ class LocalHost(PipedHost):
     Made by `begin`, or by `adopt` for a host process that another notebook started and kept.
     """
 
+    NAME = "localhost"
+
     def __init__(self, directory: Path, reader: IO[bytes], writer: IO[bytes], on_event: OnEvent) -> None:
-        super().__init__("localhost", reader, writer, on_event)
+        super().__init__(self.NAME, reader, writer, on_event)
         self.directory = directory
         self.connection_file = directory / "ipcontroller-client.json"
         self.client_info: dict[str, Any] = {}
@@ -92,6 +95,16 @@ class LocalHost(PipedHost):
     def ports(self, count: int) -> list[int]:
         """See `HostEnd.ports`."""
         return free_ports(count)
+
+    def wait_ended(self, pid: int, within: float) -> bool:
+        """See `HostEnd.wait_ended`."""
+        try:
+            psutil.Process(pid).wait(within)
+        except psutil.NoSuchProcess:
+            pass
+        except psutil.TimeoutExpired:
+            return False
+        return True
 
     def end(self) -> None:
         """See `HostEnd.end`."""

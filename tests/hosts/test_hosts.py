@@ -207,7 +207,7 @@ def test_nothing_listens_without_our_key(world: Cluster, hosts3: Hosts) -> None:
             assert address.strip("[]") in ("127.0.0.1", "::1", hosts3.address(name)), line
             assert address == "127.0.0.1" or port == "22", f"{line}: a ring's ports are closed once it is formed"
     assert world._ranks is not None
-    for end in world._ranks._remote.values():
+    for end in world._ranks.reached.others.values():
         assert stat.S_IMODE(end.directory.stat().st_mode) == 0o700
     here = world._ranks.host._process
     assert here is not None

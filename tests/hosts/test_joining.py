@@ -92,7 +92,7 @@ def test_two_ranks_from_each_of_two_hosts(hosts3: Hosts, tmp_path: Path, monkeyp
             _nobody_is_let_in(cluster, hosts3)
             hosts3.link("host2", "down")
             assert comes_true(cluster, lambda now: now.ranks[1].state == "dead", 40)
-            end = cluster._ranks._remote["host2"] if cluster._ranks else None
+            end = cluster._ranks.reached.others["host2"] if cluster._ranks else None
             assert end is not None
             end.wait_end()
             assert "lost on host2: it does not answer" in (cluster.snapshot.ranks[1].cause or "")
@@ -155,7 +155,7 @@ def end(cluster: Cluster, processes: Sequence[subprocess.Popen[bytes]]) -> None:
         process.wait(20)
     for rank in ranks.monitor.ranks:
         if rank.dead:
-            ranks._remote[rank.host].wait_end()
+            ranks.reached.others[rank.host].wait_end()
 
 
 def arrive(cluster: Cluster, count: int) -> None:
