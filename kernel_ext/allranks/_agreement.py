@@ -8,7 +8,8 @@ from typing import Any
 from allranks_backends._plan import Collective, rank_label
 
 from ._lifeline import Lifeline
-from ._monitor import Monitor, collective
+from ._monitor import Monitor
+from ._views import collective
 
 ANSWER_WITHIN = 2.0
 """Seconds an agent gets to hand over its ledger."""

@@ -14,11 +14,12 @@ from ._agreement import Agreement
 from ._conversation import Conversation
 from ._fold import Block, Fold
 from ._keyboard import Read
-from ._monitor import Event, Monitor, collective
+from ._monitor import Event, Monitor
 from ._release import Release
 from ._result import CellResult, RankResult
 from ._stall import Ended, StallWatch
 from ._stop import Stop
+from ._views import collective
 from .errors import CellInterrupted, CellTimeout, RemoteError
 
 if TYPE_CHECKING:

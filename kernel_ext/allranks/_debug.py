@@ -10,8 +10,9 @@ from ._keyboard import Read, ask
 from .errors import Busy, UsageError, WorldBroken
 
 if TYPE_CHECKING:
+    from ._known_rank import Rank
     from ._lifeline import Lifeline
-    from ._monitor import Monitor, Rank
+    from ._monitor import Monitor
     from ._ranks import Ranks
 
 OPEN_WITHIN = 10.0

@@ -10,67 +10,19 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
-from allranks_backends._plan import (
-    Collective,
-    HostView,
-    Link,
-    LinkView,
-    OpView,
-    RankState,
-    RankView,
-    Snapshot,
-    WorldState,
-    rank_label,
-)
+from allranks_backends._plan import Link, Snapshot, WorldState
 
 from ._comms import MirroredComms
 from ._history import History
+from ._known_rank import Header, Rank
 from ._logged import Logged
 from ._profile import Profile
+from ._views import host_views, link_view, notes, rank_view
 
-Header = dict[str, Any]
 Event = tuple[str, int, Header, Sequence[Any]]
 """(what, rank, header, buffers): ``output``, ``done``, ``began`` of a cell, or ``dead``."""
-
-SILENT_AFTER = 4.0
-"""Seconds without a word after which a connected rank is called stopped: it reports at least every 2 s."""
-
-
-@dataclass
-class Rank:
-    """What is known of one rank's process."""
-
-    rank: int
-    host: str
-    uuid: str
-    pid: int | None = None
-    connected: bool = False
-    ready: bool = False
-    report: Header = field(default_factory=dict)
-    heard: float = 0.0
-    since: float = 0.0
-    cell: int | None = None
-    """The cell it runs, or was sent."""
-    seen: int = 0
-    """`seq` of the last message of that cell."""
-    failed: str | None = None
-    """What it raised in the last cell."""
-    dead: str | None = None
-    """Why it is dead."""
-    seq: int = 0
-    """Number of the last collective it asked for."""
-    replaying: bool = False
-    """It is entering collectives it had missed, to free others."""
-    past: set[int] = field(default_factory=set)
-    """Numbers of the cells it has finished."""
-    leaving: Header | None = None
-    debugger: Header | None = None
-    """What its debugger said last; None when it has none open, nor one that may come back to its prompt."""
-    late: list[Any] = field(default_factory=list)
-    """What it printed between cells, not shown yet."""
 
 
 class Monitor:
@@ -273,8 +225,7 @@ class Monitor:
 
     def busy(self, ranks: Sequence[int]) -> list[Rank]:
         """Those of `ranks` that still run a cell."""
-        chosen = [self.ranks[number] for number in ranks]
-        return [rank for rank in chosen if rank.cell is not None or rank.replaying or _in_debugger(rank)]
+        return [rank for rank in (self.ranks[number] for number in ranks) if rank.busy]
 
     def alive(self) -> list[Rank]:
         return [rank for rank in self.ranks if rank.dead is None]
@@ -287,86 +238,11 @@ class Monitor:
                 self.backend,
                 self.state,
                 self.epoch,
-                tuple(self._view(rank) for rank in self.ranks),
+                tuple(rank_view(rank, self.profile) for rank in self.ranks),
                 time.time(),
-                self._notes(),
-                hosts=self._hosts(),
-                links=tuple(self._link(link) for link in self.links),
+                notes(self.state, self.ranks),
+                hosts=host_views(self.ranks),
+                links=tuple(link_view(link, self.ranks) for link in self.links),
                 peak=self.peak,
                 straggler=self.profile.straggler,
             )
-
-    def _hosts(self) -> tuple[HostView, ...]:
-        told: dict[str, Header] = {}
-        for rank in self.ranks:
-            told.setdefault(rank.host, {}).update(rank.report.get("machine", {}) if rank.dead is None else {})
-        return tuple(HostView(name, **machine) for name, machine in told.items())
-
-    def _link(self, link: Link) -> LinkView:
-        """What the sending rank last read of its sockets; a link of which nobody can read anything stays unknown."""
-        rank = self.ranks[link.source] if link.source < len(self.ranks) else None
-        told = rank.report.get("links", ()) if rank is not None and rank.dead is None else ()
-        found = next((each for each in told if each[0] == link.target), None)
-        if found is None:
-            return LinkView(link)
-        _peer, connections, sent, rate, rtt, retransmits, interface, nominal = found
-        return LinkView(replace(link, interface=interface), connections, nominal, sent, rate, rtt, retransmits)
-
-    def _view(self, rank: Rank) -> RankView:
-        report = rank.report
-        said = report.get("collective")
-        place = rank.debugger if rank.debugger is not None and rank.debugger["open"] else report
-        return RankView(
-            rank=rank.rank,
-            host=rank.host,
-            pid=rank.pid,
-            state=_state(rank),
-            line=place.get("line") if rank.cell is not None else None,
-            source=place.get("source") if rank.cell is not None else None,
-            collective=collective(said) if said else None,
-            since=time.monotonic() - rank.since if rank.since else None,
-            cpu=report.get("cpu"),
-            rss=report.get("rss"),
-            mlx_active=report.get("mlx_active"),
-            mlx_peak=report.get("mlx_peak"),
-            cause=rank.dead or rank.failed,
-            effective=report.get("effective") if rank.dead is None else None,
-            ops=tuple(
-                OpView(op, calls, nbytes, smallest, largest, *self.profile.times(rank.rank, op))
-                for op, calls, nbytes, smallest, largest in report.get("ops", ())
-            ),
-        )
-
-    def _notes(self) -> tuple[str, ...]:
-        notes = []
-        if self.state == "broken":
-            notes.append("The world is broken. %distributed heal replaces dead ranks and forms it anew.")
-        if unordered := {rank.rank: rank.report["unordered"] for rank in self.ranks if rank.report.get("unordered")}:
-            notes.append(
-                f"In the last cell --ordered could not chain {max(unordered.values())} collectives inside mx.compile, "
-                f"mx.grad or mx.vmap ({rank_label(list(unordered))}): they are evaluated in MLX's own order."
-            )
-        return tuple(notes)
-
-
-def collective(said: list[Any]) -> Collective:
-    seq, op, shape, dtype, nbytes, line, shared = said
-    return Collective(seq, op, tuple(shape), dtype, nbytes, line, shared)
-
-
-def _in_debugger(rank: Rank) -> bool:
-    return rank.debugger is not None and bool(rank.debugger["open"])
-
-
-def _state(rank: Rank) -> RankState:
-    if rank.dead is not None:
-        return "dead"
-    if not rank.ready:
-        return "starting"
-    if rank.heard and time.monotonic() - rank.heard > SILENT_AFTER:
-        return "stopped"
-    if _in_debugger(rank):
-        return "debugging"
-    if rank.cell is not None:
-        return "waiting" if rank.report.get("waiting") and rank.report.get("cell") == rank.cell else "running"
-    return "failed" if rank.failed else "idle"

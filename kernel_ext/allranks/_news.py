@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ._host_process import HostEnd, OnEvent
+from ._known_rank import Rank
 from ._local import LocalHost
-from ._monitor import Monitor, Rank
+from ._monitor import Monitor
 
 WATCHED_FOR = 2.0
 """Seconds in which a rank of mpirun, whose connection closed, is seen to have ended."""

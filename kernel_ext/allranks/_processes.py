@@ -16,8 +16,9 @@ from allranks_backends.mpi import find_mpirun
 
 from ._host_process import HostEnd
 from ._hosts import Hosts
+from ._known_rank import Rank
 from ._lifeline import Lifeline
-from ._monitor import Monitor, Rank
+from ._monitor import Monitor
 from ._news import News
 from ._settings import Settings
 

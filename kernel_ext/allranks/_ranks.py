@@ -17,9 +17,10 @@ from ._addresses import LOOPBACK
 from ._door import Door, Progress
 from ._hosts import Hosts
 from ._kept import Kept, kept_file
+from ._known_rank import Rank
 from ._lifeline import Lifeline
 from ._local import LocalHost
-from ._monitor import Monitor, Rank
+from ._monitor import Monitor
 from ._news import News
 from ._processes import Processes
 from ._profile import Profile

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
 
+from ._known_rank import Rank
 from ._lifeline import Lifeline
-from ._monitor import Monitor, Rank
+from ._monitor import Monitor
 
 RECORDS_WITHIN = 0.5
 """Seconds a waiting rank's agent gets to say what it waits for."""

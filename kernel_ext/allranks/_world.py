@@ -13,8 +13,9 @@ from allranks_backends._limits import limits
 from allranks_backends._plan import Host, Placement, WorldPlan, rank_label
 from allranks_backends._protocol import WORLD_VARIABLES, Backend
 
+from ._known_rank import Rank
 from ._lifeline import Lifeline
-from ._monitor import Monitor, Rank
+from ._monitor import Monitor
 from .errors import CannotStart
 
 FORM_WITHIN = 30.0
