@@ -202,6 +202,6 @@ def test_an_interrupt_that_comes_after_the_end_hits_nothing(ring2: Cluster) -> N
     """The order names its cell: a late one must not stop the next."""
     cell = ring2.begin("1")
     result = cell.finish(20)
-    cell._open.update(result)
+    cell._outcome.open.update(result)
     cell.interrupt()
     assert ring2.run("import time\ntime.sleep(0.3)\n'through'")[1].value == "through"

@@ -14,9 +14,10 @@ from IPython.display import display
 
 from . import _auto, _completion, _discover, _doctor
 from ._arguments import writable
-from ._cell import RELEASE_WITHIN, Cell
+from ._cell import Cell
 from ._comms import page_has_widgets
 from ._fold import Block
+from ._freeing import RELEASE_WITHIN
 from ._keyboard import can_ask
 from ._parsers import cell_parser, line_parser, parse
 from ._result import CellResult

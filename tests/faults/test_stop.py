@@ -127,7 +127,7 @@ def test_stop_of_a_cell_that_is_over_stops_nothing(ring4: Cluster) -> None:
         cell = ring4.begin("1")
         cell.finish(WITHIN).check()
         cell.interrupt()
-        cell._open.update(cell.ranks)  # as if the rank's last word were still on its way
+        cell._outcome.open.update(cell.ranks)  # as if the rank's last word were still on its way
         cell.interrupt()
         ring4.run("import time\ntime.sleep(0.01)", timeout=WITHIN).check()
 
