@@ -251,7 +251,7 @@ class Cell:
             if self.mismatch:
                 text = f"{self.mismatch}. What they computed there, and after it in this cell, is garbage.\n"
                 blocks.append(Block("text", self.ranks, text, "stderr"))
-        return [*blocks, *self._outcome.pending()]
+        return [*blocks, *self._outcome.left_behind()]
 
     @property
     def broke(self) -> bool:

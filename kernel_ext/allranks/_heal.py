@@ -158,7 +158,8 @@ def _left_behind(answer: Answer | None, number: int) -> str:
     parts = [f"{', '.join(travel)}, which cannot travel"] if travel else []
     if unsure:
         parts.append(f"{', '.join(unsure)}, which the blocked cell had set (half computed, perhaps)")
-    return f", except {' and '.join(parts)}" if parts else ""
+    garbage = _garbage(answer) if answer is not None else ""
+    return (f", except {' and '.join(parts)}" if parts else "") + garbage
 
 
 def _names_left(answer: Answer | None, number: int) -> list[str]:
@@ -188,4 +189,10 @@ def _copy(ranks: Ranks, source: int, targets: Sequence[int]) -> str:
     if file:
         ranks.ask([source], {"do": "drop", **file})
     except_for = f" except {', '.join(left)}, which cannot travel" if left else ""
-    return f"{rank_label(list(targets))} got the variables of rank {source}{except_for}"
+    return f"{rank_label(list(targets))} got the variables of rank {source}{except_for}{_garbage(saved)}"
+
+
+def _garbage(saved: Answer) -> str:
+    """What is to be said of variables that a broken collective has spoiled."""
+    void = saved.result()[0].get("void", [])
+    return f" (garbage, since a collective was broken off: {', '.join(void)})" if void else ""

@@ -56,6 +56,8 @@ class Outcome:
             if header["error"]:
                 result.error = _remote_error(header["error"])
                 self._note_peer_loss(rank, header["error"])
+            if result.freed:
+                result.void = tuple(header["void"])
             self._ended(rank)
         elif what == "freed":
             result.freed = str(collective(header["collective"])) if header["collective"] else "a collective"
@@ -136,17 +138,31 @@ class Outcome:
         """The unfinished line of each rank that has one."""
         return {rank: line for rank, line in self._live.items() if line}
 
-    def pending(self) -> list[Block]:
-        """Which names of theirs will enter a collective, in words."""
-        waiting: dict[str, list[int]] = {}
-        for rank, names in self._pending.items():
-            waiting.setdefault(", ".join(names), []).append(rank)
-        blocks = []
-        for listing, ranks in waiting.items():
-            if listing:
-                text = f"pending: {listing} will enter a collective when evaluated, on all ranks together\n"
-                blocks.append(Block("text", tuple(ranks), text, "stderr"))
-        return blocks
+    def left_behind(self) -> list[Block]:
+        """Which variables hold garbage, and which will enter a collective, in words."""
+        void = {rank: result.void for rank, result in self.results.items()}
+        return [
+            *_about(void, "garbage: {} {was} being computed when the collective was broken off. Make {it} anew"),
+            *_about(self._pending, "pending: {} will enter a collective when evaluated, on all ranks together"),
+        ]
+
+
+def _about(names: Mapping[int, Sequence[str]], text: str) -> list[Block]:
+    """One sentence for ranks with the same names."""
+    alike: dict[tuple[str, ...], list[int]] = {}
+    for rank, each in names.items():
+        if each:
+            alike.setdefault(tuple(each), []).append(rank)
+    return [
+        Block(
+            "text",
+            tuple(ranks),
+            text.format(", ".join(each), was="was" if len(each) == 1 else "were", it="it" if len(each) == 1 else "them")
+            + "\n",
+            "stderr",
+        )
+        for each, ranks in alike.items()
+    ]
 
 
 def _remote_error(error: Mapping[str, Any]) -> RemoteError:

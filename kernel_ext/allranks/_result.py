@@ -28,6 +28,8 @@ class RankResult:
     """Why the rank's process ended, if it did."""
     freed: str | None = None
     """The collective it waited in when it was freed."""
+    void: tuple[str, ...] = ()
+    """Variables that were being computed when a collective was broken off: they hold garbage."""
     lines: int = 0
     """Lines printed, including those cut."""
     nbytes: int = 0

@@ -133,8 +133,11 @@ def _variable(name: str, entries: Mapping[int, Entry], asked: Sequence[int]) -> 
     absent = [rank for rank in asked if rank not in entries]
     checksums = _grouped({rank: entry["checksum"] for rank, entry in entries.items()})
     pending = [rank for rank, entry in entries.items() if entry["pending"]]
+    void = [rank for rank, entry in entries.items() if entry["void"]]
     agree: bool | None
-    if pending:
+    if void:
+        agree, said = None, f"garbage on {rank_label(void)}: a collective was broken off"
+    elif pending:
         agree, said = None, f"to be computed on {rank_label(pending)}"
     elif absent:
         agree, said = False, f"only on {rank_label(list(entries))}"

@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from . import recompile, values
+from . import carry, recompile, values
 from .cell import CellRecorder
 from .comms import Comms
 from .config import RankConfig
@@ -88,6 +88,10 @@ class Agent:
         self.cell.forget_output()
         self._ready = True
         self.lifeline.send({"say": "ready", **self.meters.memory()})
+
+    def user_variables(self) -> dict[str, Any]:
+        """What the user made."""
+        return carry.user_variables(self.user_ns, self.shell.user_ns_hidden, self.world.given())
 
     def _greet(self) -> None:
         """Tell a notebook that has just connected who this is and what it missed."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from . import values
 from .debugger import ENDED
 from .outlet import LIMIT, Item, Outlet
-from .pending import pending_names
+from .pending import names_in, pending_names
 from .trace import TRACE
 
 if TYPE_CHECKING:
@@ -60,7 +60,8 @@ class CellRecorder:
         self._unacknowledged: list[tuple[dict[str, Any], list[Any]]] = []
         self._error: dict[str, Any] | None = None
         self._final: tuple[dict[str, Any], list[Any]] | None = None
-        self._left_pending = False
+        self._pending: list[str] = []
+        """The user's names that the cell before left to be computed by a collective."""
         self._said_taken: set[str] = set()
 
     def begin(self, options: Mapping[str, Any], file: str | None) -> None:
@@ -75,7 +76,7 @@ class CellRecorder:
             ordered=strict or bool(options.get("ordered")),
             watch_order=options.get("check") == "warn",
             profile=bool(options.get("profile")),
-            after=self.waits_since if self._left_pending else ledger.seq,
+            after=self.waits_since if self._pending else ledger.seq,
         )
         self.outlet.end()
         late, _ = self.outlet.take()
@@ -85,7 +86,9 @@ class CellRecorder:
         self._sequence, self._error, self.ended = 0, None, False
         self.file, self.widgets = file, bool(options.get("widgets"))
         self.first_seq = ledger.seq
-        if not self._left_pending:
+        ledger.void.begin_cell()
+        self._agent.freeing.broke = False
+        if not self._pending:
             self.waits_since = ledger.seq
         self.bound_before = {name: id(value) for name, value in self._agent.user_ns.items()}
         self.running = True
@@ -164,7 +167,7 @@ class CellRecorder:
         except Exception as error:  # the notebook must hear of the end, whatever goes wrong at it
             lines = traceback.format_exc().splitlines()
             self.error({"ename": type(error).__name__, "evalue": str(error), "traceback": lines}, None)
-            unknown = {"at_seq": self._agent.ledger.seq, "shared": [0, 0], "pending": []}
+            unknown = {"at_seq": self._agent.ledger.seq, "shared": [0, 0], "pending": [], "void": []}
             self._final = ({**self._outcome(), **unknown}, [])
         self.running = False
         self.ended = True
@@ -181,7 +184,7 @@ class CellRecorder:
         if taken := self._names_taken():
             self.outlet.write("stderr", taken)
         self.outlet.end()
-        final: dict[str, Any] = {}
+        final: dict[str, Any] = {"void": self._void()}
         buffers: list[Any] = []
         if wants_value and self._error is None:
             try:
@@ -192,7 +195,7 @@ class CellRecorder:
             except KeyboardInterrupt:  # packing evaluates arrays, and so may wait for other ranks
                 final["no_value"] = "it was interrupted while its value was computed"
         final |= self._collectives()
-        self._left_pending = bool(final["pending"])
+        self._pending = final["pending"]
         return self._outcome() | final, buffers
 
     def _names_taken(self) -> str:
@@ -201,6 +204,23 @@ class CellRecorder:
         self._said_taken |= taken
         lines = [f"{name} is now a variable of yours: {INSTEAD[name]}\n" for name in sorted(taken)]
         return "".join(lines)
+
+    def _void(self) -> list[str]:
+        """The user's variables that hold garbage, if a collective was broken off in this cell."""
+        ledger, error = self._agent.ledger, self._error
+        lost = error is not None and PEER_LOST in error["evalue"]
+        if not (lost or self._agent.freeing.broke or ledger.refuse is not None):
+            return []
+        user_ns, line = self._agent.user_ns, error["line"] if error is not None else None
+        named = names_in(linecache.getline(self.file or "", line)) if line else set()
+        # What was computed before this cell is fine, unless it was left to be computed.
+        looked_at = [
+            user_ns[name]
+            for name in named & user_ns.keys()
+            if name in self._pending or self.bound_before.get(name) != id(user_ns[name])
+        ]
+        found = ledger.void.break_off(*ledger.order.unsettled(), *looked_at)
+        return ledger.void.names(self._agent.user_variables(), found)
 
     def _collectives(self) -> dict[str, Any]:
         """What the notebook compares across ranks, and what still waits for a collective."""

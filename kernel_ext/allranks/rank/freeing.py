@@ -18,6 +18,8 @@ LOST_AFTER = 2
 class Freeing:
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
+        self.broke = False
+        """Whether a collective was broken off in this cell, or is to be let go without all who belong to it."""
         self._signal_at: tuple[float, int] | None = None
         """When to send SIGINT, and for which cell."""
         self._break_at: tuple[float, int] | None = None
@@ -62,7 +64,12 @@ class Freeing:
     def _break_up(self, collective: list[Any] | None, *, stopped: bool) -> bool:
         """Break the world, if the main thread waits on a lock, as it does in a collective."""
         agent = self._agent
-        if not agent.world.breakable or not agent.reporter.blocked:
+        if not agent.reporter.blocked:
+            return False
+        self.broke = self.broke or collective is not None
+        if (
+            not agent.world.breakable or agent.world.broken_up
+        ):  # broken up, it holds nobody: what waits, waits elsewhere
             return False
         agent.ledger.refuse = (
             "the world is broken, since a blocked collective was freed; it is formed anew after the cell"

@@ -66,6 +66,7 @@ class Ledger:
         self.timed: deque[tuple[str, int, float]] = deque(maxlen=TIMED)
         """Op, bytes and seconds of this cell's timed calls that all ranks share."""
         self.order = EvaluationOrder()
+        self.void = self.order.void
         self.limits = Limits()
         self.turns = Turns()
         self._newest: Any = None

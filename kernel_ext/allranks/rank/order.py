@@ -13,6 +13,7 @@ from typing import Any
 
 from .pending import waits_for_collective
 from .trace import TRACE, now
+from .void import Void
 
 LOOK_AT = 64
 """Open results looked at behind a pending one."""
@@ -24,6 +25,7 @@ class EvaluationOrder:
     """Follows what ``mx.eval`` does to the collectives of a cell."""
 
     def __init__(self) -> None:
+        self.void = Void()
         self.watching = False
         self.swapped: list[tuple[int, int]] = []
         """(evaluated, still pending): numbers of collectives evaluated before an older one."""
@@ -45,13 +47,21 @@ class EvaluationOrder:
                 setattr(mx, name, self._followed(function))
 
     def _followed(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        pending, waits = self.pending, function.__name__ == "eval"
+        pending, void, waits = self.pending, self.void, function.__name__ == "eval"
 
         @functools.wraps(function, updated=())
         def call(*args: Any) -> Any:
             __tracebackhide__ = True
             began = now() if TRACE.active else 0.0
-            result = function(*args)
+            try:
+                result = function(*args)
+            except BaseException:
+                void.raised(args)
+                raise
+            if not waits:
+                void.ask(args)
+            elif void.asked:
+                void.asked.clear()
             if began:
                 TRACE.evaluation(began)
             # Inside mx.compile an eval raises before this is reached.
@@ -67,6 +77,10 @@ class EvaluationOrder:
             return result
 
         return call
+
+    def unsettled(self) -> list[Any]:
+        """Results of collectives that nobody is known to have waited for."""
+        return [array for number, result in self.pending if number > self.settled and (array := result()) is not None]
 
     def look(self, waited: bool = False) -> None:
         """Note what was evaluated out of order, and forget what is evaluated.

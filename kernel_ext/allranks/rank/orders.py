@@ -63,10 +63,11 @@ class Orders:
 
     def variables(self, header: Header, _: Sequence[Any]) -> Answer:
         """Describe the user's variables, or those of these `names`; evaluates nothing."""
-        held = self._user_variables()
+        held = self._agent.user_variables()
         if names := header.get("names"):
             held = {name: value for name, value in held.items() if name in names}
-        return {"variables": variables.describe(held)}, []
+        void = self._agent.ledger.void.names(held)
+        return {"variables": [{**each, "void": each["name"] in void} for each in variables.describe(held)]}, []
 
     def leaves(self, header: Header, _: Sequence[Any]) -> Answer:
         """Describe each leaf of one variable; evaluates nothing."""
@@ -75,10 +76,6 @@ class Orders:
     def leaf(self, header: Header, _: Sequence[Any]) -> Answer:
         """The value of one leaf."""
         return {}, values.pack(variables.leaf_at(self._named(header["name"]), header["path"]))
-
-    def _user_variables(self) -> dict[str, Any]:
-        agent = self._agent
-        return carry.user_variables(agent.user_ns, agent.shell.user_ns_hidden, agent.world.given())
 
     def _named(self, name: str) -> Any:
         """The value of a dotted path. Raises NameError."""
@@ -92,15 +89,15 @@ class Orders:
 
     def save(self, header: Header, _: Sequence[Any]) -> Answer:
         """Write the user's variables to a file of the cluster's, for a process that takes over."""
-        variables = self._user_variables()
+        variables = self._agent.user_variables()
         path = Path(header.get("path") or Path(self._agent.config.directory, "carried"))
         path.parent.mkdir(mode=0o700, exist_ok=True)
-        left = carry.save(path, variables)
+        left, void = carry.save(path, variables), self._agent.ledger.void.names(variables)
         if "path" in header:
-            return {"left": left}, []
+            return {"left": left, "void": void}, []
         # For a rank on another host: as bytes.
         try:
-            return {"left": left}, [path.read_bytes()]
+            return {"left": left, "void": void}, [path.read_bytes()]
         finally:
             path.unlink()
 
@@ -109,7 +106,7 @@ class Orders:
 
         What the blocked cell has bound is left out: it may be half computed, and MLX lets other threads read that.
         """
-        variables = self._user_variables()
+        variables = self._agent.user_variables()
         before = self._agent.cell.bound_before
         old = {name: value for name, value in variables.items() if before.get(name) == id(value)}
         unsure = [name for name in variables if name not in old]

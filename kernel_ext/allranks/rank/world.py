@@ -127,9 +127,14 @@ class World:
         for name in ("last_value", "last_traceback", "last_exc"):
             if hasattr(sys, name):
                 setattr(sys, name, None)
+        ledger = self._agent.ledger
+        if ledger.void.asked and ledger.refuse is None and self._settle():
+            ledger.void.asked.clear()  # what all ranks had entered has come to its right end
         if self._ports:
             self.break_up()
             self._settle()
+        if ledger.void.asked:
+            ledger.void.break_off()
         if self._drain is not None:
             # Arrays that still wait for the old world raise from now on; they would hang.
             self._drain.close()
@@ -184,8 +189,11 @@ class World:
                 self._drain = Drain()
                 self._drain.take(descriptors)
 
-    def _settle(self) -> None:
-        """Wait for what is on its way to return, and take the errors that MLX would raise later, from the next cell."""
+    def _settle(self) -> bool:
+        """Wait for what is on its way to return, and take the errors that MLX would raise later, from the next cell.
+
+        False where it has not returned in time.
+        """
         import mlx.core as mx
 
         streams = [mx.default_stream(mx.cpu), self._agent.ledger.turns.stream]
@@ -199,6 +207,7 @@ class World:
         thread = threading.Thread(target=settle, daemon=True)
         thread.start()
         thread.join(SETTLE_WITHIN)
+        return not thread.is_alive()
 
     def _wire(self, order: dict[str, Any]) -> None:
         directory = self._agent.config.directory

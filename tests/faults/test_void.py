@@ -1,0 +1,98 @@
+"""What was being computed when a collective was broken off holds garbage, and that is said."""
+
+from __future__ import annotations
+
+import pytest
+
+from allranks import Cluster
+from allranks._fold import Block
+from tests.faults.kept import sums_are_right
+
+MADE = "kept = mx.ones(5) + rank\nmx.eval(kept)\nmodel = nn.Linear(3, 3)\nmx.eval(model.parameters())"
+BROKEN = {
+    "evaluated": "y = mx.distributed.all_sum(kept) * 3\nmx.eval(y)",
+    "asked for before": "y = mx.distributed.all_sum(kept) * 3\nmx.async_eval(y)\nmx.eval(mx.distributed.all_sum(kept))",
+    "looked at": "y = mx.distributed.all_sum(kept) * 3\nshown = y.tolist()",
+    "the collective's own": "y = mx.distributed.all_sum(kept)\nshown = [float(n) for n in y]",
+    "part of a model": (
+        "y = model\nmodel.update(nn.utils.tree_map(mx.distributed.all_sum, model.parameters()))\n"
+        "mx.eval(model.parameters())"
+    ),
+}
+
+
+class Said:
+    """A screen that keeps the text."""
+
+    text = ""
+
+    def blocks(self, blocks: list[Block]) -> None:
+        self.text += "".join(str(block.content) for block in blocks)
+
+    def live_lines(self, lines: dict[int, str]) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def names_void(cluster: Cluster, code: str) -> tuple[str, ...]:
+    """Those that rank 0 calls garbage, when rank 1 raises."""
+    cluster.run(f"import mlx.nn as nn\n{MADE}").check()
+    result = cluster.run(f"if rank == 1:\n    raise ValueError('boom')\n{code}")
+    assert result[0].freed and result[1].void == ()
+    assert result[0].error is not None and result[0].error.line, "raised once, in the cell, and not while that is shown"
+    assert sums_are_right(cluster)
+    return result[0].void
+
+
+@pytest.mark.parametrize("how", BROKEN)
+def test_on_a_ring(how: str, ring2: Cluster) -> None:
+    expected = {"part of a model": ("model", "y")}.get(how, ("y",))
+    assert names_void(ring2, BROKEN[how]) == expected
+
+
+@pytest.mark.parametrize("how", ["evaluated", "looked at"])
+def test_on_mpi_where_others_enter_with_zeros(how: str, mpi2: Cluster) -> None:
+    assert names_void(mpi2, BROKEN[how]) == ("y",)
+
+
+def test_what_was_complete_before_is_not_named(ring2: Cluster) -> None:
+    code = "if rank == 1:\n    raise ValueError\nmx.eval(mx.distributed.all_sum(kept))"
+    ring2.run(f"import mlx.nn as nn\n{MADE}").check()
+    result = ring2.run(f"fine = mx.distributed.all_sum(kept) * 2\nmx.eval(fine)\n{code}")
+    assert result[0].freed and result[0].void == ()
+    assert ring2.run("fine[0].item()", ranks=0)[0].value == 6
+
+
+def test_a_cell_that_is_stopped_in_python_spoils_nothing(ring2: Cluster) -> None:
+    result = ring2.run("a = mx.distributed.all_sum(mx.ones(2))\nmx.async_eval(a)\nmx.eval(a)\nraise KeyboardInterrupt")
+    assert [each.void for each in result.values()] == [(), ()]
+
+
+def test_what_an_earlier_cell_left_to_be_computed(ring2: Cluster) -> None:
+    ring2.run("y = mx.distributed.all_sum(mx.ones(4)) * 3").check()
+    result = ring2.run("if rank == 1:\n    raise ValueError('boom')\nprint(y)")
+    assert result[0].void == ("y",)
+    ring2.run("y = mx.ones(4)")
+    assert "garbage" not in ring2.resize(3, source=0)
+    ring2.resize(2)
+
+
+def test_it_is_said_below_the_cell_and_by_heal(worlds: object) -> None:
+    with Cluster(2, backend="ring", name="spoiled") as cluster:
+        screen = Said()
+        code = "if rank == 1:\n    import os\n    os._exit(1)\ny = mx.distributed.all_sum(mx.ones(4)) * 3\nmx.eval(y)"
+        cluster.run(code, screen=screen)
+        assert "garbage: y was being computed when the collective was broken off. Make it anew" in screen.text
+        assert "(garbage, since a collective was broken off: y)" in cluster.heal(source=0)
+        assert "garbage on rank 0: a collective was broken off" in str(cluster.vars("y"))
+        cluster.run("y = mx.ones(4)\nmx.eval(y)")
+        assert "alike" in str(cluster.vars("y"))
+
+
+def test_what_is_complete_when_the_world_is_left_is_not_named(ring2: Cluster) -> None:
+    ring2.run("y = mx.distributed.all_sum(mx.ones(3)) * 3\nmx.async_eval(y)").check()
+    ring2.rewire(connections=2)
+    assert "alike" in str(ring2.vars("y")) and ring2.pull("y")[0].tolist() == [6, 6, 6]
+    ring2.rewire(connections=1)
