@@ -33,7 +33,7 @@ class Freeing:
 
     def interrupt(self) -> None:
         """SIGINT to every rank that still runs the cell."""
-        for rank in self._outcome.open:
+        for rank in sorted(self._outcome.open):  # another thread may follow the cell, and see ranks end
             self._order(rank, "interrupt")
 
     def free(self, ranks: Sequence[int]) -> None:
