@@ -40,7 +40,8 @@ class News:
     def hear(self, event: Mapping[str, Any], name: str) -> None:
         """An event of the host of that name."""
         if event["event"] == "started":
-            self._monitor.ranks[event["rank"]].pid = event["pid"]
+            if event["rank"] < len(self._monitor.ranks):  # it may be of a world that has shrunk since
+                self._monitor.ranks[event["rank"]].pid = event["pid"]
         elif event["event"] == "present":
             self.launcher = event["processes"].get("launcher")
         elif event["event"] == "launched":

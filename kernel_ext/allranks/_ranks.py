@@ -73,7 +73,11 @@ class Ranks:
             url=kept.url if kept is not None else f"tcp://{listen}:*",
             keys=kept.keys if kept is not None else None,
         )
-        self.host = self._local_host(kept, listen)
+        try:
+            self.host = self._local_host(kept, listen)
+        except BaseException:
+            self.lifeline.close()
+            raise
         self.host.lifeline_url = self.lifeline.url
         self.reached = Hosts(settings, self.host, self.door, self.news.of)
         self.processes = Processes(settings, self.monitor, self.lifeline, self.reached, self.news)

@@ -140,15 +140,18 @@ class Experiment:
         if self._notebook is not None:
             began = time.monotonic()
             outcome = _notebooks.execute(self._notebook, run.parameters, self._record.place(run), self._timeout)
+            seconds = time.monotonic() - began
         else:
             outcome, began = worlds.enter(run)
+            seconds = time.monotonic() - began
             if outcome.error is None:
                 began = time.monotonic()
                 assert self._function is not None and worlds.cluster is not None
                 call(self._function, worlds.cluster, self._arguments[run.key], self._timeout, outcome)
+                seconds = time.monotonic() - began
                 self._keep_log(run, worlds.cluster, outcome)
                 outcome.world |= _measured.figures(worlds.cluster, outcome.world.get("busbw"))
-        entry |= {"seconds": time.monotonic() - began, "results": outcome.results, "world": outcome.world}
+        entry |= {"seconds": seconds, "results": outcome.results, "world": outcome.world}
         entry |= {"status": "failed" if outcome.error else "ok", "error": outcome.error, "cause": outcome.cause}
         self._record.finish(run, entry)
 

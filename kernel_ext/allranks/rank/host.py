@@ -190,8 +190,10 @@ class HostProcess:
         """Whether a process that another than this one started is still there."""
         try:
             os.kill(pid, 0)
-        except OSError:
+        except ProcessLookupError:
             pid = 0
+        except PermissionError:
+            pass  # somebody else's, and there
         return {"pid": pid}
 
     def _do_alive(self) -> None:
