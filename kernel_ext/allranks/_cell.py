@@ -60,7 +60,6 @@ class Cell:
         breakpoints: bool = False,
         widgets: bool = False,
         read: Read | None = None,
-        alone: bool = False,
         on_end: Callable[[Cell], str | None] = lambda _cell: None,
     ) -> None:
         self.number, self.code, self.ranks = number, code, tuple(ranks)
@@ -75,7 +74,7 @@ class Cell:
         self.mismatch: str | None = None
         """The first collective on which the ranks disagreed, so that its result is garbage."""
         self._outcome = Outcome(ranks)
-        self._freeing = Freeing(number, self.ranks, self._outcome, monitor, lifeline, alone=alone)
+        self._freeing = Freeing(number, self.ranks, self._outcome, monitor, lifeline)
         self._conversation = Conversation(monitor, lifeline, read)
         self._on_end = on_end
         self._first_seq: dict[int, int] = {}

@@ -71,7 +71,6 @@ class ClusterCells(ClusterBase):
             profile=profile,
             timeline=timeline,
             breakpoints=breakpoints,
-            alone=True,
         )
         return cell.finish(timeout)
 
@@ -91,14 +90,12 @@ class ClusterCells(ClusterBase):
         breakpoints: bool = False,
         widgets: bool = False,
         read: Callable[[str], str] | None = None,
-        alone: bool = False,
     ) -> Cell:
         """Send a cell without waiting; `Cell.finish` follows it and has the result, `Cell.interrupt` stops it.
 
         `widgets` says that it is shown on a page that has widgets, so that tqdm.notebook draws its own.
 
-        `read` (``input``) asks the user for the commands of the debugger, while `Cell.finish` follows the cell. With
-        `alone` no other cell comes before this one is over, so that collectives which need other ranks are freed.
+        `read` (``input``) asks the user for the commands of the debugger, while `Cell.finish` follows the cell.
         """
         check = known_check(check) if check else self.check
         chosen = self.choose_ranks(ranks)
@@ -126,7 +123,6 @@ class ClusterCells(ClusterBase):
             breakpoints=breakpoints,
             widgets=widgets,
             read=read,
-            alone=alone,
             on_end=self._after_cell,
         )
         if tee is not None:

@@ -18,12 +18,9 @@ RELEASE_WITHIN = 4.5
 class Freeing:
     """Of the ranks of one cell, of which `outcome` knows who is still at it."""
 
-    def __init__(
-        self, cell: int, ranks: Sequence[int], outcome: Outcome, monitor: Monitor, lifeline: Lifeline, *, alone: bool
-    ) -> None:
-        """`alone`: see `StallWatch`."""
+    def __init__(self, cell: int, ranks: Sequence[int], outcome: Outcome, monitor: Monitor, lifeline: Lifeline) -> None:
         self._cell, self._outcome, self._monitor, self._lifeline = cell, outcome, monitor, lifeline
-        self._watch = StallWatch(ranks, alone)
+        self._watch = StallWatch(ranks)
         self._release = Release(monitor, lifeline)
         self.releasing = False
         """Whether missing ranks enter what others wait in."""

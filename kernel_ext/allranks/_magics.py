@@ -121,7 +121,6 @@ class DistributedMagics(Magics):
             breakpoints=typing,
             widgets=widgets,
             read=input if typing and not options.no_wait else None,
-            alone=not options.no_wait,
         )
         if options.no_wait:
             self._follow_in_background(cell, options)

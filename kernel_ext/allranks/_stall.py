@@ -42,8 +42,6 @@ class StallWatch:
     """Remembers what it has said about one cell."""
 
     ranks: Sequence[int]
-    alone: bool = False
-    """Nothing else can be sent to the ranks before this cell is over: those that are not in it will not come."""
     _said: set[tuple[int, str]] = field(default_factory=set)
 
     def look(
@@ -64,8 +62,6 @@ class StallWatch:
             if hopeless or max(view.since or 0.0 for view in group) >= STALL_AFTER
         ]
         lost = {view.rank for view in waiting} if hopeless else self._disagreeing(waiting, snapshot, findings)
-        if self.alone and not lost:
-            lost = _never_met(waiting, snapshot, self.ranks)
         # Again every second: a rank may just have left one collective for the next when it was to be freed.
         free = [rank for rank in sorted(lost) if self._first(rank, f"freed {since_failure or 0.0:.0f}")]
         return [finding for finding in findings if finding is not None], free
@@ -131,23 +127,12 @@ def _missing(here: set[int], snapshot: Snapshot, ended: Mapping[int, Ended], ran
             elif not ended[view.rank].came:
                 told.setdefault("asked for it but ended the cell without evaluating it", []).append(view.rank)
         elif view.rank not in ranks:
-            told.setdefault("is not part of this cell", []).append(view.rank)
+            told.setdefault("is not part of this cell: stop it, and run it on all ranks", []).append(view.rank)
         elif view.state == "waiting" and _came(view, seq) and _kind(view) != kind:
             told.setdefault(f"has come to another collective: it is {view.doing}", []).append(view.rank)
         elif not (view.state == "waiting" and _came(view, seq)):
             told.setdefault(f"has not come: it is {view.doing}", []).append(view.rank)
     return "; ".join(f"{rank_label(members)} {_plural(what, members)}" for what, members in told.items())
-
-
-def _never_met(waiting: Sequence[RankView], snapshot: Snapshot, ranks: Sequence[int]) -> set[int]:
-    """Those that wait in a collective of all ranks while some are not in the cell, and do nothing."""
-    if not any(view.rank not in ranks and view.state in ("idle", "failed") for view in snapshot.ranks):
-        return set()
-    return {
-        view.rank
-        for view in waiting
-        if view.collective and view.collective.shared and (view.since or 0.0) >= STALL_AFTER
-    }
 
 
 def _kind(view: RankView) -> tuple[object, ...]:
