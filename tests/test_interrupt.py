@@ -131,6 +131,16 @@ def test_interrupt_of_a_cell_in_the_background(notebook: Notebook) -> None:
     assert notebook.ok("%%distributed\n'alive'").by_rank == dict.fromkeys(range(4), "'alive'\n")
 
 
+def test_interrupt_comes_back_when_the_world_is_whole_again(notebook: Notebook) -> None:
+    running = notebook.ok(
+        "%%distributed --no-wait\nprint('here')\nif rank:\n    mx.eval(mx.distributed.all_sum(mx.ones(3)))"
+    )
+    notebook.shows(running, "waiting in")
+    notebook.ok("%distributed interrupt")
+    assert "formed anew" in running.all
+    assert notebook.ok(SUM).by_rank == dict.fromkeys(range(4), "4\n")
+
+
 def test_stop_while_the_ranks_start_leaves_nothing_up(kernel: Notebook) -> None:
     kernel.run("%distributed down")
     running = kernel.begin("print('starting', flush=True)\n%distributed up -n 4 --connections 4")

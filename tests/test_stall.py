@@ -68,6 +68,17 @@ def test_ranks_that_are_not_part_of_the_cell() -> None:
     assert said[0].endswith("line 5; ranks 1-2 are not part of this cell: stop it, and run it on all ranks")
 
 
+def test_ranks_that_run_another_cell_may_be_on_their_way() -> None:
+    said, _ = look(waiting(0), at(1, "running", line=3, source="step()"), at(2, "running", line=3), ranks=[0])
+    assert "rank 1 is not part of this cell: it is running line 3: step()" in said[0]
+
+
+def test_the_users_own_words_stay_as_they_are() -> None:
+    raised = Ended("raised NameError: name 'x' is not defined: it was deleted (line 3)", failed=True)
+    said, _ = look(waiting(0), at(1, "failed"), at(2, "failed"), ended={1: raised, 2: raised}, since=3.0)
+    assert "ranks 1-2 never came: they raised NameError: name 'x' is not defined: it was deleted (line 3)" in said[0]
+
+
 def test_a_rank_that_entered_another_collective_and_is_through_is_said_to_have_come() -> None:
     said, free = look(waiting(0), at(1, "idle", collective=collective(17, shape=(12,))), ended={1: FINISHED})
     assert "rank 1 entered all_sum #17 f32[12], line 5 instead" in said[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
@@ -82,6 +83,10 @@ class Cell:
         self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
         self._pressed = Stop()
         self.result: CellResult | None = None
+        self.followed = False
+        """Whether somebody waits for its end."""
+        self.shown = threading.Event()
+        """Set when its end has been shown, and the world is formed anew where that was due."""
 
     def __repr__(self) -> str:
         if self.result is not None:
@@ -108,6 +113,7 @@ class Cell:
         Both come back within two seconds (five where ranks must be released), also when ranks do not obey; those stay
         busy and are named.
         """
+        self.followed = True
         deadline = None if timeout is None else self._started + timeout
         with self._pressed.noted(self._events):
             try:
@@ -241,6 +247,7 @@ class Cell:
         if self._screen is not None:
             self._screen.blocks(blocks)
             self._screen.close()
+        self.shown.set()
 
     def _look_back(self) -> list[Block]:
         """What must be said of the collectives of a cell that is over."""

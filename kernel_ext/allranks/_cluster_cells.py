@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ._debug import Debugger
     from ._timeline import Timeline
 
-SHOWN_WITHIN = 1.0
+SHOWN_WITHIN = 5.0
 """Seconds that an interrupt waits for the end of a cell to be shown, once its ranks are done."""
 
 
@@ -203,15 +203,15 @@ class ClusterCells(ClusterBase):
             for cell in following:
                 cell.release()
         if within and monitor.wait(lambda: not monitor.busy(chosen), within):
-            self._wait_for_ends(following)
+            self._wait_for_ends([cell for cell in following if cell.followed and set(chosen) & set(cell.ranks)])
         busy = [rank.rank for rank in monitor.busy(chosen)] if within else []
         return monitor.snapshot().doing(busy)
 
     def _wait_for_ends(self, cells: Sequence[Cell]) -> None:
         """Let those who follow these cells show how they ended, and form the world anew where that is due."""
         deadline = time.monotonic() + SHOWN_WITHIN
-        while any(cell in self._following for cell in cells) and time.monotonic() < deadline:
-            time.sleep(0.01)
+        for cell in cells:
+            cell.shown.wait(max(0.0, deadline - time.monotonic()))
 
     def break_collectives(self, *, ranks: Sequence[int] | int | None = None) -> None:
         """Free ranks that wait in a collective (``%distributed break``); Python code goes on.

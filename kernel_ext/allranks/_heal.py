@@ -195,4 +195,4 @@ def _copy(ranks: Ranks, source: int, targets: Sequence[int]) -> str:
 def _garbage(saved: Answer) -> str:
     """What is to be said of variables that a broken collective has spoiled."""
     void = saved.result()[0].get("void", [])
-    return f" (garbage, since a collective was broken off: {', '.join(void)})" if void else ""
+    return f" (maybe garbage, since a collective was broken off: {', '.join(void)})" if void else ""

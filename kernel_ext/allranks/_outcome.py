@@ -141,10 +141,13 @@ class Outcome:
     def left_behind(self) -> list[Block]:
         """Which variables hold garbage, and which will enter a collective, in words."""
         void = {rank: result.void for rank, result in self.results.items()}
-        return [
-            *_about(void, "garbage: {} {was} being computed when the collective was broken off. Make {it} anew"),
-            *_about(self._pending, "pending: {} will enter a collective when evaluated, on all ranks together"),
-        ]
+        return [*_about(void, VOID), *_about(self._pending, PENDING)]
+
+
+VOID = "{} may hold garbage: {it} {was} being computed when the collective was broken off. Make {them} anew"
+PENDING = "pending: {} will enter a collective when evaluated, on all ranks together"
+_ONE = {"it": "it", "was": "was", "them": "it"}
+_SEVERAL = {"it": "they", "was": "were", "them": "them"}
 
 
 def _about(names: Mapping[int, Sequence[str]], text: str) -> list[Block]:
@@ -153,16 +156,8 @@ def _about(names: Mapping[int, Sequence[str]], text: str) -> list[Block]:
     for rank, each in names.items():
         if each:
             alike.setdefault(tuple(each), []).append(rank)
-    return [
-        Block(
-            "text",
-            tuple(ranks),
-            text.format(", ".join(each), was="was" if len(each) == 1 else "were", it="it" if len(each) == 1 else "them")
-            + "\n",
-            "stderr",
-        )
-        for each, ranks in alike.items()
-    ]
+    told = {each: text.format(", ".join(each), **(_ONE if len(each) == 1 else _SEVERAL)) for each in alike}
+    return [Block("text", tuple(ranks), told[each] + "\n", "stderr") for each, ranks in alike.items()]
 
 
 def _remote_error(error: Mapping[str, Any]) -> RemoteError:

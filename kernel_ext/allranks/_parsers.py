@@ -18,7 +18,8 @@ class Parser(argparse.ArgumentParser):
     """Argparse that raises instead of ending the kernel."""
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{_with_suggestion(message)}.\n{self.format_usage().strip()}")
+        said = _with_suggestion(message)
+        raise UsageError(f"{said}{'' if said.endswith('?') else '.'}\n{self.format_usage().strip()}")
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
         raise _HelpShown(message or "")
@@ -177,7 +178,7 @@ def parse(parser: Parser, line: str) -> argparse.Namespace | None:
         options, more = parser.parse_known_args(shlex.split(line))
         if more:
             verb: Parser = getattr(options, "parser", parser)
-            verb.error(f"{' '.join(more)} means nothing here{_meant(verb, options, more[0])}")
+            verb.error(f"{' '.join(more)} means nothing here" + _meant(verb, options, more[0]))
         return options
     except _HelpShown:
         return None
@@ -189,7 +190,8 @@ def parse(parser: Parser, line: str) -> argparse.Namespace | None:
 
 def _meant(verb: Parser, options: argparse.Namespace, word: str) -> str:
     """What was probably meant by a word that `verb` does not take; empty where that cannot be said."""
-    if word.isdigit() and getattr(options, "verb", None) == "up":
+    counted = any(getattr(options, name, None) for name in ("n", "hosts", "hostfile"))
+    if word.isdigit() and getattr(options, "verb", None) == "up" and not counted:
         return f"; did you mean -n {word}?"
     known = re.findall(r"--[a-z][a-z-]*", verb.format_usage())
     close = difflib.get_close_matches(word.partition("=")[0], known, 1)

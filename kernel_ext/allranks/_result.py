@@ -29,7 +29,7 @@ class RankResult:
     freed: str | None = None
     """The collective it waited in when it was freed."""
     void: tuple[str, ...] = ()
-    """Variables that were being computed when a collective was broken off: they hold garbage."""
+    """Variables that were being computed when a collective was broken off: they may hold garbage."""
     lines: int = 0
     """Lines printed, including those cut."""
     nbytes: int = 0

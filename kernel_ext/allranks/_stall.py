@@ -127,7 +127,9 @@ def _missing(here: set[int], snapshot: Snapshot, ended: Mapping[int, Ended], ran
             elif not ended[view.rank].came:
                 told.setdefault("asked for it but ended the cell without evaluating it", []).append(view.rank)
         elif view.rank not in ranks:
-            told.setdefault("is not part of this cell: stop it, and run it on all ranks", []).append(view.rank)
+            other_cell = view.state not in ("idle", "failed")
+            what = f"it is {view.doing}" if other_cell else "stop it, and run it on all ranks"
+            told.setdefault(f"is not part of this cell: {what}", []).append(view.rank)
         elif view.state == "waiting" and _came(view, seq) and _kind(view) != kind:
             told.setdefault(f"has come to another collective: it is {view.doing}", []).append(view.rank)
         elif not (view.state == "waiting" and _came(view, seq)):
@@ -147,8 +149,17 @@ def _came(view: RankView, seq: int) -> bool:
 def _plural(what: str, ranks: Sequence[int]) -> str:
     if len(ranks) == 1:
         return what
-    return (
-        what.replace("has not come: it is", "have not come: they are")
-        .replace(": it ", ": they ")
-        .replace("is not", "are not", 1)
-    )
+    for one, several in PLURALS.items():
+        if what.startswith(one):
+            return several + what.removeprefix(one)
+    return what
+
+
+PLURALS = {
+    "never came: it ": "never came: they ",
+    "has not come: it is ": "have not come: they are ",
+    "has come to another collective: it is ": "have come to another collective: they are ",
+    "is not part of this cell: it is ": "are not part of this cell: they are ",
+    "is not part of this cell": "are not part of this cell",
+}
+"""How what is said of one rank begins, and how when it is said of several: what follows may be the user's own words."""

@@ -136,7 +136,7 @@ def _variable(name: str, entries: Mapping[int, Entry], asked: Sequence[int]) -> 
     void = [rank for rank, entry in entries.items() if entry["void"]]
     agree: bool | None
     if void:
-        agree, said = None, f"garbage on {rank_label(void)}: a collective was broken off"
+        agree, said = None, f"may be garbage on {rank_label(void)}: a collective was broken off"
     elif pending:
         agree, said = None, f"to be computed on {rank_label(pending)}"
     elif absent:

@@ -54,7 +54,7 @@ def test_nccl_says_how_to_convert(mlx: None) -> None:
     ]:
         assert getattr(mx, dtype) in refused.dtypes["all_sum"]
         with pytest.raises(NotImplementedError) as raised:
-            refused.refuse_dtype("all_sum", getattr(mx, dtype), {})
+            refused.refuse_dtype("all_sum", getattr(mx, dtype), (), {})
         assert str(raised.value).startswith(
             f"nccl has no all_sum of {dtype.rstrip('_')} (mlx 0.32). Convert it first: x.{convert}"
         )
@@ -150,6 +150,9 @@ def test_mpi_reduces_no_booleans_which_would_end_every_rank(mpi2: Cluster, op: s
     result = mpi2.run(f"mx.distributed.{op}(mx.array([True]))", timeout=60)
     [said] = {error.evalue for error in result.errors.values()}
     assert said.startswith(f"mpi has no {op} of bool (mlx 0.32). Convert it first: x.astype(mx.uint8)")
+    for made in ("__import__('numpy').array([True])", "True"):
+        result = mpi2.run(f"mx.distributed.{op}({made})", timeout=60)
+        assert {error.evalue for error in result.errors.values()} == {said}, "of what MLX makes such an array"
     gathered = mpi2.run("mx.distributed.all_gather(mx.array([rank == 1])).tolist()").check()
     assert [rank.value for rank in gathered.values()] == [[False, True]] * 2, "they can be gathered"
 

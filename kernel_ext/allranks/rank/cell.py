@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import traceback
+import weakref
 from bdb import BdbQuit
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -48,7 +49,7 @@ class CellRecorder:
         """Whether SIGINT raises KeyboardInterrupt: in the user's code, but not in the engine around it."""
         self.freed = False
         """The next signal comes with the collective that the main thread waited in: it did not take place."""
-        self.bound_before: dict[str, int] = {}
+        self._bound_before: dict[str, tuple[int, weakref.ref[Any] | None]] = {}
         """Which object each of the user's names was when the cell began."""
         self._stopped: int | None = None
         """The cell that was to be stopped before its code ran."""
@@ -90,7 +91,7 @@ class CellRecorder:
         self._agent.freeing.broke = False
         if not self._pending:
             self.waits_since = ledger.seq
-        self.bound_before = {name: id(value) for name, value in self._agent.user_ns.items()}
+        self._bound_before = {name: (id(value), _reference(value)) for name, value in self._agent.user_ns.items()}
         self.running = True
         TRACE.end()
         if options.get("timeline"):
@@ -184,7 +185,11 @@ class CellRecorder:
         if taken := self._names_taken():
             self.outlet.write("stderr", taken)
         self.outlet.end()
-        final: dict[str, Any] = {"void": self._void()}
+        final: dict[str, Any] = {}
+        try:
+            final["void"] = self._void()
+        except Exception:  # a variable that can be looked at in no way must not hide how the cell ended
+            final["void"] = []
         buffers: list[Any] = []
         if wants_value and self._error is None:
             try:
@@ -196,7 +201,16 @@ class CellRecorder:
                 final["no_value"] = "it was interrupted while its value was computed"
         final |= self._collectives()
         self._pending = final["pending"]
+        if self._error is not None:
+            final["pending"] = []
         return self._outcome() | final, buffers
+
+    def was_bound(self, name: str) -> bool:
+        """Whether the user's name stands for the same object as when the cell began."""
+        number, reference = self._bound_before.get(name, (0, None))
+        value = self._agent.user_ns.get(name)
+        # Where an object has gone, the next one may have its place in memory.
+        return number == id(value) and (reference is None or reference() is value)
 
     def _names_taken(self) -> str:
         """A line on the names every cell starts with that this one gave to something else; once for each name."""
@@ -210,23 +224,27 @@ class CellRecorder:
         ledger, error = self._agent.ledger, self._error
         lost = error is not None and PEER_LOST in error["evalue"]
         if not (lost or self._agent.freeing.broke or ledger.refuse is not None):
+            if ledger.void.asked:
+                ledger.void.watch(self._agent.world.streams(), self._agent.world.is_whole)
             return []
         user_ns, line = self._agent.user_ns, error["line"] if error is not None else None
         named = names_in(linecache.getline(self.file or "", line)) if line else set()
         # What was computed before this cell is fine, unless it was left to be computed.
         looked_at = [
-            user_ns[name]
-            for name in named & user_ns.keys()
-            if name in self._pending or self.bound_before.get(name) != id(user_ns[name])
+            user_ns[name] for name in named & user_ns.keys() if name in self._pending or not self.was_bound(name)
         ]
-        found = ledger.void.break_off(*ledger.order.unsettled(), *looked_at)
+        found = ledger.void.break_off(ledger.order.last_entered(), *looked_at)
         return ledger.void.names(self._agent.user_variables(), found)
 
     def _collectives(self) -> dict[str, Any]:
         """What the notebook compares across ranks, and what still waits for a collective."""
         ledger = self._agent.ledger
         count, checksum = ledger.fingerprint(self.first_seq)
-        pending = pending_names(self._agent.user_ns, within=PENDING_WITHIN) if count and self._error is None else []
+        user_ns, pending = self._agent.user_ns, self._pending
+        if self._error is not None:  # what it made belongs to a world that may be broken
+            pending = pending_names(user_ns, set(pending), PENDING_WITHIN) if pending else []
+        elif count or pending:
+            pending = pending_names(user_ns, within=PENDING_WITHIN)
         told: dict[str, Any] = {"at_seq": ledger.seq, "shared": [count, checksum], "pending": pending}
         if ledger.timed:
             told["timed"] = list(ledger.timed)
@@ -284,6 +302,13 @@ class CellRecorder:
                     break
             at = at.f_back
         return found.f_lineno, linecache.getline(found.f_code.co_filename, found.f_lineno).strip()[:80]
+
+
+def _reference(value: Any) -> weakref.ref[Any] | None:
+    try:
+        return weakref.ref(value)
+    except TypeError:  # numbers, text and containers take none
+        return None
 
 
 __all__ = ["CellRecorder", "Item"]

@@ -188,7 +188,7 @@ class Ledger:
     def _recorded(self, mx: Any, op: str, function: Callable[..., Any]) -> Callable[..., Any]:
         records, shared_op, order, pending = self._records, op in COLLECTIVE, self.order, self.order.pending
         caller, reference, turns = sys._getframe, weakref.ref, self.turns
-        limits, checks, lacking = self.limits, self.limits.checks, self.limits.dtypes
+        limits, checks, lacking, mlx_dtype = self.limits, self.limits.checks, self.limits.dtypes, mx.Dtype
 
         @functools.wraps(function, updated=())
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -204,8 +204,8 @@ class Ledger:
                 subject = args[0] if args else kwargs.get("x")
                 shape = getattr(subject, "shape", subject)
                 dtype = getattr(subject, "dtype", args[1] if len(args) > 1 else kwargs.get("dtype"))
-            if op in lacking and dtype in lacking[op]:
-                limits.refuse_dtype(op, dtype, kwargs)
+            if op in lacking and (type(dtype) is not mlx_dtype or dtype in lacking[op]):
+                limits.refuse_dtype(op, dtype, args, kwargs)
             self.seq = seq = self.seq + 1
             frame: FrameType | None = caller(1)
             user_ns = self._user_ns

@@ -13,7 +13,7 @@ from typing import Any
 
 from .pending import waits_for_collective
 from .trace import TRACE, now
-from .void import Void
+from .void import Void, is_computed
 
 LOOK_AT = 64
 """Open results looked at behind a pending one."""
@@ -78,9 +78,14 @@ class EvaluationOrder:
 
         return call
 
-    def unsettled(self) -> list[Any]:
-        """Results of collectives that nobody is known to have waited for."""
-        return [array for number, result in self.pending if number > self.settled and (array := result()) is not None]
+    def last_entered(self) -> Any:
+        """The result of the newest collective that was evaluated, where nobody is known to have waited for it."""
+        for number, result in reversed(self.pending):
+            if number <= self.settled:
+                break
+            if is_computed(array := result()):
+                return array
+        return None
 
     def look(self, waited: bool = False) -> None:
         """Note what was evaluated out of order, and forget what is evaluated.

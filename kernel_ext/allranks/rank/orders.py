@@ -66,12 +66,15 @@ class Orders:
         held = self._agent.user_variables()
         if names := header.get("names"):
             held = {name: value for name, value in held.items() if name in names}
-        void = self._agent.ledger.void.names(held)
-        return {"variables": [{**each, "void": each["name"] in void} for each in variables.describe(held)]}, []
+        void = self._agent.ledger.void
+        names, on_its_way = void.names(held), void.on_its_way()
+        described = variables.describe(held, on_its_way)
+        return {"variables": [{**each, "void": each["name"] in names} for each in described]}, []
 
     def leaves(self, header: Header, _: Sequence[Any]) -> Answer:
         """Describe each leaf of one variable; evaluates nothing."""
-        return {"leaves": variables.describe_leaves(self._named(header["name"]))}, []
+        on_its_way = self._agent.ledger.void.on_its_way()
+        return {"leaves": variables.describe_leaves(self._named(header["name"]), on_its_way)}, []
 
     def leaf(self, header: Header, _: Sequence[Any]) -> Answer:
         """The value of one leaf."""
@@ -107,8 +110,7 @@ class Orders:
         What the blocked cell has bound is left out: it may be half computed, and MLX lets other threads read that.
         """
         variables = self._agent.user_variables()
-        before = self._agent.cell.bound_before
-        old = {name: value for name, value in variables.items() if before.get(name) == id(value)}
+        old = {name: value for name, value in variables.items() if self._agent.cell.was_bound(name)}
         unsure = [name for name in variables if name not in old]
         path = Path(header["path"])
         path.parent.mkdir(mode=0o700, exist_ok=True)

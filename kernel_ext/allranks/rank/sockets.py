@@ -63,3 +63,13 @@ def _port_pair(each: socket.socket) -> set[int]:
         if isinstance(address, tuple):
             ports.add(address[1])
     return ports
+
+
+def has_ended(descriptor: int) -> bool:
+    """Whether the other end of a TCP connection is closed."""
+    with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as duplicate:
+        try:
+            return not duplicate.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+    return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import types
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
 MOST_LEAVES = 10_000
@@ -29,23 +29,24 @@ def leaves(value: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, An
         yield path, value
 
 
-def describe(variables: Mapping[str, Any]) -> list[dict[str, Any]]:
+def describe(variables: Mapping[str, Any], on_its_way: Container[int] = ()) -> list[dict[str, Any]]:
     """One entry a name: type, shape, dtype, bytes of its arrays, a checksum where all of it is known.
 
-    Modules, functions and classes are left out: they are code.
+    Arrays that are `on_its_way` (their ``id``) count as pending: to look into one would wait for it. Modules, functions
+    and classes are left out: they are code.
     """
     return [
-        {"name": name, **_described(value)}
+        {"name": name, **_described(value, on_its_way)}
         for name, value in sorted(variables.items())
         if not isinstance(value, (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type))
     ]
 
 
-def describe_leaves(value: Any) -> list[dict[str, Any]]:
+def describe_leaves(value: Any, on_its_way: Container[int] = ()) -> list[dict[str, Any]]:
     """One entry a leaf of `value`."""
     found = []
     for path, leaf in leaves(value):
-        found.append({"path": path, **_described(leaf)})
+        found.append({"path": path, **_described(leaf, on_its_way)})
         if len(found) == MOST_LEAVES:
             break
     return found
@@ -59,7 +60,7 @@ def leaf_at(value: Any, path: str) -> Any:
     raise KeyError(path)
 
 
-def _described(value: Any) -> dict[str, Any]:
+def _described(value: Any, on_its_way: Container[int]) -> dict[str, Any]:
     entry: dict[str, Any] = {"type": type(value).__name__, "shape": None, "dtype": None, "nbytes": None}
     entry |= {"checksum": None, "pending": False}
     if is_array(value):
@@ -71,7 +72,7 @@ def _described(value: Any) -> dict[str, Any]:
         if is_array(leaf):
             arrays += 1
             nbytes += leaf.nbytes
-            entry["pending"] |= is_pending(leaf)
+            entry["pending"] |= id(leaf) in on_its_way or is_pending(leaf)
         known = None if entry["pending"] else _bytes(leaf)
         if known is None:
             checksum = -1

@@ -1,19 +1,20 @@
-"""Which of the user's arrays hold garbage, since a collective was broken off while they were computed.
+"""Which of the user's arrays may hold garbage, since a collective was broken off while they were computed.
 
 MLX lets what is on its way come to its end, keeps the arrays, and raises nothing when they are looked at later
 (0.32.4). What is known of them: what ``mx.eval`` was asked for when it raised, what ``mx.async_eval`` was asked for and
-nobody has waited for since, results of collectives that were not followed to their end, and what the line names in
-which the cell was stopped.
+nobody has waited for since, and what else the caller finds: the result of the collective, what the line names in which
+the cell stood.
 """
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from .variables import leaves
+from .variables import MOST_LEAVES, is_pending
 
 ASKED = 8
 """Calls of ``mx.async_eval`` remembered: more are seldom on their way."""
@@ -36,19 +37,44 @@ class Void:
 
     def ask(self, args: Any) -> None:
         """``mx.async_eval`` was called."""
-        self.asked.append(_arrays(args))
+        self.asked.append(_references(args))
 
     def raised(self, args: Any) -> None:
         """``mx.eval`` or ``mx.async_eval`` raised, or was interrupted."""
-        self._raised += _arrays(args)
+        self._raised += _references(args)
+
+    def on_its_way(self) -> set[int]:
+        """The ``id`` of each array that may be on its way."""
+        return {id(array) for asked in self.asked for reference in asked if (array := reference()) is not None}
+
+    def watch(self, streams: list[Any], whole: Callable[[], bool]) -> None:
+        """Forget what is on its way over `streams` once it has come to its end, if the world is `whole` then.
+
+        Does not wait for that here.
+        """
+        import mlx.core as mx
+
+        asked = list(self.asked)
+
+        def wait() -> None:
+            try:
+                for stream in streams:
+                    mx.synchronize(stream)
+            except RuntimeError:
+                return  # that was no right end
+            for each in asked if whole() else ():
+                if each in self.asked:
+                    self.asked.remove(each)
+
+        threading.Thread(target=wait, name="allranks-on-its-way", daemon=True).start()
 
     def break_off(self, *more: Any) -> Arrays:
-        """The world was broken: what was on its way holds garbage, as do `more`, if they have been computed.
+        """The world was broken: what was on its way may hold garbage, and so may `more`, if it has been computed.
 
         Returns those arrays.
         """
-        found = [reference for asked in self.asked for reference in asked] + self._raised + _arrays(more)
-        found = [reference for reference in found if _computed(reference())]
+        found = [reference for asked in self.asked for reference in asked] + self._raised + _references(more)
+        found = [reference for reference in found if is_computed(reference())]
         self._arrays = [reference for reference in self._arrays if reference() is not None] + found
         self.asked.clear()
         self._raised = []
@@ -58,24 +84,39 @@ class Void:
         """Those of the user's variables that are, or hold, such arrays, or some of them."""
         references = self._arrays if arrays is None else arrays
         alive = {id(array): array for reference in references if (array := reference()) is not None}
-        return sorted(name for name, value in variables.items() if alive and any(id(a) in alive for a in _of(value)))
+        if not alive:
+            return []
+        return sorted(name for name, value in variables.items() if any(id(each) in alive for each in arrays_in(value)))
 
 
-def _arrays(value: Any) -> Arrays:
-    return [weakref.ref(array) for array in _of(value)]
+def arrays_in(value: Any) -> Iterator[Any]:
+    """The MLX arrays in a value, through lists, tuples, dicts (an ``nn.Module`` is one) and the states of optimizers.
 
-
-def _of(value: Any) -> Iterator[Any]:
-    """The MLX arrays in a value; those of an optimizer are in its state."""
+    No method of the user's own is called, and no more than `MOST_LEAVES` things are looked at.
+    """
     import mlx.core as mx
 
-    state = getattr(value, "state", None) if type(value).__module__.startswith("mlx.") else None
-    held: Iterable[Any] = (value, state) if isinstance(state, dict) else (value,)
-    return (leaf for each in held for _, leaf in leaves(each) if isinstance(leaf, mx.array))
+    waiting, looked_at = [value], 0
+    while waiting and looked_at < MOST_LEAVES:
+        each = waiting.pop()
+        looked_at += 1
+        room = MOST_LEAVES - looked_at
+        if isinstance(each, mx.array):
+            yield each
+        elif isinstance(each, dict):
+            waiting.extend(list(dict.values(each))[:room])
+        elif isinstance(each, list):
+            waiting.extend(list.__getitem__(each, slice(room)))
+        elif isinstance(each, tuple):
+            waiting.extend(tuple.__getitem__(each, slice(room)))
+        elif type(each).__module__.startswith("mlx.optimizers"):
+            waiting.append(getattr(each, "state", None))
 
 
-def _computed(array: Any) -> bool:
+def is_computed(array: Any) -> bool:
     """Whether there is an array, with values: one that is yet to be computed raises when that is tried."""
-    from .variables import is_pending
-
     return array is not None and not is_pending(array)
+
+
+def _references(value: Any) -> Arrays:
+    return [weakref.ref(array) for array in arrays_in(value)]

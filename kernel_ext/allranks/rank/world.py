@@ -9,7 +9,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterable, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ from .drain import Drain
 from .files import write_private
 from .ledger import OPERATIONS
 from .rendezvous import in_turn, time_limit, wait_for_listeners
-from .sockets import close_refused, own_sockets, with_ports
+from .sockets import close_refused, has_ended, own_sockets, with_ports
 from .trace import mark
 
 if TYPE_CHECKING:
@@ -42,6 +42,8 @@ class World:
         self._ports: frozenset[int] = frozenset()
         self._ring: frozenset[int] = frozenset()
         """Descriptors that came with the ring: any other socket may have a port that is one of the ring's elsewhere."""
+        self._joined = 0
+        """How many of the ring's own they are."""
         self._backend = ""
         self._init: Any = None
         self._given: dict[str, Any] = {}
@@ -85,6 +87,7 @@ class World:
         joined, meant = (group.rank(), group.size()), (order["rank"], order["size"])
         self.group, self.epoch, self._backend = group, order["epoch"], order["backend"]
         self._ports = frozenset(chain.from_iterable(order["ports"]))
+        self._joined = len(with_ports(self._ring, self._ports))
         recompile.Epoch.number += 1
         if joined != meant:
             raise RuntimeError(f"this process became rank {joined[0]} of {joined[1]}, not {meant[0]} of {meant[1]}")
@@ -128,7 +131,7 @@ class World:
             if hasattr(sys, name):
                 setattr(sys, name, None)
         ledger = self._agent.ledger
-        if ledger.void.asked and ledger.refuse is None and self._settle():
+        if ledger.void.asked and ledger.refuse is None and self._settle() and self.is_whole():
             ledger.void.asked.clear()  # what all ranks had entered has come to its right end
         if self._ports:
             self.break_up()
@@ -189,25 +192,40 @@ class World:
                 self._drain = Drain()
                 self._drain.take(descriptors)
 
+    def is_whole(self) -> bool:
+        """Whether the neighbours' ends of a ring's sockets are open; MLX tells nobody that they are not (0.32.4)."""
+        left = with_ports(self._ring, self._ports)
+        return not self.broken_up and len(left) == self._joined and not any(map(has_ended, left))
+
+    def streams(self) -> list[Any]:
+        """The streams that collectives may be on."""
+        import mlx.core as mx
+
+        used = [mx.default_stream(mx.cpu), mx.default_stream(mx.default_device()), self._agent.ledger.turns.stream]
+        return [stream for stream in used if stream is not None]
+
     def _settle(self) -> bool:
         """Wait for what is on its way to return, and take the errors that MLX would raise later, from the next cell.
 
-        False where it has not returned in time.
+        False where that was an error, or has not come in time.
         """
         import mlx.core as mx
 
-        streams = [mx.default_stream(mx.cpu), self._agent.ledger.turns.stream]
+        well, streams = True, self.streams()  # those of this thread
 
         def settle() -> None:
-            for stream in filter(None, streams):
-                with suppress(RuntimeError):
+            nonlocal well
+            for stream in streams:
+                try:
                     mx.synchronize(stream)
+                except RuntimeError:
+                    well = False
 
         # With a neighbour that died, what is on its way may never return.
         thread = threading.Thread(target=settle, daemon=True)
         thread.start()
         thread.join(SETTLE_WITHIN)
-        return not thread.is_alive()
+        return well and not thread.is_alive()
 
     def _wire(self, order: dict[str, Any]) -> None:
         directory = self._agent.config.directory
