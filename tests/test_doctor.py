@@ -7,6 +7,7 @@ import pytest
 from allranks import doctor
 from allranks.errors import UsageError
 from allranks_backends.doctor import Asked, HostFacts
+from allranks_backends.doctor._gpus import gpus
 from allranks_backends.doctor._software import same_versions
 from allranks_backends.doctor.facts import facts_of
 from tests.notebook import Notebook
@@ -60,6 +61,21 @@ def test_a_package_from_source_here_is_missed_where_another_is_installed() -> No
     assert finding.mend == "install allranks there from the source that this notebook runs" and not finding.at
     (finding,) = same_versions([host], Asked(versions={"python": "3.12.3", "allranks": "", "mlx": "0.32"}))
     assert finding.mend == "/opt/python -m pip install mlx==0.32" and finding.at == "box"
+
+
+@pytest.mark.parametrize(
+    ("visible", "left"),
+    [("-1", 0), ("", 0), ("0", 1), ("1,0", None), ("0,-1,1", 1), ("0,7", 1), ("GPU-8a2f, GPU-11c0", None)],
+)
+def test_how_many_gpus_a_setting_leaves_as_cuda_reads_it(visible: str, left: int | None) -> None:
+    host = HostFacts(
+        "box",
+        gpus=("GPU 0: NVIDIA H100", "GPU 1: NVIDIA H100"),
+        environment={"CUDA_VISIBLE_DEVICES": visible},
+        python={"executable": "python", "mlx": {"cuda": True}, "nccl": True},
+    )
+    said = [finding.what for finding in gpus([host], Asked(backend="nccl"))]
+    assert said == ([] if left is None else [f"CUDA_VISIBLE_DEVICES leaves {left} of its 2 GPUs."])
 
 
 def test_what_cannot_be_asked_stays_unknown() -> None:

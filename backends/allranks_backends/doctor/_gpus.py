@@ -17,7 +17,7 @@ def gpus(hosts: Sequence[HostFacts], asked: Asked) -> Iterator[Finding]:
         if not host.gpus or host.python is None:
             continue
         visible = host.environment.get("CUDA_VISIBLE_DEVICES")
-        chosen = len(host.gpus) if visible is None else len([each for each in visible.split(",") if each.strip()])
+        chosen = len(host.gpus) if visible is None else _seen(visible, len(host.gpus))
         if chosen < len(host.gpus):
             yield Finding(
                 "error" if asked.backend == "nccl" and chosen < asked.ranks_per_host else "note",
@@ -37,6 +37,15 @@ def gpus(hosts: Sequence[HostFacts], asked: Asked) -> Iterator[Finding]:
             install = f"{host.python['executable']} -m pip install nvidia-nccl-cu12"
             what = "NCCL's library is not found."
             yield Finding(severity, host.name, what, "dlopen(libnccl.so.2) fails", install, host.name)
+
+
+def _seen(visible: str, there: int) -> int:
+    """How many of the GPUs that are there CUDA_VISIBLE_DEVICES leaves: CUDA stops at the first it does not know."""
+    known = [
+        (each.isdecimal() and int(each) < there) or each.startswith(("GPU-", "MIG-"))
+        for each in map(str.strip, visible.split(","))
+    ]
+    return known.index(False) if False in known else len(known)
 
 
 def mixed(hosts: Sequence[HostFacts], _: Asked) -> Iterator[Finding]:
