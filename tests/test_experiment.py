@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from allranks import Experiment
+from allranks._experiment_file import read
 from allranks.errors import Busy, UsageError
 
 pandas = pytest.importorskip("pandas")
@@ -246,6 +247,21 @@ def test_a_slip_in_the_file_is_told(tmp_path: Path, text: str, said: str, capsys
     (tmp_path / "bad.toml").write_text(text)
     assert main(["experiment", str(tmp_path / "bad.toml")]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_file_that_is_not_there_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from allranks.__main__ import main
+
+    assert main(["experiment", str(tmp_path / "none.toml")]) == 2
+    assert "none.toml cannot be read: No such file or directory." in capsys.readouterr().err
+
+
+def test_modules_beside_the_script_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "beside_it.py").write_text("def train(cluster):\n    return {}\n")
+    (tmp_path / "run.py").write_text("from beside_it import train\n")
+    (tmp_path / "it.toml").write_text('function = "run.py:train"\n[grid]\nn = 1\n')
+    assert read(tmp_path / "it.toml").name == "it"
 
 
 def test_scaling_is_drawn_with_its_ideal_line(tmp_path: Path) -> None:

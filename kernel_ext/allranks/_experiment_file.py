@@ -57,6 +57,8 @@ def _function(path: Path, told: str) -> Function:
     source = path.resolve().parent / file
     if not file or not source.is_file():
         raise UsageError(f'{path}: function = "{told}": write FILE:FUNCTION, with a Python file beside this one.')
+    if str(source.parent) not in sys.path:  # as `python train.py` would, for the modules beside it
+        sys.path.insert(0, str(source.parent))
     names: dict[str, Any] = runpy.run_path(str(source))
     if not callable(names.get(name)):
         raise UsageError(f"{path}: {file} has no function {name!r}.")
