@@ -4,34 +4,23 @@ from __future__ import annotations
 
 import linecache
 import traceback
-import weakref
 from bdb import BdbQuit
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from . import values
 from .debugger import ENDED
+from .names import Names
 from .outlet import LIMIT, Item, Outlet
-from .pending import names_in, pending_names
 from .trace import TRACE
 
 if TYPE_CHECKING:
     from .agent import Agent
 
-
-PENDING_WITHIN = 0.02
-"""Seconds spent on finding arrays that a cell left pending."""
 PEER_LOST = "[ring] connection to a peer was lost"
 """What MLX raises where a neighbour died; a freed rank has lost them all."""
-INSTEAD = {
-    "mx": "`import mlx.core as mx` brings MLX back.",
-    "world": "`world = mx.distributed.init()` brings the group of all ranks back.",
-    "rank": "this rank's number is world.rank().",
-    "size": "the number of ranks is world.size().",
-}
-"""Where to find what a name stood for, when the user has taken it."""
 
 
 class CellRecorder:
@@ -39,6 +28,7 @@ class CellRecorder:
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
+        self.names = Names(agent)
         self.number = 0
         self.running = False
         self.ended = False
@@ -49,8 +39,6 @@ class CellRecorder:
         """Whether SIGINT raises KeyboardInterrupt: in the user's code, but not in the engine around it."""
         self.freed = False
         """The next signal comes with the collective that the main thread waited in: it did not take place."""
-        self._bound_before: dict[str, tuple[int, weakref.ref[Any] | None]] = {}
-        """Which object each of the user's names was when the cell began."""
         self._stopped: int | None = None
         """The cell that was to be stopped before its code ran."""
         self.widgets = False
@@ -61,9 +49,6 @@ class CellRecorder:
         self._unacknowledged: list[tuple[dict[str, Any], list[Any]]] = []
         self._error: dict[str, Any] | None = None
         self._final: tuple[dict[str, Any], list[Any]] | None = None
-        self._pending: list[str] = []
-        """The user's names that the cell before left to be computed by a collective."""
-        self._said_taken: set[str] = set()
 
     def begin(self, options: Mapping[str, Any], file: str | None) -> None:
         """Called in the main thread when a cell of the notebook's starts; `options` came with it."""
@@ -77,7 +62,7 @@ class CellRecorder:
             ordered=strict or bool(options.get("ordered")),
             watch_order=options.get("check") == "warn",
             profile=bool(options.get("profile")),
-            after=self.waits_since if self._pending else ledger.seq,
+            after=self.waits_since if self.names.pending else ledger.seq,
         )
         self.outlet.end()
         late, _ = self.outlet.take()
@@ -89,9 +74,9 @@ class CellRecorder:
         self.first_seq = ledger.seq
         ledger.void.begin_cell()
         self._agent.freeing.broke = False
-        if not self._pending:
+        if not self.names.pending:
             self.waits_since = ledger.seq
-        self._bound_before = {name: (id(value), _reference(value)) for name, value in self._agent.user_ns.items()}
+        self.names.begin()
         self.running = True
         TRACE.end()
         if options.get("timeline"):
@@ -182,14 +167,10 @@ class CellRecorder:
         """What the notebook is told of the end, and the packed value."""
         if (not_logged := self._agent.log.end_cell()) and self._error is None:
             self.outlet.write("stderr", not_logged)
-        if taken := self._names_taken():
+        if taken := self.names.taken():
             self.outlet.write("stderr", taken)
         self.outlet.end()
-        final: dict[str, Any] = {}
-        try:
-            final["void"] = self._void()
-        except Exception:  # a variable that can be looked at in no way must not hide how the cell ended
-            final["void"] = []
+        final: dict[str, Any] = {"void": self._void()}
         buffers: list[Any] = []
         if wants_value and self._error is None:
             try:
@@ -200,51 +181,24 @@ class CellRecorder:
             except KeyboardInterrupt:  # packing evaluates arrays, and so may wait for other ranks
                 final["no_value"] = "it was interrupted while its value was computed"
         final |= self._collectives()
-        self._pending = final["pending"]
-        if self._error is not None:
-            final["pending"] = []
         return self._outcome() | final, buffers
 
-    def was_bound(self, name: str) -> bool:
-        """Whether the user's name stands for the same object as when the cell began."""
-        number, reference = self._bound_before.get(name, (0, None))
-        value = self._agent.user_ns.get(name)
-        # Where an object has gone, the next one may have its place in memory.
-        return number == id(value) and (reference is None or reference() is value)
-
-    def _names_taken(self) -> str:
-        """A line on the names every cell starts with that this one gave to something else; once for each name."""
-        taken = self._agent.world.taken() - self._said_taken
-        self._said_taken |= taken
-        lines = [f"{name} is now a variable of yours: {INSTEAD[name]}\n" for name in sorted(taken)]
-        return "".join(lines)
-
     def _void(self) -> list[str]:
-        """The user's variables that hold garbage, if a collective was broken off in this cell."""
+        """The user's variables that may hold garbage."""
         ledger, error = self._agent.ledger, self._error
         lost = error is not None and PEER_LOST in error["evalue"]
-        if not (lost or self._agent.freeing.broke or ledger.refuse is not None):
-            if ledger.void.asked:
-                ledger.void.watch(self._agent.world.streams(), self._agent.world.is_whole)
-            return []
-        user_ns, line = self._agent.user_ns, error["line"] if error is not None else None
-        named = names_in(linecache.getline(self.file or "", line)) if line else set()
-        # What was computed before this cell is fine, unless it was left to be computed.
-        looked_at = [
-            user_ns[name] for name in named & user_ns.keys() if name in self._pending or not self.was_bound(name)
-        ]
-        found = ledger.void.break_off(ledger.order.last_entered(), *looked_at)
-        return ledger.void.names(self._agent.user_variables(), found)
+        if lost or self._agent.freeing.broke or ledger.refuse is not None:
+            with suppress(Exception):  # a variable that can be looked at in no way must not hide how the cell ended
+                return self.names.spoiled(error, self.file)
+        elif ledger.void.asked:
+            ledger.void.watch(self._agent.world.streams(), self._agent.world.is_whole)
+        return []
 
     def _collectives(self) -> dict[str, Any]:
         """What the notebook compares across ranks, and what still waits for a collective."""
         ledger = self._agent.ledger
         count, checksum = ledger.fingerprint(self.first_seq)
-        user_ns, pending = self._agent.user_ns, self._pending
-        if self._error is not None:  # what it made belongs to a world that may be broken
-            pending = pending_names(user_ns, set(pending), PENDING_WITHIN) if pending else []
-        elif count or pending:
-            pending = pending_names(user_ns, within=PENDING_WITHIN)
+        pending = self.names.left_pending(entered=bool(count), failed=self._error is not None)
         told: dict[str, Any] = {"at_seq": ledger.seq, "shared": [count, checksum], "pending": pending}
         if ledger.timed:
             told["timed"] = list(ledger.timed)
@@ -302,13 +256,6 @@ class CellRecorder:
                     break
             at = at.f_back
         return found.f_lineno, linecache.getline(found.f_code.co_filename, found.f_lineno).strip()[:80]
-
-
-def _reference(value: Any) -> weakref.ref[Any] | None:
-    try:
-        return weakref.ref(value)
-    except TypeError:  # numbers, text and containers take none
-        return None
 
 
 __all__ = ["CellRecorder", "Item"]

@@ -110,7 +110,7 @@ class Orders:
         What the blocked cell has bound is left out: it may be half computed, and MLX lets other threads read that.
         """
         variables = self._agent.user_variables()
-        old = {name: value for name, value in variables.items() if self._agent.cell.was_bound(name)}
+        old = {name: value for name, value in variables.items() if self._agent.cell.names.was_bound(name)}
         unsure = [name for name in variables if name not in old]
         path = Path(header["path"])
         path.parent.mkdir(mode=0o700, exist_ok=True)

@@ -1,0 +1,80 @@
+"""What a cell did to the user's names: bound anew, taken from us, left to be computed, spoiled by a break."""
+
+from __future__ import annotations
+
+import linecache
+import weakref
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from .pending import names_in, pending_names
+
+if TYPE_CHECKING:
+    from .agent import Agent
+
+PENDING_WITHIN = 0.02
+"""Seconds spent on finding arrays that a cell left pending."""
+INSTEAD = {
+    "mx": "`import mlx.core as mx` brings MLX back.",
+    "world": "`world = mx.distributed.init()` brings the group of all ranks back.",
+    "rank": "this rank's number is world.rank().",
+    "size": "the number of ranks is world.size().",
+}
+"""Where to find what a name stood for, when the user has taken it."""
+
+
+class Names:
+    """Looked at when a cell begins, and when it is over."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self.pending: list[str] = []
+        """Those that the last cell left to be computed by a collective."""
+        self._before: dict[str, tuple[int, weakref.ref[Any] | None]] = {}
+        """Which object each stood for when the cell began."""
+        self._said: set[str] = set()
+
+    def begin(self) -> None:
+        """A cell begins."""
+        self._before = {name: (id(value), _reference(value)) for name, value in self._agent.user_ns.items()}
+
+    def was_bound(self, name: str) -> bool:
+        """Whether it stands for the same object as when the cell began."""
+        number, reference = self._before.get(name, (0, None))
+        value = self._agent.user_ns.get(name)
+        # Where an object has gone, the next one may have its place in memory.
+        return number == id(value) and (reference is None or reference() is value)
+
+    def taken(self) -> str:
+        """A line on each name of ours that this cell gave to something else; once for each."""
+        taken = self._agent.world.taken() - self._said
+        self._said |= taken
+        return "".join(f"{name} is now a variable of yours: {INSTEAD[name]}\n" for name in sorted(taken))
+
+    def left_pending(self, *, entered: bool, failed: bool) -> list[str]:
+        """Those that are left to be computed by a collective, if the cell has `entered` any, and did not fail."""
+        user_ns = self._agent.user_ns
+        if failed:  # what it made belongs to a world that may be broken
+            self.pending = pending_names(user_ns, set(self.pending), PENDING_WITHIN) if self.pending else []
+            return []
+        self.pending = pending_names(user_ns, within=PENDING_WITHIN) if entered or self.pending else []
+        return self.pending
+
+    def spoiled(self, error: Mapping[str, Any] | None, file: str | None) -> list[str]:
+        """Those that may hold garbage, since a collective of this cell was broken off; `error` is what it raised."""
+        user_ns, ledger = self._agent.user_ns, self._agent.ledger
+        line = error["line"] if error is not None else None
+        named = names_in(linecache.getline(file or "", line)) if line else set()
+        # What was computed before this cell is fine, unless it was left to be computed.
+        looked_at = [
+            user_ns[name] for name in named & user_ns.keys() if name in self.pending or not self.was_bound(name)
+        ]
+        found = ledger.void.break_off(ledger.order.last_entered(), *looked_at)
+        return ledger.void.names(self._agent.user_variables(), found)
+
+
+def _reference(value: Any) -> weakref.ref[Any] | None:
+    try:
+        return weakref.ref(value)
+    except TypeError:  # numbers, text and containers take none
+        return None
