@@ -17,7 +17,7 @@ import pytest
 from mlx.utils import tree_flatten
 
 import allranks
-from allranks.errors import AllranksError, Busy, CannotTravel, NoCluster, UsageError, WorldBroken
+from allranks.errors import AllranksError, Busy, CannotTravel, NoCluster, UsageError, WorldBroken, WouldHang
 from allranks.rank.ports import free_ports
 from allranks_backends._plan import Snapshot
 from tests.waiting import comes_true, idle
@@ -346,6 +346,63 @@ def test_a_name_that_is_not_there(ring2: allranks.Cluster) -> None:
         ring2.pull("only_here")
     assert str(refused.value).endswith("rank 0 has it: %distributed pull only_here -r 0")
     assert ring2.pull("only_here", ranks=0) == [1]
+
+
+TRANSFORMED = """
+import mlx.nn as nn
+def f(x): return (x ** 2).sum()
+line = nn.Linear(1, 1)
+line.update({"weight": mx.array([[2.0]]), "bias": mx.array([1.0])})
+class Step:
+    slope = mx.grad(lambda self, x: f(x), argnums=1)
+made = {
+    "grad": mx.grad(f), "twice": mx.grad(mx.grad(lambda x: x ** 3)), "vmap": mx.vmap(f), "both": mx.value_and_grad(f),
+    "checkpoint": mx.checkpoint(f), "compile": mx.compile(mx.grad(f)),
+}
+train = nn.value_and_grad(line, lambda model, x: model(x).sum())
+"""
+APPLIED = """
+x = mx.array([1.0, 3.0])
+[
+    made["grad"](x).tolist(), made["twice"](mx.array(2.0)).item(), made["vmap"](mx.ones((2, 2))).tolist(),
+    made["both"](x)[1].tolist(), made["checkpoint"](x).item(), made["compile"](x).tolist(), Step().slope(x).tolist(),
+    train(line, mx.array([[5.0]]))[1]["weight"].item(), train(line, mx.array([[5.0]]))[0].item(),
+]
+"""
+
+
+def test_transformed_functions_arrive_as_what_they_are() -> None:
+    right = [[2, 6], 12, [2, 2], [2, 6], 10, [2, 6], [2, 6], 5, 11]
+    with allranks.Cluster(1, backend="ring", name="transformed") as cluster:
+        cluster.run(TRANSFORMED).check()
+        assert cluster.run(APPLIED)[0].value == right
+        cluster.resize(2, source=0)
+        assert cluster.run(APPLIED).check()[1].value == right
+        gradient = cluster.pull("made", ranks=0)[0]["grad"]
+        import mlx.core as mx
+
+        assert gradient(mx.array([1.0, 3.0])).tolist() == [2, 6]
+
+
+def test_what_waits_for_all_ranks_is_not_pulled_from_some(ring2: allranks.Cluster) -> None:
+    ring2.run("t = mx.distributed.all_sum(mx.ones(3))")
+    with pytest.raises(WouldHang, match="t on rank 0 is still to be computed by a collective"):
+        ring2.pull("t", ranks=0)
+    assert [each.tolist() for each in ring2.pull("t")] == [[2, 2, 2]] * 2
+
+
+def test_debug_goes_to_the_rank_that_raised(ring2: allranks.Cluster) -> None:
+    ring2.run("if rank == 1:\n    raise ValueError\nmx.eval(mx.distributed.all_sum(mx.ones(3)))")
+    assert ring2.to_debug() == 1
+    ring2.run("1")
+    with pytest.raises(UsageError, match="none raised in its last cell"):
+        ring2.to_debug()
+
+
+def test_numbers_cannot_be_joined(ring2: allranks.Cluster) -> None:
+    ring2.run("loss = mx.array(1.0)")
+    with pytest.raises(UsageError, match="loss cannot be joined: it has no axis to join along"):
+        ring2.gather("loss")
 
 
 def test_names_of_ours_that_the_user_takes_are_the_users(worlds: object) -> None:

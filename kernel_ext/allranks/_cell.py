@@ -152,10 +152,12 @@ class Cell:
             pass
         left = sorted(self._outcome.open)
         if left:
-            message += (
-                f" {self._monitor.snapshot().doing(left)}: still there; neither an interrupt nor a release could end "
-                "it. %distributed status shows them; %distributed heal --kill RANKS ends and replaces them."
+            message += f" {self._monitor.snapshot().doing(left)}: still there; " + (
+                "they are released for another minute. Where that does not help, "
+                if self._freeing.go_on(left)
+                else "neither an interrupt nor a release could end it. %distributed status shows them; "
             )
+            message += "%distributed heal --kill RANKS ends and replaces them."
         raise kind(message.strip()) from None
 
     def _follow(self, deadline: float | None) -> bool:

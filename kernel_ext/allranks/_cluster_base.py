@@ -13,7 +13,7 @@ from ._ranks import Answer, Ranks
 from ._settings import Settings
 from ._stop import undisturbed
 from ._watch import Watch
-from .errors import Busy, CannotTravel, NoCluster, UsageError, WorldBroken
+from .errors import Busy, CannotTravel, NoCluster, UsageError, WorldBroken, WouldHang
 
 if TYPE_CHECKING:
     from ._cell import Cell
@@ -37,6 +37,8 @@ class ClusterBase:
         """What the ranks told, also after `down`."""
         self._cells = itertools.count(1)
         self._following: list[Cell] = []
+        self._culprits: list[int] = []
+        """The ranks that raised of their own in the last cell."""
         self._changing = threading.RLock()
         """Held while the world is changed: a click in a dashboard comes in a thread of its own."""
         self._watch = Watch(lambda: self.snapshot, lambda seen: self._logs.since(seen))
@@ -121,6 +123,19 @@ class ClusterBase:
                 f"{rank_label([rank.rank for rank in busy])} {verb} still busy with an earlier cell ({doing}). "
                 "Wait for it, or stop it with %distributed interrupt."
             )
+
+    def _refuse_pending(self, ranks: Ranks, chosen: Sequence[int], code: str) -> None:
+        """A cell on some ranks must not evaluate what all ranks have to compute together."""
+        for rank, answer in ranks.ask(chosen, {"do": "pending", "code": code}).items():
+            try:
+                names = answer.result(1.0)[0].get("names", [])
+            except (TimeoutError, ConnectionError):
+                continue
+            if names:
+                raise WouldHang(
+                    f"{', '.join(names)} on rank {rank} is still to be computed by a collective, which every rank must "
+                    f"enter. Run the cell on all ranks, or first mx.eval({', '.join(names)}) on all of them."
+                )
 
     def _refuse_if_broken(self, ranks: Ranks) -> None:
         if ranks.monitor.state == "broken":

@@ -15,7 +15,7 @@ from ._ranks import Ranks
 from ._recording import Recording
 from ._result import CellResult
 from ._watch import Nowhere, Tee
-from .errors import CannotStart, UsageError, WouldHang
+from .errors import CannotStart, UsageError
 
 if TYPE_CHECKING:
     from ._debug import Debugger
@@ -137,22 +137,10 @@ class ClusterCells(ClusterBase):
         recording.begin()
         return recording
 
-    def _refuse_pending(self, ranks: Ranks, chosen: Sequence[int], code: str) -> None:
-        """A cell on some ranks must not evaluate what all ranks have to compute together."""
-        for rank, answer in ranks.ask(chosen, {"do": "pending", "code": code}).items():
-            try:
-                names = answer.result(1.0)[0].get("names", [])
-            except (TimeoutError, ConnectionError):
-                continue
-            if names:
-                raise WouldHang(
-                    f"{', '.join(names)} on rank {rank} is still to be computed by a collective, which every rank must "
-                    f"enter. Run the cell on all ranks, or first mx.eval({', '.join(names)}) on all of them."
-                )
-
     def _after_cell(self, cell: Cell) -> str | None:
         """Form the world anew if the cell had to break it; returns what to tell the user."""
         ranks = self._ranks
+        self._culprits = sorted(cell.result.errors) if cell.result is not None else []
         if cell.result is not None and cell.result.timeline is not None:
             self.last_timeline = cell.result.timeline
         if cell in self._following:
@@ -227,9 +215,11 @@ class ClusterCells(ClusterBase):
     def to_debug(self) -> int:
         """The first rank that stands at a breakpoint, or else the first whose last cell raised. Raises UsageError."""
         views = self._up().monitor.snapshot().ranks
-        for state in ("debugging", "failed"):
-            if here := [view.rank for view in views if view.state == state]:
-                return here[0]
+        at_breakpoint = [view.rank for view in views if view.state == "debugging"]
+        failed = [view.rank for view in views if view.state == "failed"]
+        raised = [rank for rank in self._culprits if rank in failed]  # and was not only freed
+        if found := at_breakpoint or raised or failed:
+            return found[0]
         raise UsageError("no rank stands at a breakpoint, and none raised in its last cell: nothing to look at.")
 
     def debug(self, rank: int) -> Debugger:

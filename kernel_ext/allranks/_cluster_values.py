@@ -41,7 +41,10 @@ class ClusterValues(ClusterBase):
 
         Raises CannotTravel for what cannot be moved, UsageError where a rank does not have it, and what `run` raises.
         """
-        answers = self._ask_all({"do": "pull", "name": name}, ranks)
+        chosen = self.choose_ranks(ranks)
+        if self.state == "whole" and len(chosen) < self.size:
+            self._refuse_pending(self._refuse_if_unable(chosen), chosen, name)
+        answers = self._ask_all({"do": "pull", "name": name}, chosen)
         found, absent = {}, []
         for rank, answer in answers.items():
             try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterable, Sequence
 
@@ -13,6 +14,10 @@ from ._stall import Finding, StallWatch
 
 RELEASE_WITHIN = 4.5
 """Seconds until ranks are given up that must be released one collective after the other (see `_release`)."""
+GO_ON_WITHIN = 60.0
+"""Seconds in which that goes on when the prompt is back."""
+LOOK_EVERY = 0.2
+"""Seconds between two looks then."""
 
 
 class Freeing:
@@ -59,6 +64,26 @@ class Freeing:
             # ends, and heal carries what these ranks hold over a restart.
             self.given_up = set(waiting) == self._outcome.open
         return findings
+
+    def go_on(self, left: Sequence[int]) -> bool:
+        """Release those that did not end in time, beside what the user does next: busy machines take longer.
+
+        False where there is nothing to release.
+        """
+
+        def release() -> None:
+            until = time.monotonic() + GO_ON_WITHIN
+            while still := [rank for rank in left if self._monitor.ranks[rank].cell == self._cell]:
+                views = self._monitor.snapshot().ranks
+                if time.monotonic() > until or self._monitor.state != "whole":
+                    return
+                self._release.step([rank for rank in still if views[rank].state == "waiting"])
+                time.sleep(LOOK_EVERY)
+
+        if self._monitor.breakable or self._outcome.somebody_died:
+            return False
+        threading.Thread(target=release, name=f"allranks-release-{self._cell}", daemon=True).start()
+        return True
 
     def _release_waiting(self) -> None:
         """Where nothing can be broken: let the missing ranks enter, so that the waiting ones return."""

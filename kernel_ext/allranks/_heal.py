@@ -60,6 +60,8 @@ def resize(ranks: Ranks, size: int, source: int | None) -> str:
     else:
         ranks.hosts = hosts
         told = _restart(ranks, size, ranks.plan.backend, list(range(min(size, before))))
+    if size < before and source is not None:
+        told.append(f"no rank is new, so nothing was copied from rank {source}")
     if size > before:
         added = list(range(before, size))
         told.append(f"{rank_label(added)} started empty" if source is None else _copy(ranks, source, added))
@@ -138,7 +140,10 @@ def _restart(ranks: Ranks, size: int, backend: str, kept: Sequence[int]) -> list
     ranks.plan_next(ranks.hosts[:size], backend)
     ranks.launch(range(size))
     ranks.form()
-    loads = {number: ranks.ask([number], {"do": "load", "path": path}) for number, path in paths.items()}
+    loads = {
+        number: ranks.ask([number], {"do": "load", "path": path, "void": _void(saves[number])})
+        for number, path in paths.items()
+    }
     for answers in loads.values():
         for number, answer in answers.items():
             _names_left(answer, number)
@@ -158,8 +163,7 @@ def _left_behind(answer: Answer | None, number: int) -> str:
     parts = [f"{', '.join(travel)}, which cannot travel"] if travel else []
     if unsure:
         parts.append(f"{', '.join(unsure)}, which the blocked cell had set (half computed, perhaps)")
-    garbage = _garbage(answer) if answer is not None else ""
-    return (f", except {' and '.join(parts)}" if parts else "") + garbage
+    return (f", except {' and '.join(parts)}" if parts else "") + _garbage(answer)
 
 
 def _names_left(answer: Answer | None, number: int) -> list[str]:
@@ -183,7 +187,8 @@ def _copy(ranks: Ranks, source: int, targets: Sequence[int]) -> str:
         file = {"path": str(ranks.processes.end_of_rank(source).directory / "copy")}
     saved = ranks.ask([source], {"do": "save", **file})[source]
     left = _names_left(saved, source)
-    loads = ranks.ask(targets, {"do": "load", **file, "keep": bool(file)}, saved.result()[1])
+    order = {"do": "load", **file, "keep": bool(file), "void": _void(saved)}
+    loads = ranks.ask(targets, order, saved.result()[1])
     for number, answer in loads.items():
         _names_left(answer, number)
     if file:
@@ -192,7 +197,12 @@ def _copy(ranks: Ranks, source: int, targets: Sequence[int]) -> str:
     return f"{rank_label(list(targets))} got the variables of rank {source}{except_for}{_garbage(saved)}"
 
 
-def _garbage(saved: Answer) -> str:
-    """What is to be said of variables that a broken collective has spoiled."""
-    void = saved.result()[0].get("void", [])
+def _void(saved: Answer | None) -> list[str]:
+    """Names that may hold garbage where they were saved."""
+    return list(saved.result()[0].get("void", [])) if saved is not None else []
+
+
+def _garbage(saved: Answer | None) -> str:
+    """The same in words."""
+    void = _void(saved)
     return f" (maybe garbage, since a collective was broken off: {', '.join(void)})" if void else ""

@@ -59,7 +59,12 @@ class DistributedMagics(Magics):
         if options.verb is None:
             self._lines.print_help()
             return
-        getattr(self, f"_{options.verb}")(options)
+        try:
+            getattr(self, f"_{options.verb}")(options)
+        except CellInterrupted:
+            raise
+        except KeyboardInterrupt:  # without the frames of ours that waited
+            raise CellInterrupted from None
 
     @cell_magic("distributed")  # type: ignore[arg-type]
     def distributed_cell(self, line: str, cell: str) -> None:
@@ -329,8 +334,6 @@ class DistributedMagics(Magics):
                 screen.blocks([Block("text", (rank,), text)] if text else [])
                 typed = debugger.ask_user(input)
                 text = debugger.ask(typed) if typed is not None else ""
-        except KeyboardInterrupt:  # without the frames of ours that waited
-            raise CellInterrupted from None
         finally:
             print(debugger.leave())
 

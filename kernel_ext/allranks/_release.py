@@ -29,6 +29,8 @@ class Release:
     def step(self, waiting: Sequence[int]) -> None:
         """Have every idle rank that lags behind the `waiting` ones enter what it missed."""
         ranks = self._monitor.ranks
+        if not waiting:
+            return
         leader = max((ranks[number] for number in waiting), key=lambda rank: rank.seq)
         for rank in self._monitor.alive():
             if rank.cell is not None or rank.replaying:

@@ -54,6 +54,8 @@ def join(parts: Sequence[Any]) -> Any:
     """Arrays one after the other along their first axis, or one list. Raises TypeError and ValueError."""
     if all(isinstance(part, (list, tuple)) for part in parts):
         return [each for part in parts for each in part]
+    if any(getattr(part, "shape", None) == () for part in parts):
+        raise ValueError("it has no axis to join along")
     kinds = {type(part).__module__.split(".")[0] for part in parts}
     if kinds <= {"numpy"}:
         import numpy as np

@@ -149,6 +149,15 @@ class Debugger:
             self.looking_back = False
             self._tell(open=False, stepping=False, text=debugger.take())
 
+    def held(self) -> list[tuple[str, Any]]:
+        """Names and values in the frames of what the last cell raised, which live until the next one."""
+        at, found = self._error.__traceback__ if self._error is not None else None, []
+        while at is not None:
+            if at.tb_frame.f_locals is not self._agent.user_ns:
+                found += list(at.tb_frame.f_locals.items())
+            at = at.tb_next
+        return found
+
     def _new_pdb(self) -> CarefulPdb:
         while not self._commands.empty():  # meant for a stop that is over
             self._commands.get_nowait()

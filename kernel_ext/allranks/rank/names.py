@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import linecache
+import sys
+import time
 import weakref
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from .pending import names_in, pending_names
+from .variables import is_pending
+from .void import arrays_in
 
 if TYPE_CHECKING:
     from .agent import Agent
 
 PENDING_WITHIN = 0.02
 """Seconds spent on finding arrays that a cell left pending."""
+LEFT_WITHIN = 0.5
+"""The same after a break."""
 INSTEAD = {
     "mx": "`import mlx.core as mx` brings MLX back.",
     "world": "`world = mx.distributed.init()` brings the group of all ranks back.",
@@ -32,11 +38,18 @@ class Names:
         """Those that the last cell left to be computed by a collective."""
         self._before: dict[str, tuple[int, weakref.ref[Any] | None]] = {}
         """Which object each stood for when the cell began."""
+        self._arrays: dict[int, weakref.ref[Any]] = {}
+        """Those there were when the cell began, in containers too."""
         self._said: set[str] = set()
 
     def begin(self) -> None:
         """A cell begins."""
-        self._before = {name: (id(value), _reference(value)) for name, value in self._agent.user_ns.items()}
+        user_ns = self._agent.user_ns
+        self._before = {name: (id(value), _reference(value)) for name, value in user_ns.items()}
+        self._arrays = {}
+        if "mlx.core" in sys.modules:
+            arrays = (array for name, value in user_ns.items() if name[:1] != "_" for array in arrays_in(value))
+            self._arrays = {id(array): weakref.ref(array) for array in arrays}
 
     def was_bound(self, name: str) -> bool:
         """Whether it stands for the same object as when the cell began."""
@@ -69,8 +82,21 @@ class Names:
         looked_at = [
             user_ns[name] for name in named & user_ns.keys() if name in self.pending or not self.was_bound(name)
         ]
-        found = ledger.void.break_off(ledger.order.last_entered(), *looked_at)
-        return ledger.void.names(self._agent.user_variables(), found)
+        variables = self._agent.user_variables()
+        found = ledger.void.break_off(self._made_and_left(variables), ledger.order.last_entered(), *looked_at)
+        return ledger.void.names(variables, found)
+
+    def _made_and_left(self, variables: Mapping[str, Any]) -> list[Any]:
+        """Arrays that this cell made and left to be computed: from what it broke off with, for all that is known."""
+        until, found = time.monotonic() + LEFT_WITHIN, []
+        for value in variables.values():
+            for array in arrays_in(value):
+                before = self._arrays.get(id(array))
+                new = before is None or before() is not array
+                # What there is no time to look at counts as left: a warning too many is better than none.
+                if new and (time.monotonic() > until or is_pending(array)):
+                    found.append(array)
+        return found
 
 
 def _reference(value: Any) -> weakref.ref[Any] | None:

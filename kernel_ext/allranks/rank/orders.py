@@ -122,7 +122,10 @@ class Orders:
         if buffers:
             path.touch(mode=0o600)
             path.write_bytes(buffers[0])
-        self._agent.user_ns.update(carry.load(path))
+        loaded = carry.load(path)
+        self._agent.user_ns.update(loaded)
+        for name in set(header.get("void", ())) & loaded.keys():
+            self._agent.ledger.void.mark(loaded[name])
         self._agent.world.set_names()
         if not header.get("keep"):
             path.unlink()
@@ -168,8 +171,8 @@ class Orders:
         return {"seq": self._agent.ledger.seq}, []
 
     def settle(self, _header: Header, _: Sequence[Any]) -> Answer:
-        """Evaluate what the user's variables still want from collectives."""
-        settle(self._agent.user_ns)
+        """Evaluate what the user's variables, and the frames of what the last cell raised, want from collectives."""
+        settle([*self._agent.user_ns.items(), *self._agent.debugger.held()])
         return {"seq": self._agent.ledger.seq}, []
 
     def open(self, header: Header, _: Sequence[Any]) -> Answer:

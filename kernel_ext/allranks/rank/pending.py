@@ -9,7 +9,7 @@ import ast
 import io
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 PRIMITIVE = re.compile(r'label ="(\w+ )?(AllReduce|AllGather|ReduceScatter|Send|Recv)"')
@@ -47,11 +47,11 @@ def pending_names(user_ns: Mapping[str, Any], names: set[str] | None = None, wit
     return sorted(found)
 
 
-def settle(user_ns: Mapping[str, Any]) -> None:
-    """Evaluate the user's arrays that wait for a collective, all at once."""
+def settle(variables: Iterable[tuple[str, Any]]) -> None:
+    """Evaluate the arrays of these that wait for a collective, all at once."""
     import mlx.core as mx
 
-    values = [value for name, value in list(user_ns.items()) if not name.startswith("_")]
+    values = [value for name, value in variables if not name.startswith("_")]
     mx.eval([array for value in values for array in _arrays(value) if waits_for_collective(array)])
 
 

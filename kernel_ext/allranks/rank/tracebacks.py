@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-_NOBODY_BELOW = {f"{__package__}.{module}" for module in ("diversion", "engine", "look", "stdio")}
-"""Our modules that never call the user's code: below their frames (a print, say) none is the user's."""
+_NOBODY_BELOW = {"bdb", *(f"{__package__}.{module}" for module in ("diversion", "engine", "look", "stdio"))}
+"""Modules that never call the user's code: below their frames (a print, the debugger's prompt) none is the user's."""
 
 
 def end_at_the_user(shell: Any) -> None:

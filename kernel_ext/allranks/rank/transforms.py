@@ -6,6 +6,7 @@ MLX does not tell a tracer from an array, so the functions that trace are wrappe
 from __future__ import annotations
 
 import functools
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -27,7 +28,7 @@ def install(mx: Any) -> None:
     for name in NAMES:
         transform = getattr(mx, name, None)
         if transform is not None and not hasattr(transform, "__wrapped__"):
-            setattr(mx, name, _noticed_result(transform))
+            setattr(mx, name, _noticed_result(name, transform))
     for name in DIRECT:
         transform = getattr(mx, name, None)
         if transform is not None and not hasattr(transform, "__wrapped__"):
@@ -48,12 +49,41 @@ def _noticed(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _noticed_result(transform: Callable[..., Any]) -> Callable[..., Any]:
+def _noticed_result(name: str, transform: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(transform, updated=())
     def make(*args: Any, **kwargs: Any) -> Any:
-        return _noticed(transform(*args, **kwargs))
+        return _Transformed(name, transform(*args, **kwargs), args, kwargs)
 
     return make
+
+
+class _Transformed:
+    """What a transformation returned, and what it was made of.
+
+    MLX's own function passes for the one it was made of when it is pickled: a gradient became the function itself, in
+    another process, and nobody was told (0.32.4).
+    """
+
+    def __init__(self, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        functools.update_wrapper(self, function, updated=())
+        self._made = (name, args, kwargs)
+        self._call = _noticed(function)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        return self._call(*args, **kwargs)
+
+    def __reduce__(self) -> Any:
+        return _transform_again, self._made
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else types.MethodType(self, instance)
+
+
+def _transform_again(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    import mlx.core as mx
+
+    return getattr(mx, name)(*args, **kwargs)
 
 
 def noticed(function: Callable[..., Any]) -> Callable[..., Any]:

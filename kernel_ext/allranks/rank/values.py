@@ -69,6 +69,8 @@ class _Pickler(cloudpickle.Pickler):
                 if self.for_rank and obj is mx.distributed.init():
                     return _own_group, ()
                 raise pickle.PicklingError("a Group belongs to the process that joined the world")
+            if type(obj).__name__ == "_gc_func":  # it would arrive as the function it was made of
+                raise pickle.PicklingError("MLX does not tell what this transformed function was made of")
         reduced = super().reducer_override(obj)
         if self.for_rank and isinstance(obj, types.FunctionType) and obj.__globals__ is _namespace():
             _leave_globals(reduced)

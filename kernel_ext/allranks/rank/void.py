@@ -68,17 +68,21 @@ class Void:
 
         threading.Thread(target=wait, name="allranks-on-its-way", daemon=True).start()
 
-    def break_off(self, *more: Any) -> Arrays:
+    def break_off(self, left: list[Any], *more: Any) -> Arrays:
         """The world was broken: what was on its way may hold garbage, and so may `more`, if it has been computed.
 
-        Returns those arrays.
+        `left` are arrays that are to be computed from it. Returns all those arrays.
         """
         found = [reference for asked in self.asked for reference in asked] + self._raised + _references(more)
-        found = [reference for reference in found if is_computed(reference())]
+        found = [reference for reference in found if is_computed(reference())] + [weakref.ref(array) for array in left]
         self._arrays = [reference for reference in self._arrays if reference() is not None] + found
         self.asked.clear()
         self._raised = []
         return found
+
+    def mark(self, value: Any) -> None:
+        """The arrays in `value` came from another process, where they may have been garbage."""
+        self._arrays += _references(value)
 
     def names(self, variables: Mapping[str, Any], arrays: Arrays | None = None) -> list[str]:
         """Those of the user's variables that are, or hold, such arrays, or some of them."""

@@ -137,7 +137,7 @@ class World:
             self.break_up()
             self._settle()
         if ledger.void.asked:
-            ledger.void.break_off()
+            ledger.void.break_off([])
         if self._drain is not None:
             # Arrays that still wait for the old world raise from now on; they would hang.
             self._drain.close()
