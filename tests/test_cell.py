@@ -231,7 +231,7 @@ def test_output_is_shown_while_the_cell_runs(ring2: Cluster, tmp_path: Any) -> N
 
 def test_the_notebook_hears_of_the_end_whatever_goes_wrong_at_it(ring2: Cluster) -> None:
     broken = (
-        "import allranks.rank.cell as module\nright = module.pending_names\n"
+        "import allranks.rank.names as module\nright = module.pending_names\n"
         "def wrong(*_, **__):\n    module.pending_names = right\n    raise LookupError('what is pending')\n"
         "module.pending_names = wrong\nmx.eval(mx.distributed.all_sum(mx.ones(2)))"
     )

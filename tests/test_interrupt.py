@@ -137,7 +137,7 @@ def test_interrupt_comes_back_when_the_world_is_whole_again(notebook: Notebook) 
     )
     notebook.shows(running, "waiting in")
     notebook.ok("%distributed interrupt")
-    assert "formed anew" in running.all
+    notebook.shows(running, "formed anew")
     assert notebook.ok(SUM).by_rank == dict.fromkeys(range(4), "4\n")
 
 
@@ -148,7 +148,7 @@ def test_stop_while_the_ranks_start_leaves_nothing_up(kernel: Notebook) -> None:
     kernel.interrupt()
     cell = kernel.finish(running, 60)
     if cell.error:  # it may have been up before the interrupt came
-        assert cell.error.startswith("KeyboardInterrupt"), cell.all
+        assert cell.error.startswith(("KeyboardInterrupt", "CellInterrupted")), cell.all
         assert "no ranks are up" in kernel.run("%distributed status").all
     else:
         kernel.ok("%distributed down")

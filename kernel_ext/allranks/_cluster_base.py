@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from ._logged import Logged
     from ._monitor import Monitor
 
+FREED_WITHIN = 5.0
+"""Seconds that a cell waits for ranks which end the cell before, when that has broken the world."""
 REPLAY_WITHIN = 3.0
 """Seconds that a cell waits for ranks which still free others."""
 
@@ -93,6 +95,9 @@ class ClusterBase:
 
     def _whole(self) -> Ranks:
         ranks = self._up()
+        if ranks.monitor.state == "broken" and not any(rank.dead for rank in ranks.monitor.ranks):
+            # Ranks that a stop has just freed are done with their cell in a moment.
+            ranks.monitor.wait(lambda: not ranks.monitor.busy(range(self.size)), FREED_WITHIN)
         with self._changing:
             if self._can_form_anew(ranks):  # the last rank was freed only after the cell's prompt was back
                 with undisturbed():

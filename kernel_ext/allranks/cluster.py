@@ -19,6 +19,7 @@ from ._cluster_views import ClusterViews
 from ._kept import kept_file, kept_names, read_kept
 from ._ranks import Ranks
 from ._settings import Settings
+from ._stop import undisturbed
 from .errors import CannotStart, CellInterrupted, NoCluster, UsageError
 
 if TYPE_CHECKING:
@@ -121,9 +122,10 @@ class Cluster(ClusterValues, ClusterViews):
             )
         began = time.monotonic()
         for tries_left in (2, 1, 0):
-            self._ranks = Ranks(self._settings)
-            self._monitor = self._ranks.monitor
             try:
+                with undisturbed():  # what is half made could not be ended
+                    self._ranks = Ranks(self._settings)
+                    self._monitor = self._ranks.monitor
                 if self._settings.joins:
                     self._gather(self._ranks, progress)
                 self._choose_backend(self._ranks)
