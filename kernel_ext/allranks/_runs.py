@@ -74,7 +74,7 @@ class Record:
         """Every run that is over: those of `order` first, then what earlier grids left, as it was run."""
         first = [run.folder for run in order]
         there = {path.parent.name: entry for path in sorted(self.folder.glob("*/run.json")) if (entry := _entry(path))}
-        others = sorted(set(there) - set(first), key=lambda name: str(there[name].get("at", "")))
+        others = sorted((name for name in there if name not in first), key=lambda name: str(there[name].get("at", "")))
         return [{**there[name], "folder": name} for name in [*first, *others] if name in there]
 
     def save_table(self, table: pandas.DataFrame) -> None:
