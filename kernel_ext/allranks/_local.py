@@ -17,6 +17,7 @@ import zmq
 
 from ._addresses import LOOPBACK
 from ._host_process import OnEvent, PipedHost
+from .rank.files import write_private
 from .rank.ports import free_ports
 
 CONTROLLER_PORTS = {
@@ -77,7 +78,7 @@ class LocalHost(PipedHost):
             controller=controller,
             also_remove=str(kept_as) if kept_as else None,
         )
-        _write_private(host.connection_file, json.dumps(host.client_info))
+        write_private(host.connection_file, json.dumps(host.client_info))
         host.follow()
         return host
 
@@ -157,8 +158,3 @@ def _controller_settings(
         "heartbeat_ms": HEARTBEAT_MS,
     }
     return engine | shared, client | shared, settings
-
-
-def _write_private(path: Path, text: str) -> None:
-    path.touch(mode=0o600)
-    path.write_text(text)
