@@ -3,12 +3,13 @@
 #
 #   make demo PYTHON=/path/to/python     another Python for .venv
 #   make demo MLX=cuda12                 MLX for NVIDIA GPUs (a new .venv: run `make clean` first)
-#   make test ARGS="-k ring -x"          options for pytest
+#   make test ARGS="-k ring -x"          options for pytest, for test-all too
+#   make gpu MLX=cuda13                  the tests that need an NVIDIA GPU (in a clone without .venv)
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo lab test bench docs notebooks lint js format clean
+.PHONY: help demo lab test test-all gpu cuda bench docs notebooks lint js format clean
 
 # A candidate is run, not only looked up: pyenv has names on the PATH for versions that it does not run.
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
@@ -17,20 +18,25 @@ MLX ?= cpu
 
 BIN := .venv/bin
 RUN := $(BIN)/python -m
+# Two files at a time: half of a test's time goes by with waiting, and the tests of a file share clusters.
+TWO := -n 2 --dist loadfile
 demo_EXTRAS := $(MLX),mpi,demo
 lab_EXTRAS := $(MLX),mpi,demo,experiment,lab
 test_EXTRAS := $(MLX),mpi,demo,lab,test
+gpu_EXTRAS := $(MLX),test
 notebooks_EXTRAS := $(MLX),mpi,demo,experiment,lm
 docs_EXTRAS := docs
 
 help:
 	@echo "make demo       start four local ranks and run notebooks/quickstart.ipynb on them"
 	@echo "make lab        open that notebook in JupyterLab"
-	@echo "make test       ruff, mypy and the tests"
+	@echo "make test       ruff, mypy, codespell, and the tests that take minutes: units, and the main paths on real ranks"
+	@echo "make test-all   the same, and all other tests: faults, hosts, browser and notebooks"
+	@echo "make gpu        the tests that need NVIDIA GPUs, and what machine they ran on (MLX=cuda12 or MLX=cuda13)"
 	@echo "make bench      measure, and print the tables"
 	@echo "make docs       build the documentation into site/"
 	@echo "make notebooks  run the notebooks and keep them with their outputs in docs/notebooks"
-	@echo "make lint       ruff and mypy alone"
+	@echo "make lint       ruff, mypy, codespell and import-linter alone"
 	@echo "make js         bundle the widgets' JavaScript, check its types, lint and test it (needs npm)"
 	@echo "make format     lay the code out as ruff does"
 	@echo "make clean      remove .venv and everything built"
@@ -43,8 +49,22 @@ lab: .venv/lab.stamp
 	@$(BIN)/jupyter lab $$([ "$$(id -u)" = 0 ] && echo --allow-root) notebooks/quickstart.ipynb
 
 test: lint
-	@echo "allranks: tests"
-	@$(RUN) pytest $(ARGS)
+	@echo "allranks: the quick tests"
+	@$(RUN) pytest $(TWO) -m "not slow and not browser and not hosts" $(ARGS)
+	@echo "allranks: all other tests (faults, hosts, browser, notebooks): make test-all"
+
+test-all: lint
+	@echo "allranks: all tests"
+	@$(RUN) pytest $(TWO) $(ARGS)
+
+gpu: cuda .venv/gpu.stamp
+	@echo "allranks: tests on NVIDIA GPUs (the report goes to gpu-report.txt too)"
+	@ALLRANKS_GPU=1 $(RUN) pytest -v -p no:cacheprovider tests/gpu tests/backends/test_nccl.py $(ARGS) >gpu-report.txt 2>&1; \
+		status=$$?; cat gpu-report.txt; exit $$status
+
+cuda:
+	@case "$(MLX)" in cuda*) ;; *) echo "allranks: name MLX for your driver: make gpu MLX=cuda13 (driver 580 or newer)" \
+		"or MLX=cuda12 (550 or newer), in a clone without .venv (make clean)"; exit 1 ;; esac
 
 bench: .venv/demo.stamp
 	@echo "allranks: benchmarks (several minutes; leave the machine alone meanwhile)"
@@ -65,9 +85,14 @@ lint: .venv/test.stamp
 	@$(RUN) ruff format --check --quiet . || { echo "allranks: run \`make format\`"; exit 1; }
 	@echo "allranks: mypy (strict)"
 	@$(RUN) mypy
+	@echo "allranks: codespell"
+	@$(BIN)/codespell
+	@echo "allranks: import-linter"
+	@said=$$($(BIN)/lint-imports --no-cache 2>&1) || { echo "$$said"; exit 1; }
 
-js:
+js: .venv/test.stamp
 	@echo "allranks: the widgets' JavaScript"
+	@$(BIN)/python widgets/js-src/generate_types.py
 	@cd widgets/js-src && npm ci --silent --no-audit --no-fund && npm run --silent build && npm run --silent check \
 		&& npm test --silent
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from allranks import Cluster
-from allranks._cell import Cell
+from allranks.cluster.cell import Cell
 from allranks.errors import CellInterrupted, CellTimeout
 
 STATES = {

@@ -19,9 +19,9 @@ from statistics import median
 from typing import Any
 
 import allranks
-from allranks.rank.ports import free_ports
-from allranks_backends._backend import get_backend, this_platform
-from allranks_backends._plan import Host, Placement, WorldPlan
+from allranks.machine.ports import free_ports
+from allranks_backends.plan import Host, Placement, WorldPlan
+from allranks_backends.registry import get_backend, this_platform
 
 from . import _loop
 from ._serving import RanksFailed, Rates, address, serving

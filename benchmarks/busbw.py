@@ -1,7 +1,7 @@
 """busbw as bench finds it, against the same loop in the same two ranks started directly from a shell.
 
-The loop is `allranks.rank.bench.measure` on both sides. Both worlds live side by side and take turns sample by sample,
-as in `allreduce`; a sample is the median of its calls, and a call takes the mean of its ranks' times.
+The loop is `allranks.rank.metrics.bench.measure` on both sides. Both worlds live side by side and take turns sample by
+sample, as in `allreduce`; a sample is the median of its calls, and a call takes the mean of its ranks' times.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from statistics import median
 
 import allranks
-from allranks._figures import factor
-from allranks_backends._backend import get_backend, this_platform
+from allranks.bench.figures import factor
+from allranks_backends.registry import get_backend, this_platform
 
 from ._serving import address, serving
 from ._table import Bar, Row, Table
@@ -91,7 +91,7 @@ def serve(where, backend, seconds):
     import mlx.core as mx
     import numpy as np
 
-    from allranks.rank.bench import measure
+    from allranks.rank.metrics.bench import measure
 
     world = mx.distributed.init(strict=True, backend=backend)
     with Client(where) as connection:

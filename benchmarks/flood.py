@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from allranks._writer import BAR
+from allranks.notebook.writer import BAR
 
 from ._notebook import Notebook, notebook
 from ._table import Bar, Row, Table

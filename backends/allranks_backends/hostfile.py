@@ -12,8 +12,8 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
-from ._backend import BackendError, get_backend
-from ._plan import Host
+from .plan import Host
+from .registry import BackendError, get_backend
 
 _EXPECTED = '{"ssh": "mac1", "ips": ["192.168.0.1"], "rdma": [null, "rdma_en2"]}'
 _SLOTS = re.compile(r"slots\s*=\s*(\S+)")
@@ -44,7 +44,7 @@ def read_hostfile(path_or_text: str | os.PathLike[str]) -> HostfileWorld:
     except HostfileError as error:
         raise HostfileError(f"{name}: {error}") from None
     if not world.hosts:
-        raise HostfileError(f"{name}: it lists no ranks; expected one entry a rank, for example {_EXPECTED}")
+        raise HostfileError(f"{name}: it lists no ranks; expected one entry per rank, for example {_EXPECTED}")
     return world
 
 
@@ -62,7 +62,7 @@ def _contents(path_or_text: str | os.PathLike[str]) -> tuple[str, str]:
     try:
         return f"Hostfile {path}", path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise HostfileError(f"Hostfile {path} does not exist (looked from {Path.cwd()}).") from None
+        raise HostfileError(f"Hostfile {path} does not exist (searched from {Path.cwd()}).") from None
     except (OSError, UnicodeDecodeError) as error:
         raise HostfileError(f"Hostfile {path} cannot be read: {error}") from error
 

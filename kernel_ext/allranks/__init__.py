@@ -2,33 +2,42 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ._bench_result import BenchResult
-    from ._discover import discover
-    from ._discovery import Discovery
-    from ._doctor import doctor
-    from ._result import CellResult, RankResult
-    from ._timeline import Timeline
-    from .cluster import Cluster
-    from .experiment import Experiment, record
-    from .rank.trace import mark
+    from .bench.result import BenchResult
+    from .cluster.cluster import Cluster
+    from .cluster.result import CellResult
+    from .discovery.discover import discover
+    from .discovery.doctor import doctor
+    from .discovery.result import Discovery
+    from .experiment.experiment import Experiment, record
+    from .head.cell.rank_result import RankResult
+    from .head.world.change import RankVariables, WorldChange
+    from .messages.cell_options import CellOptions
+    from .rank.collectives.trace import mark
+    from .rank.values.checkpoint import load_variables
+    from .timeline.timeline import Timeline
 
 __version__ = "0.1.0"
 __all__ = [
     "BenchResult",
+    "CellOptions",
     "CellResult",
     "Cluster",
     "Discovery",
     "Experiment",
     "RankResult",
+    "RankVariables",
     "Timeline",
+    "WorldChange",
     "__version__",
     "current",
     "discover",
     "doctor",
     "load_ipython_extension",
+    "load_variables",
     "mark",
     "record",
 ]
@@ -36,14 +45,14 @@ __all__ = [
 
 def load_ipython_extension(ipython: Any) -> None:
     """``%load_ext allranks``: add ``%distributed``, ``%%distributed`` and ``%%rank``."""
-    from ._magics import load
+    from allranks.magics.magics import load
 
     load(ipython)
 
 
 def unload_ipython_extension(ipython: Any) -> None:
     """``%unload_ext allranks``: end the cluster and take the magics away."""
-    from ._magics import unload
+    from allranks.magics.magics import unload
 
     unload(ipython)
 
@@ -52,51 +61,36 @@ def current() -> Cluster | None:
     """The cluster that ``%distributed up`` started in this notebook, or None."""
     from IPython.core.getipython import get_ipython
 
-    from ._magics import current as notebook_cluster
+    from allranks.magics.magics import current as notebook_cluster
 
     shell = get_ipython()
     return notebook_cluster(shell) if shell is not None else None
 
 
+FROM = {
+    "BenchResult": "bench.result",
+    "CellOptions": "messages.cell_options",
+    "CellResult": "cluster.result",
+    "Cluster": "cluster.cluster",
+    "Discovery": "discovery.result",
+    "Experiment": "experiment.experiment",
+    "RankResult": "head.cell.rank_result",
+    "RankVariables": "head.world.change",
+    "Timeline": "timeline.timeline",
+    "WorldChange": "head.world.change",
+    "discover": "discovery.discover",
+    "doctor": "discovery.doctor",
+    "load_variables": "rank.values.checkpoint",
+    "mark": "rank.collectives.trace",
+    "record": "experiment.experiment",
+}
+"""Modules imported when a name is first used: `import allranks` alone imports no ipyparallel, ZeroMQ or MLX."""
+
+
 def __getattr__(name: str) -> Any:
-    # Importing allranks is instant; ipyparallel and ZeroMQ are imported with the first Cluster.
-    if name == "Cluster":
-        from .cluster import Cluster
-
-        return Cluster
-    if name == "discover":
-        from ._discover import discover
-
-        return discover
-    if name == "Discovery":
-        from ._discovery import Discovery
-
-        return Discovery
-    if name == "BenchResult":
-        from ._bench_result import BenchResult
-
-        return BenchResult
-    if name == "doctor":
-        from ._doctor import doctor
-
-        return doctor
-    if name in ("Experiment", "record"):
-        from . import experiment
-
-        return getattr(experiment, name)
-    if name in ("CellResult", "RankResult"):
-        from . import _result
-
-        return getattr(_result, name)
-    if name == "Timeline":
-        from ._timeline import Timeline
-
-        return Timeline
-    if name == "mark":  # for modules that ranks import; in a cell it is there already
-        from .rank.trace import mark
-
-        return mark
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in FROM:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{FROM[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,4 @@
-"""``python -m allranks``: what can be done from a shell."""
+"""``allranks``, or ``python -m allranks``: what can be done from a shell."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from . import __version__
+from allranks import __version__
+
 from .errors import AllranksError, UsageError
 
 DESCRIPTION = "Interactive MLX clusters for Jupyter. The ranks are started from a notebook or a script, not from here."
@@ -32,19 +33,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"allranks {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    text = "run notebooks/quickstart.ipynb on four local ranks and print what they say"
+    text = "run the quickstart notebook on four local ranks and print its output"
     commands.add_parser("demo", help=text, description=text.capitalize() + ".")
-    text = "check this machine or other hosts before ranks are started there; exits with 1 if they could not run"
+    text = "diagnose this machine or other hosts and suggest fixes; exits with 1 if ranks could not run there"
     check = commands.add_parser("doctor", help=text, description=text.capitalize() + ".")
-    text = "find out what joins hosts, and write a hostfile; exits with 1 if they cannot form a world yet"
+    text = "find how hosts are connected, and write a hostfile; exits with 1 if they cannot form a world yet"
     look = commands.add_parser("discover", help=text, description=text.capitalize() + ".")
-    from . import _discover, _doctor
+    from allranks.discovery import discover, doctor
 
-    _doctor.add_arguments(check)
-    _discover.add_arguments(look)
-    experiment = commands.add_parser("experiment", help="run an experiment, or what is left of it")
-    experiment.add_argument("file", metavar="FILE", help="its description in TOML: see docs/experiments.md")
-    experiment.add_argument("--again", choices=["failed", "changed", "all"], help="run these once more")
+    doctor.add_arguments(check)
+    discover.add_arguments(look)
+    experiment = commands.add_parser("experiment", help="run an experiment, or continue it")
+    experiment.add_argument("file", metavar="FILE", help="the experiment in TOML: see docs/experiments.md")
+    experiment.add_argument("--again", choices=["failed", "changed", "all"], help="run these again")
     options = parser.parse_args(arguments)
     if options.command is None:
         parser.print_help()
@@ -54,16 +55,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.command == "discover":
         return _look(options)
     if options.command == "experiment":
-        from ._experiment_file import main as run_experiment
+        from allranks.experiment.toml_file import main as run_experiment
 
         return run_experiment(options.file, options.again)
-    from ._demo import demo
+    from .demo import demo
 
     return demo()
 
 
 def _diagnose(options: argparse.Namespace) -> int:
-    from ._doctor import asked_by
+    from allranks.discovery.doctor import asked_by
 
     try:
         diagnosis = asked_by(options)
@@ -75,7 +76,7 @@ def _diagnose(options: argparse.Namespace) -> int:
 
 
 def _look(options: argparse.Namespace) -> int:
-    from ._discover import run
+    from allranks.discovery.discover import run
 
     try:
         return 0 if run(options, print, "python -m allranks discover") else 1

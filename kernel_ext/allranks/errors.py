@@ -6,8 +6,13 @@ only hide it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .head.world.change import WorldChange
 
 
 class AllranksError(Exception):
@@ -19,35 +24,66 @@ class AllranksError(Exception):
 
 
 class UsageError(AllranksError, ValueError):
-    """An argument that cannot be: an unknown verb or backend, a rank that is not there, no ranks at all."""
+    """An invalid argument: an unknown verb or backend, a rank that does not exist, no ranks at all."""
 
 
 class NoCluster(AllranksError, RuntimeError):
-    """Nothing is up."""
+    """No cluster is up."""
 
 
 class CannotStart(AllranksError, RuntimeError):
     """The ranks or their world could not be started."""
 
+    def __init__(self, message: str, *, port_taken: bool = False) -> None:
+        super().__init__(message)
+        self.port_taken = port_taken
+        """Whether a port that was free when it was chosen was another process's by then: others will do."""
+
 
 class HostUnreachable(AllranksError, RuntimeError):
-    """A host could not be asked what it is, or could not be set up."""
+    """A host could not be reached, or could not be set up."""
 
 
 class Busy(AllranksError, RuntimeError):
     """Ranks still run an earlier cell."""
 
 
+class NoAnswer(AllranksError, TimeoutError):
+    """A rank that is not dead does not answer: its process is stopped, or its host is unreachable."""
+
+
 class WorldBroken(AllranksError, RuntimeError):
-    """A rank is dead or a collective was broken off, so collectives cannot complete until the world is healed."""
+    """A rank is dead or a collective was aborted, so collectives cannot complete until the world is healed."""
+
+
+class NotLoaded(AllranksError, RuntimeError):
+    """The world was formed with new processes that lack variables: the message says which, and where they are.
+
+    ``change`` has the same as fields.
+    """
+
+    def __init__(self, message: str, change: WorldChange) -> None:
+        super().__init__(message)
+        self.change = change
+
+
+class RankError(AllranksError, RuntimeError):
+    """What a rank was asked raised an error there that nobody foresaw. ``traceback`` is that of the rank."""
+
+    def __init__(self, message: str, traceback: str = "") -> None:
+        super().__init__(message)
+        self.traceback = traceback
+
+    def _render_traceback_(self) -> list[str]:
+        return [*super()._render_traceback_(), *([self.traceback] if self.traceback else [])]
 
 
 class WouldHang(AllranksError, RuntimeError):
-    """The cell would wait for ever: it evaluates on some ranks what all must compute together."""
+    """The cell would wait indefinitely: it evaluates on some ranks what all must compute together."""
 
 
 class CannotTravel(AllranksError, TypeError):
-    """A value cannot be moved between processes."""
+    """A value cannot be sent to another process."""
 
 
 @dataclass(frozen=True)
@@ -61,10 +97,18 @@ class RemoteError:
     traceback: str
     """As IPython formatted it on the rank, with terminal colours."""
     line: int | None
-    """Line of the cell, 1 for its first."""
+    """Line of the cell, 1 for its first; of a function's file where one was applied."""
+    place: str = ""
+    """What that file is called: ``In[3]`` for a cell of the notebook, ``train.py``; empty for code."""
+
+    @property
+    def missing_name(self) -> str:
+        """The name that a NameError is about; empty for other errors."""
+        found = re.match(r"name '(\w+)' is not defined", self.evalue) if self.ename == "NameError" else None
+        return found[1] if found else ""
 
     def __str__(self) -> str:
-        where = f" (line {self.line})" if self.line else ""
+        where = f" (line {self.line}{f' of {self.place}' if self.place else ''})" if self.line else ""
         first = self.evalue.splitlines()[0][:200] if self.evalue else ""
         return f"{self.ename}: {first}{where}" if first else f"{self.ename}{where}"
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from allranks_backends._plan import Host, Placement, Wiring
-from allranks_backends.mpi import find_mpirun
+from allranks_backends.plan import Host, Placement, Wiring
+from allranks_backends.runtimes.mpi import find_mpirun
 from tests.needs import need
 
 FIRST_PORT = 32323

@@ -10,7 +10,9 @@ from dataclasses import replace
 
 import pytest
 
-from allranks_backends._backend import (
+from allranks_backends.machines.platform import import_advice
+from allranks_backends.plan import Host, Placement, Platform, Site
+from allranks_backends.registry import (
     BACKENDS,
     WORLD_VARIABLES,
     BackendError,
@@ -21,7 +23,6 @@ from allranks_backends._backend import (
     on_one,
     this_platform,
 )
-from allranks_backends._plan import Host, Placement, Platform, Site
 
 LAPTOP = Platform("Linux", "6.1", {"ring": True, "mpi": True, "jaccl": False, "nccl": False}, mlx="0.32.4", mpirun="m")
 GPUS = replace(LAPTOP, available={**LAPTOP.available, "nccl": True}, cuda_devices=4)
@@ -44,6 +45,11 @@ def test_five_backends_go_by_their_names():
     assert [name for name, backend in BACKENDS.items() if backend.neighbours_only] == ["ring", "jaccl-ring"]
     assert [name for name, backend in BACKENDS.items() if backend.reform == "in place"] == ["ring"]
     assert [name for name, backend in BACKENDS.items() if backend.launcher == "mpirun"] == ["mpi"]
+    assert [name for name, backend in BACKENDS.items() if backend.breakable] == ["ring"]
+    assert [name for name, backend in BACKENDS.items() if backend.joins_in_turn] == ["ring"]
+    assert [name for name, backend in BACKENDS.items() if backend.connections_per_link] == ["ring"]
+    assert [backend.needs for backend in BACKENDS.values()] == ["network", "rdma", "rdma", "network", "cuda"]
+    assert [backend.init_name for backend in BACKENDS.values()] == ["ring", "jaccl", "jaccl", "mpi", "nccl"]
 
 
 @pytest.mark.parametrize("name", WITHOUT)
@@ -61,6 +67,7 @@ def test_all_that_a_wiring_sets_is_known(name):
         [Placement(i, host, i, tuple(range(4000 + i, 4000 + i + ports))) for i, host in enumerate(hosts)]
     )
     neither = {"CUDA_VISIBLE_DEVICES", "MLX_MPI_LIBNAME", "DYLD_LIBRARY_PATH"}
+    neither |= {"MPI4PY_RC_INITIALIZE", "MPI4PY_RC_FINALIZE"}
     assert set(backend.wiring(plan, 1).env) - neither <= WORLD_VARIABLES
 
 
@@ -71,7 +78,7 @@ def test_a_mistyped_name_is_guessed(typed, meant):
 
 
 def test_a_strange_name_is_not_guessed():
-    with pytest.raises(BackendError, match=r"^There is no backend 'gloo'\. The backends are"):
+    with pytest.raises(BackendError, match=r"^Unknown backend 'gloo'\. The backends are"):
         get_backend("gloo")
 
 
@@ -128,7 +135,7 @@ def test_mpi_is_asked_also_of_the_notebook_which_runs_mpirun():
 
 def test_this_platform_tells_the_truth_and_joins_nothing(mlx, tmp_path):
     """In a process of its own, with a hostfile set up so that joining a world would fail."""
-    code = "from allranks_backends._backend import this_platform as ask; ask(); print(ask())"
+    code = "from allranks_backends.registry import this_platform as ask; ask(); print(ask())"
     env = dict(os.environ) | {
         "MLX_RANK": "0",
         "MLX_HOSTFILE": str(tmp_path / "none"),
@@ -162,7 +169,24 @@ def test_naming_a_missing_mpirun_finds_no_other(mlx, tmp_path):
 
 
 def test_planning_needs_no_mlx():
-    code = "import sys, allranks_backends._backend, allranks_backends.hostfile; print('mlx' in sys.modules)"
+    code = "import sys, allranks_backends.registry, allranks_backends.hostfile; print('mlx' in sys.modules)"
     env = dict(os.environ) | {"PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [  # what importing mlx-cuda-13 0.32.4 said without a driver, with a driver too old, and without NCCL
+        ("libcuda.so.1: cannot open shared object file: No such file or directory", "an NVIDIA GPU and its driver"),
+        (
+            "cudaMallocManaged(&data, size) failed: CUDA driver version is insufficient for CUDA runtime version",
+            "an NVIDIA GPU and its driver",
+        ),
+        ("libnccl.so.2: cannot open shared object file: No such file or directory", "A library that MLX needs"),
+        ("No module named 'mlx'", ""),
+    ],
+)
+def test_what_to_do_where_mlx_cannot_be_imported(error, advice):
+    assert advice in import_advice(error)
+    assert bool(advice) == bool(import_advice(error))

@@ -7,9 +7,9 @@ import socket
 
 import pytest
 
-from allranks_backends._backend import get_backend
-from allranks_backends._plan import Host
 from allranks_backends.hostfile import HostfileError, is_local, read_hostfile
+from allranks_backends.plan import Host
+from allranks_backends.registry import get_backend
 
 LIST = [
     {"ssh": "mac1", "ips": ["10.0.0.1", "10.0.1.1"], "rdma": [None, "rdma_en2"]},

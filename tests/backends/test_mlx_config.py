@@ -8,9 +8,9 @@ from types import ModuleType
 
 import pytest
 
-from allranks_backends import _mlx_config
-from allranks_backends._mlx_config import Wired, hardware_ports, hostfile, layout, named_addresses
-from allranks_backends._protocol import BackendError
+from allranks_backends.protocol import BackendError
+from allranks_backends.thunderbolt import mlx_config
+from allranks_backends.thunderbolt.mlx_config import Wired, hardware_ports, hostfile, layout, named_addresses
 
 
 @pytest.fixture
@@ -21,8 +21,8 @@ def config(mlx: None) -> ModuleType:
 
 
 def test_everything_that_is_used_is_there_and_takes_what_it_is_given(config: ModuleType) -> None:
-    assert [name for name in _mlx_config.USED if not hasattr(config, name)] == []
-    arguments = {name: [*inspect.signature(getattr(config, name)).parameters] for name in _mlx_config.USED}
+    assert [name for name in mlx_config.USED if not hasattr(config, name)] == []
+    arguments = {name: [*inspect.signature(getattr(config, name)).parameters] for name in mlx_config.USED}
     assert arguments == {
         "IPConfigurator": ["hosts", "tb_hosts", "uuid_reverse_index"],
         "ThunderboltHost": ["name", "ports"],

@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
@@ -14,13 +15,15 @@ from pathlib import Path
 
 import pytest
 
-from allranks_backends._plan import Host, Platform
-from allranks_backends._protocol import BackendError
 from allranks_backends.hostfile import read_hostfile
-from allranks_backends.mpi import MPI, find_mpirun, loads, mpi_library
+from allranks_backends.plan import Host, Platform
+from allranks_backends.protocol import BackendError
+from allranks_backends.runtimes.mpi import MPI, find_mpirun, loads, mpi_library
 from tests.backends.conftest import MLX_LAUNCH
 
 BACKEND = MPI()
+LEFT_TO_MLX = {"MPI4PY_RC_INITIALIZE": "0", "MPI4PY_RC_FINALIZE": "0"}
+"""mlx calls MPI_Init itself."""
 LOCAL = Host("localhost")
 MAC1, MAC2 = Host("mac1", False, ("10.0.0.1",)), Host("mac2", False, ("10.0.0.2",))
 
@@ -156,7 +159,7 @@ def test_root_is_said_twice(placements):
     assert BACKEND.launcher_env(as_root=False) == {}
 
 
-RECORDING_MPIRUN = """#!{python}
+RECORDING_MPIRUN = """\
 import json, pathlib, sys
 hostfile = pathlib.Path(sys.argv[sys.argv.index("--hostfile") + 1]).read_text()
 pathlib.Path({file!r}).write_text(json.dumps([sys.argv[1:], hostfile]))
@@ -172,7 +175,9 @@ def launched(mpirun, mlx, tmp_path):
         stand_in.parent.mkdir()
         # It looks for mpirun's library with the ompi_info beside it.
         (stand_in.parent / "ompi_info").symlink_to(Path(mpirun).parent / "ompi_info")
-        stand_in.write_text(RECORDING_MPIRUN.format(python=sys.executable, file=str(written)))
+        script = stand_in.with_suffix(".py")
+        script.write_text(RECORDING_MPIRUN.format(file=str(written)))
+        stand_in.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {shlex.quote(str(script))} "$@"\n')
         stand_in.chmod(0o755)
         (tmp_path / "hosts.json").write_text(json.dumps(hosts))
         command = [sys.executable, "-c", MLX_LAUNCH, "--backend", "mpi", "--hostfile", str(tmp_path / "hosts.json")]
@@ -195,6 +200,8 @@ def given(words, option):
 @pytest.mark.mpi
 def test_mpirun_is_told_what_mlx_launch_tells_it(launched, mpirun, placements, monkeypatch):
     """mlx.launch has no option for interfaces, links or recovery: what it passes through in --mpi-arg we pass too."""
+    for name in ("COLUMNS", "LINES"):  # pytest-xdist gives its workers both
+        monkeypatch.delenv(name, raising=False)
     if not (Path(mpirun).parent / "ompi_info").exists():
         pytest.skip("there is no ompi_info beside mpirun, which mlx.launch finds the library by")
     entries: list[dict[str, object]] = [{"ssh": name, "ips": []} for name in ("mac1", "mac1", "ada@mac2")]
@@ -267,7 +274,7 @@ def test_the_library_beside_mpirun_is_named_in_full(tmp_path, monkeypatch):
     assert mpi_library(str(own)) == "libmpi.so.40"
     library = executable(tmp_path / "lib/libmpi.so.40")
     assert mpi_library(str(own)) == str(library)
-    assert BACKEND.rank_env(str(own)) == {"MLX_MPI_LIBNAME": str(library)}
+    assert BACKEND.rank_env(str(own)) == {"MLX_MPI_LIBNAME": str(library), **LEFT_TO_MLX}
 
 
 def test_macos_also_gets_the_folder_as_mlx_launch_gives_it(tmp_path, monkeypatch):
@@ -276,6 +283,7 @@ def test_macos_also_gets_the_folder_as_mlx_launch_gives_it(tmp_path, monkeypatch
     assert BACKEND.rank_env(str(own)) == {
         "MLX_MPI_LIBNAME": "libmpi.40.dylib",
         "DYLD_LIBRARY_PATH": str(tmp_path / "lib"),
+        **LEFT_TO_MLX,
     }
 
 
@@ -293,4 +301,4 @@ def test_where_it_can_run():
     assert "without an Open MPI library" in str(
         BACKEND.why_not(Platform("Linux", available={"mpi": False}, mpirun=found), 2)
     )
-    assert "two ranks or more" in str(BACKEND.why_not(Platform("Linux", available={"mpi": True}, mpirun=found), 1))
+    assert "at least two ranks" in str(BACKEND.why_not(Platform("Linux", available={"mpi": True}, mpirun=found), 1))

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from allranks_backends._plan import Host, Platform
-from allranks_backends._protocol import BackendError
-from allranks_backends.nccl import NCCL, visible_devices
+from allranks_backends.plan import Host, Platform
+from allranks_backends.protocol import BackendError
+from allranks_backends.runtimes.nccl import NCCL, SHARE, shared, visible_devices
 
 BACKEND = NCCL()
 BOX = Host("box", True, ("10.0.0.1",))
@@ -45,6 +45,24 @@ def test_two_ranks_on_one_device_are_refused(placements):
         BACKEND.plan([first, replace(second, local_rank=0)])
 
 
+def test_ranks_share_devices_where_nccl_is_told_to(placements):
+    assert shared(["0"], {SHARE: "1"}, 2) == ("0", "0")
+    assert shared(["2", "3"], {SHARE: "1"}, 3) == ("2", "3", "2")
+    assert shared(["2", "3"], {SHARE: "1"}, 1) == ("2", "3")
+    assert shared(["0", "0"], {SHARE: "1"}, 2) == ("0", "0"), "as the user dealt them"
+    assert shared([], {SHARE: "1"}, 2) == ()
+    box = replace(BOX, cuda=("0", "0"))
+    plan = BACKEND.plan(placements([box, box], 1))
+    assert [BACKEND.wiring(plan, rank).env["CUDA_VISIBLE_DEVICES"] for rank in range(2)] == ["0", "0"]
+
+
+def test_ranks_share_no_device_unless_nccl_is_told_to(placements):
+    for environ in ({}, {SHARE: "0"}, {SHARE: ""}):
+        assert shared(["0", "0"], environ, 2) == ("0",)
+    with pytest.raises(BackendError, match="one rank per device"):
+        BACKEND.plan(placements([replace(BOX, cuda=("0",))] * 2, 1))
+
+
 def test_rank_0_must_be_reachable(placements):
     with pytest.raises(BackendError, match="where other cannot reach it"):
         BACKEND.plan(placements([replace(BOX, addresses=("127.0.0.1",)), OTHER], 1))
@@ -69,7 +87,7 @@ def test_links_join_every_pair(placements):
         (CUDA, 2, None, None),
         (CUDA, 4, 2, None),
         (CUDA, 4, None, "2 devices are there for 4 ranks"),
-        (replace(CUDA, cuda_devices=0), 1, None, "no CUDA device is to be seen"),
+        (replace(CUDA, cuda_devices=0), 1, None, "no CUDA device is visible"),
         (Platform("Linux", "6.1", {"nccl": False}, mlx="0.32.4"), 1, None, "installed without it"),
         (Platform("Darwin", "26.2", {"nccl": False}), 1, None, "and this is macOS"),
     ],

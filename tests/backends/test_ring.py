@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-from allranks_backends._plan import Host, Link, Platform
-from allranks_backends._protocol import BackendError
-from allranks_backends.ring import Ring, neighbours
+from allranks_backends.plan import Host, Link, Platform
+from allranks_backends.protocol import BackendError
+from allranks_backends.runtimes.ring import Ring, neighbours
 
 RING = Ring()
 MAC1 = Host("mac1", False, ("10.0.0.1",))

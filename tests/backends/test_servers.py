@@ -7,8 +7,8 @@ from ipaddress import IPv4Interface
 
 import pytest
 
-from allranks_backends import servers
-from allranks_backends.servers import common_network, over_network, server_from
+from allranks_backends.machines import ethernet_hosts as servers
+from allranks_backends.machines.ethernet_hosts import common_network, over_network, server_from
 
 pytestmark = pytest.mark.usefixtures("mlx")
 

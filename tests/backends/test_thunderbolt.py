@@ -10,10 +10,10 @@ from itertools import combinations
 
 import pytest
 
-from allranks_backends import addressing, cables, proposal, thunderbolt_notes
-from allranks_backends._protocol import BackendError
-from allranks_backends.cables import find_cables, layout_of, missing_in_mesh, missing_in_ring, proposals
-from allranks_backends.thunderbolt import Mac, mac_from
+from allranks_backends.protocol import BackendError
+from allranks_backends.thunderbolt import addressing, cables, notes, proposal
+from allranks_backends.thunderbolt.cables import find_cables, layout_of, missing_in_mesh, missing_in_ring, proposals
+from allranks_backends.thunderbolt.ports import Mac, mac_from
 from tests.hosts import cabling, darwin
 from tests.hosts.cabling import Cable, Cabling
 
@@ -42,7 +42,7 @@ def _read(described: Cabling, mac: cabling.Mac, address: str) -> Mac:
 def said(described: Cabling, en0: str = "10.77.1.{}") -> list[str]:
     macs = read(described, en0)
     found = find_cables(macs)
-    return [str(note) for note in thunderbolt_notes.notes(macs, found, addressing.addressing(macs, layout_of(macs)))]
+    return [str(note) for note in notes.notes(macs, found, addressing.addressing(macs, layout_of(macs)))]
 
 
 def wanted(described: Cabling, mesh: bool = False) -> list[str]:
@@ -69,7 +69,7 @@ def test_a_mac_that_answers_nothing_has_no_ports_and_nonsense_is_named() -> None
 
 
 def test_a_mac_without_ports_is_told() -> None:
-    (note,) = thunderbolt_notes.notes([Mac("mac1")], (), addressing.Addressing({}))
+    (note,) = notes.notes([Mac("mac1")], (), addressing.Addressing({}))
     assert str(note) == "system_profiler SPThunderboltDataType lists no Thunderbolt port on mac1."
 
 
@@ -182,7 +182,7 @@ def test_thunderbolt_4_is_never_sent_to_recovery_and_health_says_nothing() -> No
 
 def test_a_mac_that_was_not_asked_is_seen() -> None:
     macs = read(cabling.RING_OF_FOUR)[:3]
-    told = [*map(str, thunderbolt_notes.notes(macs, find_cables(macs), addressing.Addressing({})))]
+    told = [*map(str, notes.notes(macs, find_cables(macs), addressing.Addressing({})))]
     assert any("mac1 port 3 is joined to a Mac Studio that is not among these hosts" in note for note in told)
 
 
@@ -190,7 +190,7 @@ def test_a_device_that_is_not_listed_is_told() -> None:
     macs = read(Cabling(cabling.macs(2), (Cable("mac1", 3, "mac2", 3),)))
     ports = tuple(replace(port, rdma=port.number != "3") for port in macs[0].ports)
     some = [replace(macs[0], ports=ports), macs[1]]
-    told = [*map(str, thunderbolt_notes.notes(some, find_cables(some), addressing.Addressing({})))]
+    told = [*map(str, notes.notes(some, find_cables(some), addressing.Addressing({})))]
     assert "mac1 port 3 (en4) has no RDMA device: move its cable to another port." in told
 
 
@@ -220,7 +220,7 @@ def test_a_network_that_a_host_is_in_is_left_alone_and_said() -> None:
     assert given.ends[0, 1] == (("en4", "192.168.64.1"), ("en5", "192.168.64.5"))
     assert given.ends[1, 0] == (("en6", "192.168.64.2"), ("en3", "192.168.64.6"))
     assert "mac1 has 192.168.0.0/24 on en0" in given.moved and "from 192.168.64.0 on" in given.moved
-    assert given.moved in map(str, thunderbolt_notes.notes(macs, find_cables(macs), given))
+    assert given.moved in map(str, notes.notes(macs, find_cables(macs), given))
 
 
 def test_all_private_networks_taken() -> None:

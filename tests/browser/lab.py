@@ -95,7 +95,7 @@ class Notebook:
     def __init__(self, lab: Lab, browser: Browser, path: str, kernel: bool = True) -> None:
         self.lab, self.path = lab, path
         self.page: Page = browser.new_page(viewport={"width": 1360, "height": 1500})
-        self.page.set_default_timeout(30_000)
+        self.page.set_default_timeout(90_000)
         self.open(kernel)
 
     def open(self, kernel: bool = True) -> None:

@@ -88,9 +88,9 @@ def test_break_from_the_menu_frees_ranks_that_wait(open_notebook: OpenNotebook) 
     running(notebook, 2)
     page = notebook.page
     page.wait_for_function("() => /waiting/.test(document.querySelector('[aria-label=Ranks]')?.textContent ?? '')")
-    chosen = menu(notebook, 0, "Break")
+    chosen = menu(notebook, 0, "Abort")
     page.wait_for_function(f'() => {LAST_PROMPT.format(cell=2)} !== "[*]:"')
     took = time.monotonic() - chosen
     print(f"the cell ended {took * 1000:.0f} ms after the click")
     assert took < 4
-    page.wait_for_function("() => /formed anew/.test(document.body.textContent)")
+    page.wait_for_function("() => /Re-formed the world/.test(document.body.textContent)")

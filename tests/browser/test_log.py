@@ -41,7 +41,7 @@ def test_curves_grow_while_the_cell_runs_and_come_back_after_a_reload(
     page.locator(".arw-root").screenshot(path=tmp_path / "log.png")
     page.get_by_role("button", name="Mean of ranks").click()
     page.wait_for_function(
-        r"""/mean of ranks 0-1\s*no number/.test(document.querySelector(".arw-log .arw-legend").innerText)"""
+        r"""/mean of ranks 0-1\s*not a number/.test(document.querySelector(".arw-log .arw-legend").innerText)"""
     )
     page.get_by_role("button", name="Logarithmic").click()
     page.evaluate(axe)

@@ -33,23 +33,23 @@ SUM = "mx.distributed.all_sum(mx.arange(6) * (rank + 1)).tolist()"
 
 
 @dataclass(frozen=True)
-class Kept:
+class Detached:
     """A checksum of a rank's values, and which objects they are."""
 
     digest: str
     ids: tuple[int, ...]
 
 
-def keep(cluster: Cluster, ranks: Sequence[int] | None = None) -> dict[int, Kept]:
+def keep(cluster: Cluster, ranks: Sequence[int] | None = None) -> dict[int, Detached]:
     """Give the ranks variables of their own, and say which."""
     cluster.run(KEEP, ranks=ranks, timeout=WITHIN).check()
     return look(cluster, ranks)
 
 
-def look(cluster: Cluster, ranks: Sequence[int] | None = None) -> dict[int, Kept]:
+def look(cluster: Cluster, ranks: Sequence[int] | None = None) -> dict[int, Detached]:
     """What the ranks hold now."""
     result = cluster.run("kept_look()", ranks=ranks, timeout=WITHIN).check()
-    return {rank: Kept(each.value[0], tuple(each.value[1])) for rank, each in result.items()}
+    return {rank: Detached(each.value[0], tuple(each.value[1])) for rank, each in result.items()}
 
 
 def sums_are_right(cluster: Cluster) -> bool:

@@ -8,8 +8,8 @@ import statistics
 import pytest
 
 from allranks import Cluster
-from allranks._fold import Block
 from allranks.errors import CellTimeout
+from allranks.notebook.fold import Block
 from benchmarks._leftovers import Leftovers
 from tests.faults.kept import keep, look, sums_are_right
 from tests.waiting import idle
@@ -25,7 +25,7 @@ class Notes:
 
     def blocks(self, blocks: list[Block]) -> None:
         for block in blocks:
-            if found := re.search(r"formed anew \(epoch \d+\) in ([\d.]+) s", str(block.content)):
+            if found := re.search(r"Re-formed the world in ([\d.]+) s", str(block.content)):
                 self.seconds.append(float(found[1]))
 
     def live_lines(self, lines: dict[int, str]) -> None:

@@ -14,8 +14,10 @@ import psutil
 import pytest
 
 from allranks import Cluster
-from allranks._kept import kept_file
 from allranks.errors import NoCluster, UsageError
+from allranks.head.world.detached import detached_file
+
+pytestmark = pytest.mark.slow
 
 FIRST_NOTEBOOK = """
 import allranks, sys
@@ -26,7 +28,7 @@ print("early")
 while not os.path.exists(go): time.sleep(0.05)
 print("late")
 mx.distributed.all_sum(a).tolist()''' .replace("go", repr(sys.argv[2])).replace("import time", "import os, time"))
-cluster._ranks.monitor.wait(lambda: all(rank.report.get("line") for rank in cluster._ranks.monitor.ranks), 30)
+cluster._ranks.monitor.wait(lambda: all(rank.report.line for rank in cluster._ranks.monitor.ranks), 30)
 print("running", flush=True)
 sys.stdin.read()
 """
@@ -96,11 +98,11 @@ def test_an_adopted_cluster_heals_and_goes_down_whole(orphaned: tuple[str, Path]
     os.kill(pids[1] or 0, signal.SIGKILL)
     assert cluster._ranks is not None
     assert cluster._ranks.monitor.wait(lambda: cluster.state == "broken", 10)
-    assert "rank 1 got the variables of rank 0" in cluster.heal(source=0)
+    assert "rank 1 got the variables of rank 0" in str(cluster.heal(source=0))
     assert [a.tolist() for a in cluster.pull("a")] == [[0, 1, 2, 3]] * 2
     cluster.down()
     assert not any(psutil.pid_exists(pid or 0) for pid in pids)
-    with pytest.raises(NoCluster, match=f"no kept cluster is called '{name}'"):
+    with pytest.raises(NoCluster, match=f"no detached cluster named '{name}'"):
         Cluster.attach(name)
 
 
@@ -109,9 +111,9 @@ def test_two_notebooks_do_not_hold_one_cluster(orphaned: tuple[str, Path]) -> No
     go.touch()
     first = Cluster.attach(name)
     try:
-        with pytest.raises(NoCluster, match="another notebook still holds"):
+        with pytest.raises(NoCluster, match="another notebook is attached"):
             Cluster.attach(name)
-        with pytest.raises(UsageError, match="is up already"):
+        with pytest.raises(UsageError, match="is already up"):
             Cluster(2, keep=True, name=name).up()
     finally:
         first.down()
@@ -124,12 +126,12 @@ def test_attach_names_what_there_is() -> None:
 
 def test_a_damaged_file_is_called_so_and_by_its_path() -> None:
     name = f"kept-{uuid.uuid4().hex[:8]}"
-    file = kept_file(name)
+    file = detached_file(name)
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     for damage in ('{"settings": {"na', "[]", '{"ranks": []}'):
         file.write_text(damage)
         try:
-            with pytest.raises(NoCluster, match=f"is damaged, or another version's.*rm {file}"):
+            with pytest.raises(NoCluster, match=f"is damaged or from another version.*rm {file}"):
                 Cluster.attach(name)
         finally:
             file.unlink()

@@ -8,7 +8,7 @@ import pytest
 
 from allranks import Cluster
 from tests.faults.kept import WITHIN, keep, look, sums_are_right
-from tests.notebook import Notebook
+from tests.jupyter import Notebook
 
 RAISES = """batch = None
 if rank == 2:
@@ -24,7 +24,7 @@ def test_the_cell_ends_and_names_who_failed_and_who_waited_where(ring4: Cluster)
     assert result.seconds < 5 + 10
     assert list(result.errors) == [2] and result[2].error is not None and result[2].error.line == 3
     for rank in (0, 1, 3):
-        assert re.fullmatch(r"all_sum #\d+ f32\[1000\], line 4", result[rank].freed or ""), result[rank]
+        assert re.fullmatch(r"all_sum #\d+ f32\[1000\] \(line 4\)", result[rank].freed or ""), result[rank]
     assert "rank 2 raised ValueError: bad batch (line 3)" in result.failure()
     assert "ranks 0-1, 3 waited" in result.failure()
     assert (ring4.state, ring4.snapshot.epoch) == ("whole", epoch + 1)
@@ -36,12 +36,17 @@ def test_a_notebook_says_it_unasked_and_goes_on(notebook: Notebook) -> None:
     notebook.ok("%%distributed\nheld = rank + 40")
     cell = notebook.run(f"%%distributed\n{RAISES}")
     assert "rank 2 raised ValueError: bad batch (line 4)" in cell.error, cell.all
-    assert "waiting in all_sum" in cell.stderr and "line 5; rank 2 never came" in cell.stderr
-    assert "The world was formed anew" in cell.stderr
+    # Which of the two it says first depends on whether the error or the stall was known first.
+    assert re.search(
+        r"blocked in all_sum #\d+ f32\[1000\] \(line 5\): rank 2 (never entered|has not entered) it", cell.stderr
+    )
+    assert re.search(r"unblocked from all_sum #\d+ f32\[1000\] \(line 5\)", cell.stderr), cell.stderr
+    assert "Re-formed the world in" in cell.stderr
     after = notebook.ok("%%distributed\nheld - rank, mx.distributed.all_sum(mx.array(1)).item()")
     assert after.text == "ranks 0-3 │ (40, 4)\n"
 
 
+@pytest.mark.slow
 def test_ranks_that_wait_in_a_compiled_step_are_freed_as_well(ring4: Cluster) -> None:
     """Compiled before, so that MLX calls nothing of ours in this cell."""
     ring4.run("step = mx.compile(lambda x: mx.distributed.all_sum(x) + 1)\nmx.eval(step(mx.ones(4)))").check()
@@ -52,6 +57,7 @@ def test_ranks_that_wait_in_a_compiled_step_are_freed_as_well(ring4: Cluster) ->
     assert ring4.run("step(mx.ones(2)).tolist()", timeout=WITHIN)[3].value == [5.0, 5.0]
 
 
+@pytest.mark.slow
 def test_ranks_that_wait_for_what_an_earlier_cell_left_pending_are_freed_as_well(ring4: Cluster) -> None:
     ring4.run("left = mx.distributed.all_sum(mx.ones(4))").check()
     result = ring4.run("if rank == 1:\n    1 / 0\nmx.eval(left)", timeout=WITHIN)

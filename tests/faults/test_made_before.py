@@ -9,6 +9,8 @@ import pytest
 from allranks import Cluster
 from tests.faults.kept import WITHIN
 
+pytestmark = pytest.mark.slow
+
 MAKE = """
 import os, socket
 import mlx.nn as nn

@@ -16,6 +16,8 @@ from allranks.errors import CellTimeout
 if TYPE_CHECKING:
     from allranks import Cluster
 
+pytestmark = pytest.mark.slow
+
 CHAIN = """
 def chain(n):
     y = mx.ones(64)
@@ -48,7 +50,7 @@ def test_a_failure_elsewhere_frees_all_of_them(chained: Cluster) -> None:
 def test_a_stop_frees_all_of_them(chained: Cluster) -> None:
     with pytest.raises(CellTimeout) as stopped:
         chained.run("if rank == 0:\n    y = chain(40)\n    mx.async_eval(y)\n    y.tolist()", timeout=1)
-    assert "still there" not in str(stopped.value)
+    assert "Still busy" not in str(stopped.value)
     assert_whole(chained)
 
 
@@ -63,8 +65,8 @@ def test_after_a_death_what_the_others_hold_is_carried_over_a_restart(chained: C
     code = f"import os\nif rank == 0: os.kill(os.getpid(), {int(signal.SIGKILL)})\nmx.eval(chain(40))"
     result = chained.run(code, timeout=30)
     assert result[0].dead is not None
-    told = chained.heal()
-    assert "rank 1 kept every variable" in told
+    told = str(chained.heal())
+    assert "rank 1 kept all variables" in told
     assert chained.run(SUM)[1].value == 2.0
     assert chained.run("kept.tolist()", ranks=[1])[1].value == [1, 2, 3]
 
@@ -73,7 +75,7 @@ def test_after_a_death_what_the_others_hold_is_carried_over_a_restart(chained: C
 def test_a_socket_of_the_users_is_left_alone_whatever_its_port(chained: Cluster) -> None:
     """Another host's ring may use the port that this host gave to something else."""
     code = """import socket
-from allranks.rank.engine import RankEngine
+from allranks.rank.process.engine import RankEngine
 port = max(RankEngine.instance().agent.world._ports)
 server = socket.create_server((f"127.0.0.{2 + rank}", port))
 near = socket.create_connection(server.getsockname())

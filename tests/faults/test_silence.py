@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
+import psutil
+import pytest
+
 from allranks import Cluster
-from allranks._fold import Block
+from allranks.errors import NoAnswer, UsageError, WorldBroken
+from allranks.notebook.fold import Block
+from allranks_backends.plan import Snapshot
 from tests.faults.kept import WITHIN, keep, look, sums_are_right
 from tests.faults.stop import running
 from tests.waiting import comes_true
+
+pytestmark = pytest.mark.slow
 
 
 class Shown:
@@ -68,30 +78,153 @@ def test_it_is_said_in_the_cell_unasked(ring4: Cluster) -> None:
     )
     result = cell.finish(WITHIN).check()
     assert [each.value for each in result.values()] == [4] * 4
-    assert "(1,): does not answer" in shown.text
-    assert "(0, 2, 3): waiting in all_sum" in shown.text and "rank 1 has not come" in shown.text
+    assert "(1,): is not responding" in shown.text
+    assert "(0, 2, 3): blocked in all_sum" in shown.text and "rank 1 has not entered it yet" in shown.text
 
 
 COMPUTES = """\
+import os
 total = mx.distributed.all_sum(mx.ones(10))
 mx.eval(total)
 if rank == 0:
-    a = mx.random.normal((1000, 1000))
-    for _ in range(25):
-        a = a @ a / 1000
-    mx.eval(a)
+    a = b = mx.random.normal((300, 300)) / 300**0.5
+    while not os.path.exists({go!r}):
+        for _ in range(20):
+            a = a @ b
+        mx.eval(a)
+        a = b
 """
 
 
-def test_a_rank_that_computes_by_itself_is_not_said_to_wait(ring2: Cluster) -> None:
+def test_a_rank_that_computes_by_itself_is_not_said_to_wait(ring2: Cluster, tmp_path: Path) -> None:
     """MLX computes in a thread of its own while the main thread sleeps, as it does in a collective."""
-    shown, seen = Shown(), set()
-    cell = ring2.begin(COMPUTES, screen=shown)
-    follow = threading.Thread(target=cell.finish, daemon=True)
-    follow.start()
-    while follow.is_alive():
-        view = ring2.snapshot.ranks[0]
-        seen.add((view.state, view.line))
-        follow.join(0.05)
-    assert ("running", 7) in seen and ("waiting", 7) not in seen
-    assert "waiting" not in shown.text
+    shown, seen, go = Shown(), list[tuple[str, int | None]](), tmp_path / "go"
+
+    def reported(now: Snapshot) -> bool:
+        seen.append((now.ranks[0].state, now.ranks[0].line))
+        return seen.count(("running", 9)) >= 5
+
+    cell = ring2.begin(COMPUTES.format(go=str(go)), screen=shown)
+    try:
+        assert comes_true(ring2, reported, WITHIN), seen
+    finally:
+        go.touch()
+    cell.finish(WITHIN).check()
+    assert ("waiting", 9) not in seen
+    assert "blocked" not in shown.text
+
+
+def verbs(cluster: Cluster) -> dict[str, Callable[[], object]]:
+    """Every way to ask all ranks for something, or to give them something."""
+    return {
+        "pull": lambda: cluster.pull("kept"),
+        "push": lambda: cluster.push({"pushed": 1}),
+        "scatter": lambda: cluster.scatter({"part": list(range(8))}),
+        "gather": lambda: cluster.gather("parts"),
+        "diff": lambda: cluster.diff("kept"),
+    }
+
+
+def refused(verb: Callable[[], object]) -> tuple[str, float]:
+    """What a verb says that a stopped rank 1 keeps from its end, and after how many seconds."""
+    began = time.monotonic()
+    with pytest.raises(NoAnswer) as said:
+        verb()
+    return str(said.value), time.monotonic() - began
+
+
+@contextmanager
+def stopped(cluster: Cluster, rank: int) -> Iterator[None]:
+    """A rank whose process is stopped meanwhile; afterwards it is back."""
+    pid = cluster.snapshot.ranks[rank].pid
+    assert pid is not None and cluster._ranks is not None
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+        known = cluster._ranks.monitor.ranks[rank]
+        assert cluster._ranks.monitor.wait(lambda: known.connected and not known.silent, WITHIN)
+
+
+@pytest.mark.parametrize("name", ["pull", "push", "scatter", "gather", "diff"])
+def test_a_question_to_a_stopped_rank_ends_and_names_it(ring4: Cluster, name: str) -> None:
+    ring4.run("kept, parts = 5, [rank]").check()
+    verb = verbs(ring4)[name]
+    with stopped(ring4, 1):
+        text, seconds = refused(verb)
+        assert text.startswith("rank 1 is not responding (stopped, or unreachable).")
+        assert "%distributed status" in text and "%distributed heal --kill 1" in text
+        assert seconds < 10
+    verb()
+    assert ring4.pull("kept") == [5] * 4
+
+
+def test_a_question_to_a_lost_connection_ends_at_once(ring4: Cluster) -> None:
+    ring4.run("kept, parts = 5, [rank]").check()
+    assert ring4._ranks is not None
+    monitor = ring4._ranks.monitor
+    with stopped(ring4, 1):
+        assert monitor.wait(lambda: not monitor.ranks[1].connected, WITHIN)
+        for name, verb in verbs(ring4).items():
+            text, seconds = refused(verb)
+            assert text.startswith("rank 1 is not responding"), name
+            assert seconds < 2, name
+        assert "%distributed pull kept -r 0,2-3." in refused(lambda: ring4.pull("kept"))[0]
+        assert ring4.pull("kept", ranks=[0, 2, 3]) == [5] * 3
+        assert ring4.pull("pushed", ranks=[0, 2, 3]) == [1] * 3
+    for verb in verbs(ring4).values():
+        verb()
+    assert ring4.pull("kept") == [5] * 4
+    assert ring4.state == "whole"
+
+
+def test_vars_shows_those_that_answer_and_names_the_others(ring4: Cluster) -> None:
+    ring4.run("kept = 5").check()
+    with stopped(ring4, 2):
+        table = ring4.vars("kept")
+        assert table.silent == (2,)
+        assert set(table.rows[0].nbytes) == {0, 1, 3}
+        assert "Not shown: rank 2 (no answer: stopped" in str(table) and "rank 2" in (table._repr_html_() or "")
+        with pytest.raises(UsageError, match=r"nosuch.*rank 2 is not responding"):
+            ring4.vars("nosuch")
+    assert ring4.vars("kept").silent == ()
+
+
+def test_a_rank_that_answers_late_is_not_cut_off(ring2: Cluster) -> None:
+    """Longer than a stopped rank is waited for: it computes, or holds Python's lock while it pickles."""
+    ring2.run(
+        "import ctypes, time\n"
+        "class Slow:\n"
+        "    def __reduce__(self):\n"
+        "        time.sleep(5)\n"
+        "        ctypes.PyDLL(None).sleep(10)\n"
+        "        return int, (rank + 7,)\n"
+        "slow = Slow()"
+    ).check()
+    began = time.monotonic()
+    assert ring2.pull("slow") == [7, 8]
+    assert time.monotonic() - began > 15
+    ring2.run("del slow").check()
+
+
+def controllers() -> set[psutil.Process]:
+    found = set()
+    for each in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):  # it has ended
+            if "allranks.hosts.controller" in each.cmdline():
+                found.add(each)
+    return found
+
+
+def test_pull_raises_where_nobody_is_left_to_answer() -> None:
+    """Not an empty list: the controller has ended, and with it the way to the ranks."""
+    before = controllers()
+    with Cluster(2, backend="ring", name="bereft") as cluster:
+        cluster.push({"x": 1})
+        (controller,) = controllers() - before
+        controller.kill()
+        assert comes_true(cluster, lambda now: all(rank.state == "dead" for rank in now.ranks), WITHIN)
+        for verb in (lambda: cluster.pull("x"), lambda: cluster.push({"x": 2}), lambda: cluster.vars()):
+            with pytest.raises(WorldBroken, match="controller"):
+                verb()

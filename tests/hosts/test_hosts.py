@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import socket
 import stat
@@ -25,6 +26,7 @@ from tests.waiting import comes_true
 
 pytestmark = [pytest.mark.hosts, pytest.mark.timeout(300)]
 WITHIN = 30.0
+HERE = shlex.quote(sys.executable)
 SUM = "mx.distributed.all_sum(mx.ones(10))[0].item()"
 
 
@@ -92,7 +94,7 @@ def test_a_rank_that_dies_is_replaced_on_its_host(world: Cluster, hosts3: Hosts)
     os.kill(pid, signal.SIGKILL)
     assert comes_true(world, lambda now: now.ranks[1].state == "dead", 5)
     assert "killed by SIGKILL" in (world.snapshot.ranks[1].cause or "")
-    told = world.heal(source=0)
+    told = str(world.heal(source=0))
     assert "rank 1 got the variables of rank 0" in told
     assert world.snapshot.ranks[1].host == "host2"
     values = world.run("weights[0].item(), id(weights) == before").check()
@@ -254,8 +256,8 @@ def test_mpi_ranks_elsewhere_die_and_come_back(hosts3: Hosts, need_mpi: None) ->
         cluster.run("kept = mx.full((10,), rank); mx.eval(kept)").check()
         os.kill(cluster.snapshot.ranks[2].pid or 0, signal.SIGKILL)
         assert comes_true(cluster, lambda now: now.ranks[2].state == "dead", WITHIN)
-        told = cluster.heal(source=1)
-        assert "ranks 0-1 kept every variable over a restart" in told
+        told = str(cluster.heal(source=1))
+        assert "ranks 0-1 restarted with all variables" in told
         assert "rank 2 got the variables of rank 1" in told
         assert [rank.value for rank in cluster.run("kept[0].item()").check().values()] == [0, 1, 1]
         assert sums(cluster) == [3.0] * 3
@@ -287,14 +289,14 @@ def refused(hosts: Hosts, message: str, names: list[str] | None = None, **option
 
 
 def test_a_host_that_is_not_there(hosts3: Hosts) -> None:
-    with refused(hosts3, r"nowhere\.invalid: there is no host of that name", ["host1", "nowhere.invalid"]):
+    with refused(hosts3, r"nowhere\.invalid: unknown host name", ["host1", "nowhere.invalid"]):
         pass
 
 
 def test_a_host_that_does_not_answer(hosts3: Hosts) -> None:
     hosts3.link("host2", "down")
     try:
-        with refused(hosts3, r"host2: (there is no way to it|it does not answer|it accepted)"):
+        with refused(hosts3, r"host2: (there is no route to it|it does not answer|it accepted)"):
             pass
     finally:
         hosts3.link("host2", "up")
@@ -312,7 +314,7 @@ def test_a_key_that_is_refused(hosts3: Hosts) -> None:
     text = keys.read_text()
     keys.write_text("")
     try:
-        with refused(hosts3, "host1: it refused the key. Put it there with: ssh-copy-id host1"):
+        with refused(hosts3, "host1: it refused the ssh key. Copy the key there with: ssh-copy-id host1"):
             pass
     finally:
         keys.write_text(text)
@@ -325,7 +327,7 @@ def test_a_host_key_that_has_changed(hosts3: Hosts) -> None:
     keys = [line.split(" ", 1)[1] for line in lines]
     known.write_text("\n".join([f"{lines[0].split()[0]} {keys[1]}", *lines[1:]]) + "\n")
     try:
-        with refused(hosts3, "host1: its host key has changed. If that is right: ssh-keygen -R host1"):
+        with refused(hosts3, "host1: its host key has changed. If that is expected: ssh-keygen -R host1"):
             pass
     finally:
         known.write_text(text)
@@ -348,7 +350,7 @@ def test_allranks_is_not_installed_there(hosts3: Hosts, tmp_path: Path) -> None:
     python = python_that(
         tmp_path,
         "python-without",
-        f'[ -n "$SSH_CONNECTION" ] && exec {sys.executable} -I -S "$@"\nexec {sys.executable} "$@"',
+        f'[ -n "$SSH_CONNECTION" ] && exec {HERE} -I -S "$@"\nexec {HERE} "$@"',
     )
     with refused(hosts3, f"host1: allranks is not installed for {python} there", python=python):
         pass
@@ -373,9 +375,9 @@ def test_another_python_there(hosts3: Hosts, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(
         "import os, sys\nif 'SSH_CONNECTION' in os.environ: sys.version_info = (3, 9, 1, 'final', 0)\n"
     )
-    python = python_that(tmp_path, "python-3.9", f'PYTHONPATH={tmp_path}:$PYTHONPATH exec {sys.executable} "$@"')
+    python = python_that(tmp_path, "python-3.9", f'PYTHONPATH={tmp_path}:$PYTHONPATH exec {HERE} "$@"')
     here = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    said = rf"host1 differs from this notebook:\n[\s\S]*python .* 3\.9\.1 +name a Python {here} there"
+    said = rf"host1 differs from this notebook:\n[\s\S]*python .* 3\.9\.1 +use a Python {here} there"
     with refused(hosts3, said, python=python):
         pass
 
@@ -408,7 +410,7 @@ def test_other_versions_there(hosts3: Hosts, tmp_path: Path) -> None:
         "if 'SSH_CONNECTION' in os.environ:\n"
         "    m.version = lambda name: '0.20.1' if name == 'mlx' else real(name)\n"
     )
-    python = python_that(tmp_path, "python-old", f'PYTHONPATH={lies}:$PYTHONPATH exec {sys.executable} "$@"')
+    python = python_that(tmp_path, "python-old", f'PYTHONPATH={lies}:$PYTHONPATH exec {HERE} "$@"')
     with refused(
         hosts3,
         r"host1 differs from this notebook:\n[\s\S]*mlx +\S+ +0.20.1 +there: .* -m pip install mlx==",

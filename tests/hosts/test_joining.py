@@ -13,8 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from allranks import Cluster, _door
+from allranks import Cluster
 from allranks.errors import CannotStart
+from allranks.hosts import listener
 from tests.hosts.lab import Hosts
 from tests.hosts.test_hosts import gone, left, sums
 from tests.waiting import comes_true
@@ -75,7 +76,7 @@ def started(hosts: Hosts, names: Sequence[str], file: Path, each: int) -> Iterat
 
 
 def test_two_ranks_from_each_of_two_hosts(hosts3: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_door, "LOST_AFTER", 0.5)
+    monkeypatch.setattr(listener, "LOST_AFTER", 0.5)
     file = tmp_path / "ranks.json"
     cluster = Cluster(join=file, backend="ring", timeout=60)
     names = ["host1", "host2"]
@@ -95,7 +96,7 @@ def test_two_ranks_from_each_of_two_hosts(hosts3: Hosts, tmp_path: Path, monkeyp
             end = cluster._ranks.reached.others["host2"] if cluster._ranks else None
             assert end is not None
             end.wait_end()
-            assert "lost on host2: it does not answer" in (cluster.snapshot.ranks[1].cause or "")
+            assert "lost on host2: it stopped responding" in (cluster.snapshot.ranks[1].cause or "")
             cluster.resize(1)
             assert cluster.pull("kept") == [0]
         finally:
@@ -115,7 +116,7 @@ def test_those_that_come_after_a_loss_are_kept_until_there_are_enough(hosts3: Ho
             end(cluster, first)
             with started(hosts3, ["host3"], file, 1) as third:
                 arrive(cluster, 1)
-                with pytest.raises(CannotStart, match="host2: what joined from there has ended"):
+                with pytest.raises(CannotStart, match="host2: the process that joined from there has ended"):
                     cluster.heal()
                 with started(hosts3, ["host1"], file, 1):
                     arrive(cluster, 2)

@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 
 from allranks import Cluster
-from allranks._arguments import hosts_of
-from allranks._world import place
-from allranks_backends._backend import BACKENDS
+from allranks.arguments import hosts_of
+from allranks.head.world.forming import place
+from allranks_backends.registry import BACKENDS
 from tests.backends.conftest import FIRST_PORT, MLX_LAUNCH, NOT_THE_BACKENDS, as_seen
 from tests.hosts.lab import Hosts
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from allranks._demo import NOTEBOOK, demo
+from allranks.demo import NOTEBOOK, demo
 from tests.hosts.lab import Hosts
 
 pytestmark = [pytest.mark.hosts, pytest.mark.slow, pytest.mark.timeout(300)]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 
+import pytest
+
 from allranks import Cluster
-from allranks._writer import WIDGET_AS_TEXT
-from allranks.rank.bars import AS_TEXT
+from allranks.notebook.writer import WIDGET_AS_TEXT
+from allranks.rank.cell.bars import AS_TEXT
+from tests.jupyter import Notebook
 from tests.needs import need
-from tests.notebook import Notebook
 
 
 def test_a_notebook_bar_is_drawn_as_text_on_each_rank(ring2: Cluster) -> None:
@@ -24,6 +26,7 @@ def test_a_notebook_bar_is_drawn_as_text_on_each_rank(ring2: Cluster) -> None:
         assert rank.stderr.count(AS_TEXT) == 1, "said once"
 
 
+@pytest.mark.slow
 def test_an_unfinished_notebook_bar_moves_in_the_notebook(kernel: Notebook) -> None:
     need(importlib.util.find_spec("tqdm"), "tqdm is not installed")
     kernel.with_ranks("ring", 2)
@@ -39,6 +42,7 @@ def test_an_unfinished_notebook_bar_moves_in_the_notebook(kernel: Notebook) -> N
 def test_a_widget_is_shown_as_text_with_a_line_that_says_so(kernel: Notebook) -> None:
     need(importlib.util.find_spec("ipywidgets"), "ipywidgets is not installed")
     kernel.with_ranks("ring", 2)
+    kernel.comms.clear()  # of what other tests showed
     cell = kernel.ok("%%distributed\nimport ipywidgets\nipywidgets.IntSlider(value=7 + rank)")
     assert "IntSlider(value=7" in cell.all and "IntSlider(value=8" in cell.all
     assert WIDGET_AS_TEXT in cell.all

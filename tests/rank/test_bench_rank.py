@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from allranks import Cluster
-from allranks.rank import bench
+from allranks.messages.bench_payload import usable_bytes
+from allranks.rank.metrics import bench
 
-MEASURE = '__import__("allranks.rank.bench", fromlist=["measure"]).measure({arguments})'
+MEASURE = '__import__("allranks.rank.metrics.bench", fromlist=["measure"]).measure({arguments})'
 
 
 def test_values_differ_by_rank_and_are_exact() -> None:
@@ -32,7 +33,7 @@ def test_values_differ_by_rank_and_are_exact() -> None:
     ],
 )
 def test_sum_scatter_gets_equal_parts(op: str, nbytes: int, size: int, usable: int) -> None:
-    assert bench.usable_bytes(op, nbytes, size) == usable
+    assert usable_bytes(op, nbytes, size) == usable
 
 
 def test_the_number_of_calls_follows_their_time() -> None:

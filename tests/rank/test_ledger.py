@@ -8,7 +8,8 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from allranks.rank.ledger import OPERATIONS, Ledger, Record
+from allranks.rank.collectives.ledger import OPERATIONS, Ledger
+from allranks.rank.collectives.record import Record
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ def mlx(distributed: Any) -> Any:
 
 @pytest.fixture
 def ledger(mlx: Any, user_ns: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Ledger:
-    monkeypatch.setattr("allranks.rank.ledger.KEEP", 10)
+    monkeypatch.setattr("allranks.rank.collectives.ledger.KEEP", 10)
     ledger = Ledger()
     ledger.install(mlx, user_ns)
     return ledger
@@ -122,3 +123,37 @@ def test_inside_mx_compile_a_call_is_seen_when_it_is_traced(ledger: Ledger, user
     )
     assert ledger.seq == 1
     assert user_ns["y"].tolist() == [2.0, 2.0]
+
+
+def test_in_flight_is_what_was_asked_for_since_mx_eval_returned(
+    ledger: Ledger, mlx: Any, user_ns: dict[str, Any]
+) -> None:
+    ledger.begin_cell(guard=None, ordered=False, watch_order=True)
+    run("a = distributed.all_sum(mx.ones(3))", user_ns)
+    mlx.eval(user_ns["a"])
+    assert ledger.in_flight() == []
+    run("b = distributed.all_max(mx.ones(3))", user_ns)
+    assert [(each.seq, each.op) for each in ledger.in_flight()] == [(2, "all_max")]
+
+
+def test_a_refusal_for_one_cell_ends_with_it(ledger: Ledger, user_ns: dict[str, Any]) -> None:
+    ledger.refuse_in_cell("aborted")
+    with pytest.raises(RuntimeError, match="aborted"):
+        run("distributed.all_sum(mx.ones(3))", user_ns)
+    ledger.begin_cell(guard=None, ordered=False)
+    run("distributed.all_sum(mx.ones(3))", user_ns)
+    ledger.refuse = "the world is broken"
+    ledger.refuse_in_cell("aborted")
+    ledger.begin_cell(guard=None, ordered=False)
+    assert ledger.refuse == "the world is broken", "that ends with the world only"
+
+
+def test_mx_eval_raises_where_it_returns_if_its_collective_was_aborted(
+    ledger: Ledger, mlx: Any, user_ns: dict[str, Any]
+) -> None:
+    run("a = distributed.all_sum(mx.ones(3))", user_ns)
+    ledger.aborted.note(last(ledger), ledger.in_flight(), None)
+    with pytest.raises(RuntimeError, match=r"all_sum #1 .*was aborted"):
+        mlx.eval(user_ns["a"])
+    mlx.eval(user_ns["a"])
+    assert ledger.aborted.sentence, "the cell has failed all the same"

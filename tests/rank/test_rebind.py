@@ -15,7 +15,9 @@ import mlx.nn
 import pytest
 from mlx.nn.layers.distributed import shard_linear
 
-from allranks.rank import rebind
+from allranks.rank.world import rebind
+
+pytestmark = pytest.mark.slow
 
 nn: Any = mlx.nn  # it says nothing of what it exports
 

@@ -10,8 +10,8 @@ import mlx.core as mx
 import mlx.nn
 import pytest
 
-from allranks.rank import recompile
-from allranks.rank.ledger import Ledger
+from allranks.rank.collectives.ledger import Ledger
+from allranks.rank.world import recompile
 
 nn: Any = mlx.nn  # it says nothing of what it exports
 
@@ -23,8 +23,8 @@ def ours(monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setattr(mx, name, getattr(mx, name))
     for name in ("all_sum", "all_max", "all_min", "all_gather", "sum_scatter", "send", "recv", "recv_like"):
         monkeypatch.setattr(mx.distributed, name, getattr(mx.distributed, name))
-    monkeypatch.setattr(recompile.Epoch, "number", 0)
-    monkeypatch.setattr(recompile.Epoch, "ledger", None)
+    monkeypatch.setattr(recompile.Generation, "number", 0)
+    monkeypatch.setattr(recompile.Generation, "ledger", None)
     recompile.install(mx)
     return mx
 
@@ -33,7 +33,7 @@ def ours(monkeypatch: pytest.MonkeyPatch) -> Any:
 def ledger(ours: Any, monkeypatch: pytest.MonkeyPatch) -> Ledger:
     made = Ledger()
     made.install(mx, globals())
-    monkeypatch.setattr(recompile.Epoch, "ledger", made)
+    monkeypatch.setattr(recompile.Generation, "ledger", made)
     return made
 
 
@@ -54,7 +54,7 @@ def test_a_function_is_traced_once_for_each_world(ours: Any) -> None:
     for _ in range(3):
         step(mx.ones(2))
     assert len(traces) == 1
-    recompile.Epoch.number += 1
+    recompile.Generation.number += 1
     for _ in range(3):
         step(mx.ones(2))
     assert len(traces) == 2
@@ -69,7 +69,7 @@ def test_arguments_of_compile_pass_through(ours: Any) -> None:
 
     step = mx.compile(count, inputs=state, outputs=state)
     for _ in range(2):
-        recompile.Epoch.number += 1
+        recompile.Generation.number += 1
         step(mx.array(1.0))
         step(mx.array(1.0))
     assert state[0].item() == 4.0
@@ -92,7 +92,7 @@ def test_it_works_under_grad_and_on_modules(ours: Any) -> None:
     loss = mx.compile(lambda weight, x: (x @ weight.T).sum())
     grad = mx.grad(loss)(layer.weight, mx.ones((1, 2)))
     assert grad.tolist() == [[1.0, 1.0]]
-    recompile.Epoch.number += 1
+    recompile.Generation.number += 1
     assert mx.grad(loss)(layer.weight, mx.ones((1, 2))).tolist() == [[1.0, 1.0]]
 
 
@@ -160,7 +160,7 @@ def test_in_a_broken_world_it_raises_before_it_hangs(ledger: Ledger) -> None:
         step(mx.ones(2))
     assert plain(mx.ones(2)).tolist() == [2.0, 2.0]
     ledger.enter_world(ledger.seq, 1)
-    recompile.Epoch.number += 1
+    recompile.Generation.number += 1
     assert step(mx.ones(2)).tolist() == [1.0, 1.0]
 
 

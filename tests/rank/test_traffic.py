@@ -7,15 +7,17 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from allranks.rank import ledger as ledgers
-from allranks.rank.ledger import Ledger
-from allranks.rank.traffic import UNRECORDED, Traffic
+from allranks.messages.events import OpTotals
+from allranks.rank.collectives import ledger as ledgers
+from allranks.rank.collectives.ledger import Ledger
+from allranks.rank.collectives.record import NOWHERE
+from allranks.rank.metrics.traffic import UNRECORDED, Traffic
 
 
 def ask(ledger: Ledger, op: str, shape: Any, dtype: Any, times: int = 1) -> None:
     for _ in range(times):
         ledger.seq += 1
-        ledger._records.append((ledger.seq, op, shape, dtype, ledgers.NOWHERE, True))
+        ledger._records.append((ledger.seq, op, shape, dtype, NOWHERE, True))
 
 
 def test_calls_and_bytes_by_operation() -> None:
@@ -27,14 +29,14 @@ def test_calls_and_bytes_by_operation() -> None:
     traffic.count()
     traffic.count()  # nothing twice
     ask(ledger, "all_gather", [4], mx.int8, 2)
-    found = traffic.read()
-    assert sorted(found["ops"]) == [
-        ["all_gather", 2, 8, 4, 4],
-        ["all_sum", 4, 3 * 1024 + 32, 32, 1024],
-        ["send", 1, 4, 4, 4],
+    effective, ops = traffic.read()
+    assert sorted(ops, key=lambda each: each.op) == [
+        OpTotals("all_gather", 2, 8, 4, 4),
+        OpTotals("all_sum", 4, 3 * 1024 + 32, 32, 1024),
+        OpTotals("send", 1, 4, 4, 4),
     ]
-    assert found["effective"] > 0
-    assert traffic.read()["effective"] == 0
+    assert effective > 0
+    assert traffic.read()[0] == 0
 
 
 def test_a_new_world_counts_on() -> None:
@@ -44,7 +46,7 @@ def test_a_new_world_counts_on() -> None:
     traffic.count()
     ledger.enter_world(500, 2)
     ask(ledger, "all_sum", (1,), mx.float32)
-    assert traffic.read()["ops"] == [["all_sum", 2, 8, 4, 4]]
+    assert traffic.read()[1] == (OpTotals("all_sum", 2, 8, 4, 4),)
 
 
 def test_what_the_ledger_dropped_is_counted_and_its_bytes_are_not_made_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,4 +54,4 @@ def test_what_the_ledger_dropped_is_counted_and_its_bytes_are_not_made_up(monkey
     ledger = Ledger()
     traffic = Traffic(ledger)
     ask(ledger, "all_sum", (1,), mx.float32, 25)
-    assert traffic.read()["ops"] == [[UNRECORDED, 15, 0, 0, 0], ["all_sum", 10, 40, 4, 4]]
+    assert traffic.read()[1] == (OpTotals(UNRECORDED, 15, 0, 0, 0), OpTotals("all_sum", 10, 40, 4, 4))

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from allranks_backends._plan import Collective, HostView, Link, LinkView, OpView, RankState, RankView, Snapshot
+from allranks_backends.plan import Collective, HostView, Link, LinkView, OpView, RankState, RankView, Snapshot
 from allranks_widgets import Recorder
 
 Items = list[dict[str, Any]]

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from allranks_backends._plan import RankView, Snapshot
+from allranks_backends.plan import RankView, Snapshot
 from allranks_widgets import Dashboard, from_json
 from allranks_widgets import dashboard as module
-from allranks_widgets._history import SECONDS, History
+from allranks_widgets._history import SECONDS, RateHistory
 from allranks_widgets._kept import KeptOutput
 from tests.widgets import streams
 
@@ -129,7 +129,7 @@ def test_unfinished_lines_are_sent_again_until_the_cell_ends() -> None:
 
 
 def test_the_past_is_one_row_a_second_for_ten_minutes() -> None:
-    history = History()
+    history = RateHistory()
     for step in range(5 * (SECONDS + 100)):
         history.add(streams.snapshot(2, 1, step / 5))
     columns = history.columns()
@@ -139,7 +139,7 @@ def test_the_past_is_one_row_a_second_for_ten_minutes() -> None:
 
 
 def test_unknown_rates_have_no_sum() -> None:
-    history = History()
+    history = RateHistory()
     history.add(WAITING)
     assert (history.columns()["wire"], history.columns()["ranks"]) == ([None], [[None]])
 

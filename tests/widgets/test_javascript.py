@@ -7,6 +7,7 @@ import pytest
 from tests import javascript
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", ["check", "test"])
 def test_types_lint_and_units(script: str) -> None:
     javascript.installed()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from allranks_backends._plan import Collective, RankView, Snapshot
+from allranks_backends.plan import Collective, RankView, Snapshot
 from allranks_widgets import Dashboard, Recorder, from_json, replay, to_json
 from allranks_widgets.recording import read
 from tests.widgets import streams

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from allranks_backends._plan import rank_list
+from allranks_backends.plan import rank_list
 
 MOST_POINTS = 2_000
 """Points of a curve; then every second of the older ones goes."""
@@ -21,7 +21,7 @@ LoggedRow = Sequence[Any]
 @dataclass
 class Curve:
     points: list[tuple[float, float]] = field(default_factory=list)
-    """Step and value. A step that goes back begins the curve anew: a cell was run again."""
+    """Step and value. A step that goes back restarts the curve: a cell was run again."""
     row: LoggedRow = ()
     """The newest."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from allranks_backends._plan import Snapshot
+from allranks_backends.plan import Snapshot
 
 SECONDS = 600
 MOST_LINKS = 128
@@ -25,7 +25,7 @@ class _Row(NamedTuple):
     links: dict[tuple[int, int], int | None]
 
 
-class History:
+class RateHistory:
     """Takes every Snapshot shown, and keeps the rates of the last one of each second."""
 
     def __init__(self) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from html import escape
 
-from allranks_backends._plan import LinkView, Snapshot
+from allranks_backends.plan import LinkView, Snapshot
 
 from ._curves import Curves
 from .status import UNKNOWN, human_bytes, status_html, status_text
 from .table import html_table, text_table
 
 LINKS = ("link", "kind", "interface", "nominal", "rate", "share", "sent")
-LOGGED = ("logged", "ranks", "step", "last", "least", "most")
+LOGGED = ("logged", "ranks", "step", "last", "min", "max")
 OPERATIONS = ("operation", "ranks", "calls", "bytes", "smallest - largest", "transfer", "wait")
 MOST_ROWS = 128
 """Rows of a table; what is left out is counted. 64 ranks that all reach each other have 4032 links."""

@@ -27,10 +27,10 @@ from typing import Any, Literal
 import anywidget
 import traitlets
 
-from allranks_backends._plan import Snapshot
+from allranks_backends.plan import Snapshot
 
 from ._curves import Curves, LoggedRow, rows_json
-from ._history import History
+from ._history import RateHistory
 from ._kept import KeptOutput
 from ._tables import logged_html, logged_text, snapshot_html, snapshot_text
 from .recording import to_dict
@@ -46,9 +46,9 @@ MESSAGE_TYPE = "allranks_widget"
 MESSAGE_BYTES = 1_000_000
 """Output is sent in messages of about this size, so that a page draws in between."""
 NO_BUNDLE = (
-    "The pictures of allranks are not here: their JavaScript was not bundled when allranks was installed. "
-    "With a connection to the network, run in its folder: python -m pip install -e . "
-    "The table below the cell and %distributed status say the same in text."
+    "The dashboard cannot be drawn: its JavaScript was not bundled when allranks was installed. "
+    "With a network connection, run in its folder: python -m pip install -e . "
+    "The table below the cell and %distributed status show the same as text."
 )
 
 Verb = Literal["interrupt", "break", "heal"]
@@ -99,7 +99,7 @@ class Dashboard(anywidget.AnyWidget):
         self._saved: Snapshot | None = None
         self._display_ids: deque[str] = deque(maxlen=8)
         """Of the tables in the notebook."""
-        self._history = History()
+        self._history = RateHistory()
         self._kept = KeptOutput()
         self._curves = Curves()
         self._stale = False
@@ -189,7 +189,7 @@ class Dashboard(anywidget.AnyWidget):
         failed = False
         try:
             said = (
-                self.on_action(content["ask"], content.get("rank")) if self.on_action else "No cluster is behind this."
+                self.on_action(content["ask"], content.get("rank")) if self.on_action else "Not connected to a cluster."
             )
         except Exception as error:
             said, failed = str(error) or type(error).__name__, True
@@ -234,7 +234,7 @@ class Dashboard(anywidget.AnyWidget):
 
     def __repr__(self) -> str:
         if self.snapshot is None:
-            return "a dashboard that has not been shown anything yet"
+            return "a dashboard without data yet"
         return snapshot_text(self.snapshot) + logged_text(self._curves)
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
@@ -261,7 +261,7 @@ def _shell() -> Any:
 
 
 def _changed(before: Snapshot, after: Snapshot) -> bool:
-    """Whether there is more to draw than that time went on. A wait that begins anew is a change."""
+    """Whether there is more to draw than that time went on. A wait that begins again is a change."""
     if before.ranks != after.ranks:
         if len(before.ranks) != len(after.ranks):
             return True

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
-from allranks_backends._plan import Snapshot
+from allranks_backends.plan import Snapshot
 
 from ._curves import LoggedRow, rows_json
 
@@ -166,7 +166,7 @@ class Replay:
 
     def __init__(self, path: str | Path, dashboard: Dashboard, speed: float = 1.0) -> None:
         if speed <= 0:
-            raise ValueError(f"a recording cannot be replayed {speed} times as fast: speed must be above 0")
+            raise ValueError(f"invalid speed {speed}: must be above 0")
         self._entries = list(read(path))
         self._dashboard = dashboard
         self._speed = speed

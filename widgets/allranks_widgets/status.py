@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from allranks_backends._plan import RankView, Snapshot
+from allranks_backends.plan import RankView, Snapshot
 
 from .table import html_table, text_table
 
@@ -47,7 +47,7 @@ def status_html(snapshot: Snapshot) -> str:
 def _head(snapshot: Snapshot) -> str:
     size = len(snapshot.ranks)
     ranks = f"{size} {'rank' if size == 1 else 'ranks'}"
-    parts = (f'world "{snapshot.name}"', ranks, snapshot.backend, f"epoch {snapshot.epoch}", snapshot.state)
+    parts = (f'world "{snapshot.name}"', ranks, snapshot.backend, f"generation {snapshot.epoch}", snapshot.state)
     return " · ".join(map(_printable, parts))
 
 

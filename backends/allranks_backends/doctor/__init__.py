@@ -1,7 +1,7 @@
 """What is wrong with hosts before ranks are started on them: facts in, findings out. Asking is not done here."""
 
-from ._finding import Check, Finding, Severity
 from .checks import CHECKS, examine
 from .facts import COMMANDS, Asked, HostFacts, facts_of
+from .finding import Check, Finding, Severity
 
 __all__ = ["CHECKS", "COMMANDS", "Asked", "Check", "Finding", "HostFacts", "Severity", "examine", "facts_of"]

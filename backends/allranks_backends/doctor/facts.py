@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from allranks_backends import thunderbolt
 from allranks_backends.interfaces import Interface, interfaces_of
-from allranks_backends.thunderbolt import Mac
+from allranks_backends.registry import BACKENDS
+from allranks_backends.thunderbolt import ports
+from allranks_backends.thunderbolt.ports import Mac
 
 _MAC = '[ "$(uname -s)" = Darwin ] && '
 COMMANDS: Mapping[str, str] = {
@@ -26,7 +27,7 @@ COMMANDS: Mapping[str, str] = {
     "daemon": "test -x {prted} && {mpirun} --version",  # prted --version crashes in PyPI's 5.0.11
     "gpus": "nvidia-smi -L",
     "power": _MAC + "pmset -g",
-    **{f"mac {name}": _MAC + command for name, command in thunderbolt.COMMANDS.items()},
+    **{f"mac {name}": _MAC + command for name, command in ports.COMMANDS.items()},
 }
 """Lines of sh. What stands in braces is filled in, quoted, by whoever asks."""
 
@@ -36,6 +37,7 @@ class Asked:
     """What the user is about to start."""
 
     backend: str = "auto"
+    """The name of one, or ``auto``."""
     python: str = "python3"
     ranks_per_host: int = 1
     memory: int | None = None
@@ -50,6 +52,15 @@ class Asked:
     """The daemon that it starts on other hosts."""
     open_mpi: str = ""
     """Its version."""
+
+    def needs(self, what: str) -> bool:
+        """Whether the backend that is asked for needs this (see ``Backend.needs``)."""
+        return self.backend in BACKENDS and BACKENDS[self.backend].needs == what
+
+    @property
+    def by_mpirun(self) -> bool:
+        """Whether mpirun is to start the ranks."""
+        return self.backend in BACKENDS and BACKENDS[self.backend].launcher == "mpirun"
 
 
 @dataclass(frozen=True)
@@ -123,7 +134,7 @@ def facts_of(name: str, local: bool, told: Told, complained: Told, between: tupl
         "skew": _skew(told("date"), between),
         "python": _json(told("python")),
         "python_said": complained("python").strip(),
-        "login_python": next(iter(told("login python").split()), ""),
+        "login_python": next((line for line in told("login python").splitlines() if line.startswith("/")), ""),
         "interfaces": interfaces_of(told("interfaces") or told("mac ifconfig")),
         "environment": dict(line.split("=", 1) for line in told("environment").splitlines() if "=" in line),
         "open_files": _number(told("open files")),
@@ -138,7 +149,7 @@ def facts_of(name: str, local: bool, told: Told, complained: Told, between: tupl
 
 def _mac(name: str, told: Told) -> Mac | None:
     try:
-        return thunderbolt.mac_from(name, {each: told(f"mac {each}") for each in thunderbolt.COMMANDS})
+        return ports.mac_from(name, {each: told(f"mac {each}") for each in ports.COMMANDS})
     except ValueError:
         return None
 

@@ -10,9 +10,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from .config import RankConfig
-from .files import offered, redirect_to_log
-from .join import FILE_WITHIN, RANK_VARIABLES, join, launched_as, read_join_file
+from allranks.machine.files import make_private, offered, redirect_to_log
+from allranks.messages.host_messages import RankConfig
+from allranks.rank.process.join import FILE_WITHIN, RANK_VARIABLES, join, launched_as, read_join_file
 
 
 def _number() -> int:
@@ -38,10 +38,10 @@ def main() -> None:
     try:
         config = RankConfig(**settings)
     except TypeError:
-        sys.exit(f"allranks: {file} is no join file. %distributed up --join writes one.")
-    Path(config.directory).mkdir(mode=0o700, exist_ok=True)
+        sys.exit(f"allranks: {file} is not a join file. %distributed up --join writes one.")
+    make_private(Path(config.directory))
     redirect_to_log(config.directory)
-    from .engine import run  # whoever only joins does without all this
+    from allranks.rank.process.engine import run  # whoever only joins does without all this
 
     run(config)
 

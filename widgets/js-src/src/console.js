@@ -187,7 +187,7 @@ export class Console {
     const row = this.chosen?.row(at) ?? 0;
     const of = cell.segments[row];
     const gutter = h("span.gutter", { title: units.rankLabel(of.ranks) }, units.rankList(of.ranks));
-    const sign = of.differs ? h("span.differs", { title: "not all ranks said this" }, "≠") : h("span.differs");
+    const sign = of.differs ? h("span.differs", { title: "not all ranks printed this" }, "≠") : h("span.differs");
     return h("div.row", this.#marks(row), gutter, sign, this.#content(row, () => this.#resized()));
   }
 
@@ -389,7 +389,7 @@ export class Console {
     const { cell } = this;
     if (!cell) return say(this.counts, "No cell has run yet");
     const parts = [`${units.count(cell.lines)} ${cell.lines === 1 ? "line" : "lines"}`];
-    if (cell.said !== cell.lines) parts.push(`folded from ${units.count(cell.said)} that ${cell.ranks.length} ranks said`);
+    if (cell.said !== cell.lines) parts.push(`folded from ${units.count(cell.said)} that ${cell.ranks.length} ranks printed`);
     if (cell.dropped) parts.push(`the first ${units.count(cell.dropped)} are no longer kept`);
     if (cell.done) parts.push(`${cell.ok === false ? "failed" : "done"}${cell.seconds === null ? "" : ` in ${units.seconds(cell.seconds)}`}`);
     else parts.push("running");
@@ -464,7 +464,7 @@ export class Console {
       done = document.execCommand("copy");
       area.remove();
     }
-    say(this.matches, done ? `${units.count(lines.length)} lines copied` : "the browser does not let us copy");
+    say(this.matches, done ? `${units.count(lines.length)} lines copied` : "the browser does not allow copying");
   }
 }
 

@@ -28,7 +28,7 @@ function render({ model, el }) {
   const root = h("div.root", { role: "region", "aria-label": "allranks" });
   const [world, states, notes] = [h("span.world"), h("span.states"), h("div.notes", { role: "status" })];
   const said = h("div.said", { role: "status" });
-  const waiting = h("div.muted.none", {}, "Nothing has been heard of the ranks yet");
+  const waiting = h("div.muted.none", {}, "No data from the ranks yet");
   // Tables that stand for the pictures in the saved notebook: an output of their own, not needed while we are here.
   root.append(h("style", {}, `.arw-saved-${model.get("key")} { display: none }`));
   root.append(h("div.head", {}, world, states), notes, said, waiting);
@@ -71,7 +71,7 @@ function render({ model, el }) {
     mark(root, "data-frames", store.frames);
     if (!snapshot) return;
     const size = snapshot.ranks.length;
-    say(world, `${snapshot.name} · ${size} ${size === 1 ? "rank" : "ranks"} · ${snapshot.backend} · epoch ${snapshot.epoch} · ${snapshot.state}`);
+    say(world, `${snapshot.name} · ${size} ${size === 1 ? "rank" : "ranks"} · ${snapshot.backend} · generation ${snapshot.epoch} · ${snapshot.state}`);
     /** @type {Map<string, number>} */
     const by = new Map();
     for (const rank of snapshot.ranks) by.set(rank.state ?? "starting", (by.get(rank.state ?? "starting") ?? 0) + 1);

@@ -165,7 +165,7 @@ class Chart {
     columns.forEach((column, i) => {
       const newest = this.last[i] ?? column.findLast((value) => value !== undefined);
       const value = at === null ? newest : column[at];
-      if (this.values[i]) say(this.values[i], typeof value === "string" ? value : value === null ? "no number" : figure(value));
+      if (this.values[i]) say(this.values[i], typeof value === "string" ? value : value === null ? "not a number" : figure(value));
     });
     const step = at === null ? steps[steps.length - 1] : steps[at];
     say(this.at, step === undefined ? "" : `step ${figure(step)}`);

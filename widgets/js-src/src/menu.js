@@ -5,9 +5,9 @@ import { h } from "./dom.js";
 /** @typedef {import("./store.js").Store} Store */
 
 const VERBS = /** @type {const} */ ([
-  ["interrupt", "Interrupt", "stop its code, as Ctrl-C does"],
-  ["break", "Break collective", "free it from the collective it waits in"],
-  ["heal", "Heal", "replace the dead, form the world anew"],
+  ["interrupt", "Interrupt", "stop its code, like Ctrl-C"],
+  ["break", "Abort collective", "unblock it from the collective it waits in"],
+  ["heal", "Heal", "replace dead ranks, re-form the world"],
 ]);
 
 /**
@@ -36,7 +36,7 @@ export function openMenu(root, opener, rank, store) {
         onclick: () => { close(); store.act(verb, rank); },
       },
       h("span.menu-name", {}, name),
-      h("span.menu-what", {}, store.acts ? what : "no cluster is behind this picture"),
+      h("span.menu-what", {}, store.acts ? what : "not connected to a cluster"),
     ),
   );
   const menu = h("div.menu", { role: "menu", "aria-label": `rank ${rank}`, tabindex: -1 }, ...items);

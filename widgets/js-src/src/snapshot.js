@@ -125,7 +125,7 @@ export function hostsOf(snapshot) {
  * @returns {OpRow[]}
  */
 export function operations(snapshot) {
-  /** @type {Map<string, import("./types.js").Op[]>} */
+  /** @type {Map<string, import("./types.js").OpView[]>} */
   const by = new Map();
   for (const rank of snapshot.ranks) for (const op of rank.ops ?? []) by.set(op.op, [...(by.get(op.op) ?? []), op]);
   const mean = (/** @type {(number | undefined)[]} */ values) => {

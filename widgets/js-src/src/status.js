@@ -66,7 +66,7 @@ function told(rank) {
   if (rank.cause && (rank.state === "dead" || rank.state === "failed")) return rank.cause;
   const line = rank.line ? `line ${rank.line}${rank.source ? `: ${rank.source}` : ""}` : "";
   if (rank.state === "waiting" && rank.collective) return [`in ${collective(rank.collective)}`, line].join(" · ");
-  if (rank.state === "debugging") return line || "looking back at an error";
+  if (rank.state === "debugging") return line || "debugging an error";
   if (counts(rank.state ?? "")) return line || "line unknown";
   return rank.collective ? `last: ${collective(rank.collective)}` : "";
 }

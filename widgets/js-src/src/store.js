@@ -73,7 +73,7 @@ export class Store {
    * @param {number | null} rank
    */
   act(verb, rank) {
-    this.said = `${verb} of ${rank === null ? "all ranks" : `rank ${rank}`} asked …`;
+    this.said = `${verb} of ${rank === null ? "all ranks" : `rank ${rank}`} requested …`;
     this.failed = false;
     this.#ask({ ask: verb, rank });
     this.#tell();

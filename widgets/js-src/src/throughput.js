@@ -41,7 +41,7 @@ export class Throughput {
     this.body = h("tbody");
     const head = h("tr", {}, ...OPERATIONS.map((name, i) => h(i ? "th.figure" : "th", { scope: "col" }, name)));
     this.table = h("div.table-scroll", { tabindex: 0, role: "region", "aria-label": "operations" }, h("table.table", {}, h("thead", {}, head), this.body));
-    this.none = h("div.muted.none", {}, "No collective has been asked for yet");
+    this.none = h("div.muted.none", {}, "No collective has been called yet");
     this.straggler = h("div.finding");
     this.node = h("div.throughput", {}, h("div.toolbar", {}, this.toggle.node, h("span.spring"), this.time), this.chart, this.legend, this.straggler, this.table, this.none);
   }

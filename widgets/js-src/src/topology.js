@@ -78,7 +78,7 @@ export class Topology {
     const lines = svg("svg", {
       class: "arw-lines", width: plan.width, height: plan.height, role: "img",
       "aria-label": `${snapshot.ranks.length} ranks on ${hosts.length} ${hosts.length === 1 ? "host" : "hosts"}, ${
-        { ring: "joined in a ring", mesh: "each joined to all others", none: "no links known" }[shape]}`,
+        { ring: "connected in a ring", mesh: "each connected to all others", none: "no links known" }[shape]}`,
     });
     this.plan.replaceChildren(
       ...hosts.map((_, i) => this.#host(plan, i)), lines,
@@ -98,7 +98,7 @@ export class Topology {
     const [name, what, memory, load] = [h("span.host-name"), h("span.host-what"), h("span"), h("span")];
     const [used, busy] = [h("span.meter-fill"), h("span.meter-fill")];
     const [port, moved] = [h("span.label"), h("span")];
-    const network = h("span.figure-pair", { hidden: true, title: "all that the interface carries, of every program" }, port, moved);
+    const network = h("span.figure-pair", { hidden: true, title: "all traffic of the interface, from every program" }, port, moved);
     const head = h(
       "div.host-head", { style: `height:${plan.head}px` },
       h("div.host-title", {}, name, what),

@@ -1,22 +1,14 @@
-// What Python sends, as types: the dataclasses of allranks_backends/_plan.py. A field that is missing has its default;
-// a missing figure is unknown, which is not zero.
+// What Python sends, as types: the Snapshot's are made from its dataclasses (snapshot-types.js).
+
+/** @typedef {import("./snapshot-types.js").Collective} Collective */
+/** @typedef {import("./snapshot-types.js").OpView} OpView */
+/** @typedef {import("./snapshot-types.js").RankView} RankView */
+/** @typedef {import("./snapshot-types.js").HostView} HostView */
+/** @typedef {import("./snapshot-types.js").LinkView} LinkView */
 
 /**
- * @typedef {{seq: number, op: string, shape?: number[], dtype: string, nbytes: number, line?: number}} Collective
- * @typedef {{op: string, calls: number, nbytes: number, smallest: number, largest: number, transfer?: number,
- *   wait?: number}} Op
- * @typedef {"planned" | "starting" | "idle" | "running" | "waiting" | "debugging" | "failed" | "stopped" | "dead"} RankState
- * @typedef {{rank: number, host: string, pid?: number, state?: RankState, line?: number, source?: string,
- *   collective?: Collective, since?: number, cpu?: number, rss?: number, mlx_active?: number, mlx_peak?: number,
- *   cause?: string, effective?: number, ops?: Op[]}} RankView
- * @typedef {{name: string, model?: string, chip?: string, cores?: number, memory?: number, memory_used?: number,
- *   load?: number, interface?: string, sent_rate?: number, received_rate?: number}} HostView
- * @typedef {{source: number, target: number, kind: string, interface?: string}} Link
- * @typedef {{link: Link, connections?: number, nominal?: number, sent?: number, rate?: number, rtt?: number,
- *   retransmits?: number}} LinkView
- * @typedef {{name: string, backend: string, state: string, epoch: number, ranks: RankView[], at?: number,
- *   notes?: string[], hosts?: HostView[], links?: LinkView[], peak?: number, straggler?: string,
- *   sent?: number, held?: number | null}} Snapshot
+ * A frame: a Snapshot, when it was sent, and until when this page is to hold its charts.
+ * @typedef {import("./snapshot-types.js").Snapshot & {sent?: number, held?: number | null}} Snapshot
  */
 
 /**

@@ -27,7 +27,7 @@ test("rows are found by height, with figures between", () => {
   assert.equal(heights.at(9999, 10), 9);
 });
 
-/** @param {number} at @param {number | undefined} rate @param {number} [held] */
+/** @param {number} at @param {number | undefined} rate @param {number} [held] @returns {import("../src/types.js").Snapshot} */
 const frame = (at, rate, held) => ({
   name: "m", backend: "ring", state: "whole", epoch: 1, at, held, ranks: [{ rank: 0, host: "a", effective: rate }], links: [],
 });

@@ -1,0 +1,107 @@
+"""Python, packages, settings and clocks."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+
+from allranks_backends.machines.platform import import_advice
+
+from .facts import Asked, HostFacts
+from .finding import Finding
+
+CLOCKS_APART = 2.0
+"""Seconds. Nothing of allranks compares the hosts' clocks, but logs, files and certificates do."""
+
+
+def same_versions(hosts: Sequence[HostFacts], asked: Asked) -> Iterator[Finding]:
+    for host in hosts:
+        if host.python is None:
+            yield _no_python(host, asked)
+            continue
+        there, here = str(host.python["python"]), asked.versions.get("python", "")
+        if here and there.split(".")[:2] != here.split(".")[:2]:
+            minor = ".".join(here.split(".")[:2])
+            yield Finding(
+                "error",
+                host.name,
+                f"Python is {there} there and {here} here: ranks and notebook need the same version.",
+                str(host.python["executable"]),
+                f"install Python {minor} there, or choose one with %distributed up --python",
+            )
+            continue  # the packages are those of the wrong Python
+        yield from _packages(host, asked)
+
+
+def _no_python(host: HostFacts, asked: Asked) -> Finding:
+    said = host.python_said.splitlines()[-1] if host.python_said else ""
+    if host.login_python:
+        return Finding(
+            "error",
+            host.name,
+            f"{asked.python} was not found by the shell that ssh starts, but a login shell finds one"
+            " (conda and pyenv often set PATH there only).",
+            said,
+            f"%distributed up --python {shlex.quote(host.login_python)}",
+        )
+    return Finding(
+        "error", host.name, f"{asked.python} was not found.", said, "name the Python that has allranks with --python"
+    )
+
+
+def _packages(host: HostFacts, asked: Asked) -> Iterator[Finding]:
+    assert host.python is not None
+    wrong = {
+        name: (mine, str(host.python["packages"].get(name, "")))
+        for name, mine in asked.versions.items()
+        if name != "python" and host.python["packages"].get(name, "") != mine
+    }
+    if not wrong:
+        return
+    said = ", ".join(
+        f"{name} is {theirs or 'missing'} there and {mine or 'from source'} here"
+        for name, (mine, theirs) in wrong.items()
+    )
+    what, python = f"{said[0].upper()}{said[1:]}.", str(host.python["executable"])
+    if packages := " ".join(f"{name}=={mine}" for name, (mine, _) in wrong.items() if mine):
+        yield Finding("error", host.name, what, python, f"{shlex.quote(python)} -m pip install {packages}", host.name)
+    else:
+        mend = f"install {', '.join(wrong)} there from the same source as this notebook"
+        yield Finding("error", host.name, what, python, mend)
+
+
+def mlx_imports(hosts: Sequence[HostFacts], _: Asked) -> Iterator[Finding]:
+    """Whether MLX can be imported where it is installed; where it is not, `same_versions` says so."""
+    for host in hosts:
+        if host.python is None or not host.python["packages"].get("mlx"):
+            continue
+        if error := host.python["mlx"].get("error"):
+            what = "MLX is installed but cannot be imported."
+            yield Finding("error", host.name, what, error, import_advice(error) or "install MLX again")
+
+
+def harmful_settings(hosts: Sequence[HostFacts], _: Asked) -> Iterator[Finding]:
+    for host in hosts:
+        if host.environment.get("MLX_METAL_FAST_SYNCH", "0") not in ("", "0"):
+            yield Finding(
+                "warning",
+                host.name,
+                "MLX_METAL_FAST_SYNCH is set there: it speeds JACCL up, but hangs the GPU with some versions of MLX.",
+                f"MLX_METAL_FAST_SYNCH={host.environment['MLX_METAL_FAST_SYNCH']}",
+                "%distributed up --env MLX_METAL_FAST_SYNCH=0",
+                source="#3142, #3830, #4005",
+            )
+
+
+def clocks(hosts: Sequence[HostFacts], _: Asked) -> Iterator[Finding]:
+    for host in hosts:
+        if abs(host.skew) > CLOCKS_APART:
+            way = "ahead of" if host.skew > 0 else "behind"
+            yield Finding(
+                "warning",
+                host.name,
+                f"Its clock is {abs(host.skew):.0f} s {way} this machine's.",
+                "date +%s",
+                "sudo sntp -sS time.apple.com" if host.is_mac else "sudo timedatectl set-ntp true",
+                host.name,
+            )

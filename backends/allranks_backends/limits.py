@@ -1,0 +1,88 @@
+"""What a backend cannot do, in the words that a cell's author reads when the cell asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from .protocol import POINT_TO_POINT, Backend
+from .registry import BACKENDS, listed
+
+INSTEAD = {
+    "sum_scatter": "mx.distributed.all_sum(x) gives every rank the whole sum, of which each can take its part.",
+}
+"""What does the same with other operations."""
+CONVERTED = {
+    "bool": "x.astype(mx.uint8)",
+    "int16": "x.astype(mx.int32)",
+    "uint16": "x.astype(mx.uint32)",
+    "complex64": "x.view(mx.float32)",
+}
+"""How an array of a dtype that a backend lacks becomes one that every backend takes."""
+_EVERY = sorted({operation for backend in BACKENDS.values() for operation in backend.operations})
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The refusals of one backend. Plain values, since each rank is told them when it joins a world."""
+
+    operations: Mapping[str, str] = field(default_factory=dict)
+    """Operation (``split`` for ``Group.split``) to the sentence that refuses it."""
+    neighbours: str | None = None
+    """The sentence for a rank that is no neighbour, with places for ``op rank size beside peer``."""
+    dtypes: Mapping[str, str] = field(default_factory=dict)
+    """Name of a dtype to the sentence that refuses it, with a place for ``op``."""
+    reduced: Mapping[str, str] = field(default_factory=dict)
+    """The same for reductions alone."""
+
+
+def limits(backend: Backend, can_run: Collection[str] | None = None) -> Limits:
+    """What `backend` refuses. `can_run` names the backends that the same hosts can run; None where that is not known.
+
+    What is worth typing is one of those. All figures are those of mlx 0.32.
+    """
+    return Limits(
+        {
+            operation: _no_operation(backend, operation, can_run)
+            for operation in _EVERY
+            if operation not in backend.operations
+        },
+        _no_neighbour(backend, can_run) if backend.neighbours_only else None,
+        {dtype: _no_dtype(backend, dtype, can_run) for dtype in sorted(backend.no_dtypes)},
+        {dtype: _no_dtype(backend, dtype, can_run) for dtype in sorted(backend.no_reduced)},
+    )
+
+
+def _no_operation(backend: Backend, operation: str, can_run: Collection[str] | None) -> str:
+    able = [other for other in BACKENDS.values() if operation in other.operations]
+    # Where send and recv reach every rank comes first.
+    able.sort(key=lambda other: other.neighbours_only)
+    shown = "Group.split" if operation == "split" else operation
+    instead = INSTEAD.get(operation, "")
+    return f"{backend.name} has no {shown} (mlx 0.32). {_have_it(able, can_run, instead)}"
+
+
+def _no_neighbour(backend: Backend, can_run: Collection[str] | None) -> str:
+    able = [other for other in BACKENDS.values() if other.operations >= POINT_TO_POINT and not other.neighbours_only]
+    pass_on = "Pass it on from neighbour to neighbour."
+    return (
+        f"{backend.name} joins direct neighbours only: beside rank {{rank}} of {{size}} there is {{beside}}, and {{op}}"
+        f" names rank {{peer}} (mlx 0.32). {_have_it(able, can_run, pass_on, 'reach every rank')}"
+    )
+
+
+def _no_dtype(backend: Backend, dtype: str, can_run: Collection[str] | None) -> str:
+    able = [
+        other for other in BACKENDS.values() if dtype not in other.no_dtypes | other.no_reduced and other is not backend
+    ]
+    convert = f"Convert it first: {CONVERTED[dtype]}"
+    return f"{backend.name} has no {{op}} of {dtype} (mlx 0.32). {convert}. {_have_it(able, can_run)}"
+
+
+def _have_it(able: Sequence[Backend], can_run: Collection[str] | None, instead: str = "", have: str = "have it") -> str:
+    names = [backend.name for backend in able]
+    have = f"{listed(names, 'and')} {have}"
+    runs = [name for name in names if can_run is None or name in can_run]
+    if runs:
+        return f"{have}: %distributed rewire --backend {runs[0]}"
+    return f"{have}, which cannot run here. {instead}".rstrip()

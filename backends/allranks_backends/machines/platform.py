@@ -1,0 +1,59 @@
+"""What this machine can run, asked of mlx without joining any world."""
+
+from __future__ import annotations
+
+import platform
+
+from allranks_backends.plan import Platform
+from allranks_backends.protocol import BackendError
+from allranks_backends.runtimes.mpi import find_mpirun, loads, mpi_library
+
+
+def this_platform(mpirun: str | None = None) -> Platform:
+    """This machine's ``Platform``, in about 0.2 s. ``mpirun`` is a path the user named, if any.
+
+    MLX for CUDA starts the CUDA driver in this process: do not fork ranks from it afterwards. Raises BackendError where
+    MLX cannot be imported.
+    """
+    try:
+        import mlx.core as mx  # here, so that planning for other machines needs no mlx
+    except ImportError as error:
+        raise BackendError(f"MLX cannot be imported: {error}. {import_advice(str(error))}".rstrip()) from error
+
+    found = find_mpirun(mpirun)
+    jaccl = mx.distributed.is_available("jaccl")
+    available = {
+        "ring": mx.distributed.is_available("ring"),
+        "jaccl": jaccl,
+        "jaccl-ring": jaccl,
+        # Not asked of mlx: it opens MLX_MPI_LIBNAME once, in this process, and remembers the answer for good.
+        "mpi": found is not None and loads(mpi_library(found)),
+        "nccl": mx.distributed.is_available("nccl"),
+    }
+    mac = platform.system() == "Darwin"
+    return Platform(
+        system=platform.system(),
+        release=platform.mac_ver()[0] if mac else platform.release(),
+        available=available,
+        cuda_devices=mx.device_count(mx.gpu) if mx.cuda.is_available() else 0,
+        mlx=getattr(mx, "__version__", ""),
+        mpirun=found,
+    )
+
+
+def import_advice(error: str) -> str:
+    """What to do where importing MLX ends in that `error`; empty where nothing is known.
+
+    MLX for CUDA (0.32.4) takes memory from the driver while it is imported, so without one it runs on no backend.
+    """
+    if "cuda" in error.lower():
+        return (
+            "This MLX is built for CUDA: it needs an NVIDIA GPU and its driver (nvidia-smi shows both)."
+            ' For CPU ranks, install "allranks[cpu]" into an environment of its own'
+        )
+    if "cannot open shared object" in error:
+        return (
+            "A library that MLX needs is missing. Install it again with all it needs: pip install --force-reinstall"
+            ' "mlx[cpu]", or "mlx[cuda12]" or "mlx[cuda13]" with NVIDIA GPUs'
+        )
+    return ""

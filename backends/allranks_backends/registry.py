@@ -1,0 +1,120 @@
+"""The backends by name, and which of them to use where."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from types import MappingProxyType
+
+from allranks_backends.machines.platform import this_platform
+from allranks_backends.runtimes.jaccl import Jaccl
+from allranks_backends.runtimes.mpi import MPI
+from allranks_backends.runtimes.nccl import NCCL
+from allranks_backends.runtimes.ring import Ring
+
+from .plan import Platform, Site
+from .protocol import WORLD_VARIABLES, Backend, BackendError
+
+__all__ = [
+    "BACKENDS",
+    "WORLD_VARIABLES",
+    "Backend",
+    "BackendError",
+    "can_run",
+    "cannot_run",
+    "choose",
+    "get_backend",
+    "listed",
+    "on_one",
+    "this_platform",
+]
+
+_ALL: tuple[Backend, ...] = (Ring(), Jaccl(), Jaccl(ring=True), MPI(), NCCL())
+BACKENDS: Mapping[str, Backend] = MappingProxyType({backend.name: backend for backend in _ALL})
+
+
+def get_backend(name: str) -> Backend:
+    """The backend the user calls ``name``; raises ``BackendError`` with the valid names."""
+    if name in BACKENDS:
+        return BACKENDS[name]
+    close = get_close_matches(name.lower(), BACKENDS, n=1)
+    guess = f"Did you mean --backend {close[0]}? " if close else ""
+    raise BackendError(f"Unknown backend {name!r}. {guess}The backends are {listed([*BACKENDS], 'and')}, or auto.")
+
+
+def on_one(platform: Platform, size: int) -> tuple[Site, ...]:
+    """All ranks on this machine."""
+    return (Site("localhost", platform, size),)
+
+
+def cannot_run(name: str, sites: Sequence[Site], *, up: bool = False) -> str | None:
+    """Why the backend ``name`` cannot run the ranks meant for these hosts, and what to type; None when it can.
+
+    The advice is for ranks that are to be started, or that are `up` already.
+    """
+    found = _obstacle(name, sites)
+    if found is None:
+        return None
+    site, why = found
+    can = can_run(sites)
+    where, there = ("here", "here") if site.local else (f"on {site.name}", "on these hosts")
+    if not can:
+        return f"Backend {name} cannot run {where}: {why}. No other backend can run {there} either."
+    advice = f"--backend {can[0]}"
+    if up:
+        advice = f"%distributed rewire {advice}"
+    elif len(_used(sites)) == 1 and site.local:
+        advice = f"%distributed up -n {_size(sites)} {advice}"
+    return f"Backend {name} cannot run {where}: {why}. {listed(can, 'and')} can run {there}: {advice}"
+
+
+def can_run(sites: Sequence[Site]) -> list[str]:
+    """The backends that can run the ranks meant for these hosts."""
+    return [name for name in BACKENDS if _obstacle(name, sites) is None]
+
+
+def choose(sites: Sequence[Site], *, rdma_mesh: bool = False, rdma_ring: bool = False) -> tuple[str, str]:
+    """What ``--backend auto`` means: the name, and one sentence why.
+
+    NCCL where every rank has a CUDA device, JACCL on a full RDMA mesh, its ring on an RDMA ring, else the TCP ring.
+    ``rdma_mesh`` and ``rdma_ring`` say what the hostfile lists or discovery found.
+    """
+    candidates = {
+        "nccl": (any(site.platform.cuda_devices > 0 for site in _used(sites)), "every rank has a CUDA device"),
+        "jaccl": (rdma_mesh, "an RDMA link joins every pair of ranks"),
+        "jaccl-ring": (rdma_ring or rdma_mesh, "RDMA links join the ranks in a ring"),
+    }
+    passed_over = []
+    for name, (wanted, because) in candidates.items():
+        if wanted:
+            found = _obstacle(name, sites)
+            if found is None:
+                return name, f"{name}, since {because}."
+            site, why = found
+            passed_over.append(why if site.local else f"{why} ({site.name})")
+    if passed_over:
+        return "ring", f"ring, since {passed_over[0]}."
+    return "ring", "ring, since there are no CUDA devices or RDMA links to use."
+
+
+def _obstacle(name: str, sites: Sequence[Site]) -> tuple[Site, str] | None:
+    """The first host that cannot, and why. A launcher's own host counts also where it runs no rank."""
+    backend = get_backend(name)
+    for site in sites if backend.launcher == "mpirun" else _used(sites):
+        why = backend.why_not(site.platform, _size(sites), site.ranks)
+        if why is not None:
+            return site, why
+    return None
+
+
+def _used(sites: Sequence[Site]) -> list[Site]:
+    return [site for site in sites if site.ranks]
+
+
+def _size(sites: Sequence[Site]) -> int:
+    return sum(site.ranks for site in sites)
+
+
+def listed(names: Sequence[str], word: str) -> str:
+    """``ring, mpi and nccl``."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} {word} {names[-1]}"

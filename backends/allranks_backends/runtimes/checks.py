@@ -1,0 +1,117 @@
+"""Checks that several backends make before ranks enter ``init``, where a mistake would only be silence."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from ipaddress import ip_address
+
+from allranks_backends.plan import Host, Placement, WorldPlan
+from allranks_backends.protocol import BackendError
+
+
+def new_plan(backend: str, placements: Sequence[Placement], epoch: int, connections: int) -> WorldPlan:
+    """A plan whose ranks are 0 to size-1 in order; raises ``BackendError``."""
+    if not placements:
+        raise BackendError("A world needs at least one rank: %distributed up -n 1")
+    ranks = [placement.rank for placement in placements]
+    if ranks != list(range(len(ranks))):
+        raise BackendError(f"A world's ranks are 0 to {len(ranks) - 1} in order, and the placements are for {ranks}.")
+    if connections < 1:
+        raise BackendError(f"--connections is {connections}; it must be at least 1.")
+    return WorldPlan(backend, tuple(placements), epoch, connections)
+
+
+def one_connection(plan: WorldPlan, instead: str) -> None:
+    """Refuse ``--connections`` where the backend has no such thing."""
+    if plan.connections != 1:
+        raise BackendError(f"{plan.backend} has no --connections: {instead}. Leave the option out.")
+
+
+def host_names(plan: WorldPlan) -> tuple[str, ...]:
+    """The distinct host names, in order of their first rank."""
+    return tuple(dict.fromkeys(placement.host.name for placement in plan.placements))
+
+
+def on_one_host(plan: WorldPlan) -> bool:
+    """Hosts are told apart by name: two entries of one host may differ in their RDMA rows."""
+    return len(host_names(plan)) == 1
+
+
+def login_and_port(name: str) -> tuple[str, int | None]:
+    """``user@host:2222`` as ssh and mpirun take it apart; an IPv6 address is all colons and has no port."""
+    login, colon, port = name.rpartition(":")
+    return (login, int(port)) if colon and port.isdigit() and ":" not in login else (name, None)
+
+
+def bare_name(name: str) -> str:
+    """``user@host:2222`` without user and port."""
+    return login_and_port(name)[0].rpartition("@")[2]
+
+
+def known_as(name: str) -> str:
+    """What ``user@host:2222`` is called in known_hosts."""
+    host, port = bare_name(name), login_and_port(name)[1]
+    return host if port in (None, 22) else f"[{host}]:{port}"
+
+
+def described(placement: Placement) -> str:
+    """``rank 1 (mac2)``."""
+    return f"rank {placement.rank} ({placement.host.name})"
+
+
+def needs_address(plan: WorldPlan, placement: Placement) -> None:
+    """Raise unless the other hosts can reach this rank's host at the addresses the plan knows."""
+    host = placement.host
+    if not host.addresses:
+        raise BackendError(
+            f"No address is known for {described(placement)}, and {plan.backend} needs one."
+            f' Add it to the hostfile: "ips": ["<IPv4 address of {host.name}>"]'
+        )
+    for address in host.addresses:
+        if ":" in address:
+            raise BackendError(
+                f"{described(placement)} has the IPv6 address {address}, and mlx takes IPv4 only (mlx 0.32)."
+                f" Use an IPv4 address of {host.name}."
+            )
+    if not on_one_host(plan) and (unreachable := [address for address in host.addresses if _is_loopback(address)]):
+        other = next(name for name in host_names(plan) if name != host.name)
+        raise BackendError(
+            f"{described(placement)} is at {unreachable[0]}, where {other} cannot reach it."
+            f" Give {host.name} the address that {other} sees:"
+            f' "ips" in the hostfile, or --hosts <address of {host.name}>,{other}'
+        )
+
+
+def needs_ports(placement: Placement, count: int) -> None:
+    """Raise unless the rank offers ``count`` usable ports."""
+    if len(placement.ports) < count:
+        raise BackendError(
+            f"{described(placement)} offers {len(placement.ports)} free TCP ports and needs {count}."
+            " Fewer --connections need fewer ports."
+        )
+    for port in placement.ports[:count]:
+        if not 0 < port < 65536:
+            raise BackendError(f"{described(placement)} offers port {port}; TCP ports are 1 to 65535.")
+
+
+def ports_apart(plan: WorldPlan, count: int) -> None:
+    """Raise where two ranks of a host share a port: the ring has no handshake and would join the wrong neighbours."""
+    used = Counter((placement.host.name, port) for placement in plan.placements for port in placement.ports[:count])
+    for (name, port), times in used.items():
+        if times > 1:
+            raise BackendError(
+                f"Port {port} of {name} is planned {times} times; each connection needs a port of its own."
+            )
+
+
+def same_host(one: Host, other: Host) -> bool:
+    """By name, as above."""
+    return one.name == other.name
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ip_address(address).is_loopback
+    except ValueError:
+        return address == "localhost"

@@ -1,0 +1,226 @@
+"""JACCL: RDMA over Thunderbolt between Macs, as a full mesh or as a ring of cables."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from allranks_backends.plan import Host, Link, Placement, Platform, Wiring, WorldPlan
+from allranks_backends.protocol import POINT_TO_POINT, REDUCTIONS, BackendError
+
+from .checks import described, needs_address, needs_ports, new_plan, one_connection
+from .ring import neighbours
+
+MESH_MAX_RANKS = 8
+"""``MESH_MAX_PEERS`` in mlx's ``jaccl/mesh_impl.h`` (0.32)."""
+RING_MAX_WIRES = 4
+"""``RING_MAX_CONNS`` in mlx's ``jaccl/ring_impl.h`` (0.32)."""
+FIRST_MACOS = (26, 2)
+DISCOVER = "%distributed discover --hosts <hosts> --output cluster.json finds the devices and writes such a hostfile."
+
+
+@dataclass(frozen=True)
+class Jaccl:
+    """``jaccl``, a cable between every two Macs, or ``jaccl-ring``, cables to the two neighbours."""
+
+    ring: bool = False
+    operations: frozenset[str] = REDUCTIONS | {"all_gather", "sum_scatter"} | POINT_TO_POINT
+    no_dtypes: frozenset[str] = frozenset()
+    no_reduced: frozenset[str] = frozenset()
+    # mlx joins again in place only when nothing is blocked, and leaks protection domains at each round (mlx #3207).
+    reform: Literal["in place", "restart"] = "restart"
+    breakable: bool = False
+    joins_in_turn: bool = False
+    connections_per_link: bool = False
+    launcher: Literal["engines", "mpirun"] = "engines"
+    needs: Literal["network", "rdma", "cuda"] = "rdma"
+    init_name: str = "jaccl"
+
+    @property
+    def name(self) -> str:
+        return "jaccl-ring" if self.ring else "jaccl"
+
+    @property
+    def neighbours_only(self) -> bool:
+        return self.ring
+
+    def why_not(self, platform: Platform, size: int, ranks_here: int | None = None) -> str | None:
+        """See ``Backend.why_not``. Whether RDMA devices exist is not known: ``is_available`` only finds the library."""
+        needs = f"{self.name} needs macOS 26.2 or later on Apple silicon with RDMA over Thunderbolt"
+        if platform.system != "Darwin":
+            return f"{needs}, and this is {platform.system}"
+        if not is_new_enough(platform.release):
+            return f"{needs}, and this is macOS {platform.release}"
+        if platform.available.get("jaccl") is False:
+            return f"{needs}, and mlx {platform.mlx} cannot load librdma.dylib here"
+        if size < 2:
+            return f"{self.name} needs at least two ranks"
+        if size > MESH_MAX_RANKS and not self.ring:
+            return f"jaccl joins at most {MESH_MAX_RANKS} ranks in a mesh, not {size}"
+        return None
+
+    def ports(self, connections: int, addresses: int) -> int:
+        """One, used by rank 0 as the coordinator; see ``Backend.ports``."""
+        return 1
+
+    def plan(self, placements: Sequence[Placement], *, epoch: int = 1, connections: int = 1) -> WorldPlan:
+        """See ``Backend.plan``. The device matrix is ``Host.rdma`` of each rank, one row a rank."""
+        plan = new_plan(self.name, placements, epoch, connections)
+        one_connection(plan, "its wires are the devices the hostfile lists for each pair of ranks")
+        self._check_size(plan)
+        _check_shape(plan)
+        _check_both_ways(plan)
+        self._check_reachable(plan)
+        if self.ring:
+            _check_equal_wires(plan)
+        needs_address(plan, plan.placements[0])
+        needs_ports(plan.placements[0], 1)
+        return plan
+
+    def wiring(self, plan: WorldPlan, rank: int) -> Wiring:
+        """See ``Backend.wiring``.
+
+        The ranks meet at a coordinator, as with ``mlx.launch``. ``init(backend="jaccl", all_gather_factory=f)`` needs
+        none: a gather of ours could go over the lifeline, since the wait in it lets go of the GIL that ``init`` holds.
+        It is not used. mlx 0.32 comes to the gather only after it has opened the devices and made their queue pairs,
+        so that nobody without RDMA can try it; the group keeps our Python function, and drops it on whichever thread
+        destroys the group, with the GIL or without. What it would save is one port of rank 0, whose address every Mac
+        with cables knows: each port of theirs needs an IPv4 address anyway.
+        """
+        first = plan.placements[0]
+        file = f"devices-{plan.epoch}.json"
+        env = {
+            "MLX_RANK": str(rank),
+            "MLX_JACCL_COORDINATOR": f"{first.host.addresses[0]}:{first.ports[0]}",
+            "MLX_IBV_DEVICES": "{dir}/" + file,
+        }
+        if self.ring:
+            env["MLX_JACCL_RING"] = "1"
+        return Wiring(env, {file: json.dumps([_row(placement.host) for placement in plan.placements])})
+
+    def links(self, plan: WorldPlan) -> tuple[Link, ...]:
+        """One for each device used; a mesh uses the first device of each pair only. See ``Backend.links``."""
+        return tuple(
+            Link(source, target, "rdma", device)
+            for source, target in self._pairs(plan.size)
+            for device in devices(plan, source, target)[: None if self.ring else 1]
+        )
+
+    def _pairs(self, size: int) -> Iterable[tuple[int, int]]:
+        if self.ring:
+            return neighbours(size)
+        return [(source, target) for source in range(size) for target in range(size) if source != target]
+
+    def _check_size(self, plan: WorldPlan) -> None:
+        if plan.size < 2:
+            raise BackendError(
+                f"{self.name} needs at least two ranks. For one rank: %distributed up -n 1 --backend ring"
+            )
+        if plan.size > MESH_MAX_RANKS and not self.ring:
+            raise BackendError(
+                f"jaccl joins at most {MESH_MAX_RANKS} ranks in a mesh, and these are {plan.size}."
+                " A ring of cables takes more: --backend jaccl-ring"
+            )
+
+    def _check_reachable(self, plan: WorldPlan) -> None:
+        missing = _without_device(plan, self._pairs(plan.size))
+        if not missing:
+            return
+        shown = ", ".join(
+            f"{described(plan.placements[source])} to {described(plan.placements[target])}"
+            for source, target in missing[:3]
+        )
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        shape = "ring needs both neighbours" if self.ring else "mesh needs every pair"
+        hint = "" if self.ring else self._or_a_ring(plan)
+        raise BackendError(
+            f"No RDMA device is listed from {shown}{more}, and a {shape} joined by a cable.{hint} {DISCOVER}"
+        )
+
+    def _or_a_ring(self, plan: WorldPlan) -> str:
+        joined = not _without_device(plan, neighbours(plan.size))
+        return " The cables do form a ring: --backend jaccl-ring." if joined else ""
+
+
+def devices(plan: WorldPlan, source: int, target: int) -> tuple[str, ...]:
+    """Names of the RDMA devices by which ``source`` reaches ``target``; empty where no cable joins them."""
+    return _names(plan.placements[source].host.rdma[target])
+
+
+def _names(entry: Iterable[str | None]) -> tuple[str, ...]:
+    return tuple(name for name in entry if name)
+
+
+def _row(host: Host) -> list[str | list[str] | None]:
+    """One row as JACCL reads it: null, a name, or a list of names."""
+    row = [_names(entry) for entry in host.rdma]
+    return [None if not names else names[0] if len(names) == 1 else list(names) for names in row]
+
+
+def _without_device(plan: WorldPlan, pairs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    return [(source, target) for source, target in pairs if not devices(plan, source, target)]
+
+
+def _check_shape(plan: WorldPlan) -> None:
+    for placement in plan.placements:
+        row = placement.host.rdma
+        if not row:
+            raise BackendError(
+                f"No RDMA devices are known for {described(placement)}, and {plan.backend} needs the one to each other"
+                f' rank: "rdma" in the hostfile. {DISCOVER}'
+            )
+        if len(row) != plan.size:
+            raise BackendError(
+                f'"rdma" of {described(placement)} has {len(row)} entries, and the world has {plan.size} ranks:'
+                " one entry for each rank, null for itself."
+            )
+        if own := _names(row[placement.rank]):
+            raise BackendError(
+                f'"rdma" of {described(placement)} lists {own[0]} at its own place, entry {placement.rank}, which'
+                " must be null. Are the hosts of the hostfile in the order of their rows?"
+            )
+
+
+def _check_both_ways(plan: WorldPlan) -> None:
+    """A cable has two ends: a one-sided entry would leave one rank waiting for the other indefinitely."""
+    for source in range(plan.size):
+        for target in range(source + 1, plan.size):
+            there, back = devices(plan, source, target), devices(plan, target, source)
+            if len(there) != len(back):
+                one, other = described(plan.placements[source]), described(plan.placements[target])
+                raise BackendError(
+                    f"{one} lists {_count(there)} to {other}, and {other} lists {_count(back)} back:"
+                    f" both ends of a cable must be listed. {DISCOVER}"
+                )
+
+
+def _check_equal_wires(plan: WorldPlan) -> None:
+    wires = {(source, target): len(devices(plan, source, target)) for source, target in neighbours(plan.size)}
+    first = wires[0, 1]
+    for (source, target), count in wires.items():
+        where = f"{described(plan.placements[source])} to {described(plan.placements[target])}"
+        if count != first:
+            raise BackendError(
+                f"A jaccl-ring needs the same number of devices between all neighbours: ranks 0 and 1 have {first},"
+                f" and {count} are listed from {where}. List {min(first, count)} in each place."
+            )
+        if count > RING_MAX_WIRES:
+            raise BackendError(
+                f"A jaccl-ring uses at most {RING_MAX_WIRES} devices a direction; {count} are listed from {where}."
+            )
+
+
+def _count(names: Sequence[str]) -> str:
+    return "nothing" if not names else ", ".join(names)
+
+
+def is_new_enough(release: str) -> bool:
+    """Whether macOS ``release`` may have RDMA; unknown counts as yes, for then loading the library decides."""
+    try:
+        version = tuple(int(part) for part in release.split(".")[:2])
+    except ValueError:
+        return True
+    # A Python built with an older SDK is told 16.0 on any macOS 26 (python/cpython#135675); there is no real macOS 16.
+    return version[0] == 16 or version >= FIRST_MACOS

@@ -1,0 +1,133 @@
+"""NCCL: one rank a CUDA device, on Linux."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import cycle, islice
+from typing import Literal
+
+from allranks_backends.plan import Link, Placement, Platform, Wiring, WorldPlan
+from allranks_backends.protocol import REDUCTIONS, BackendError
+
+from .checks import needs_address, needs_ports, new_plan, one_connection, same_host
+
+SHARE = "NCCL_MULTI_RANK_GPU_ENABLE"
+"""NCCL's own switch for several ranks on one GPU: experimental, and read by NCCL 2.30 and later. Older ones refuse."""
+
+
+@dataclass(frozen=True)
+class NCCL:
+    """mlx's ``nccl``, joined through a TCP port of rank 0."""
+
+    name: str = "nccl"
+    operations: frozenset[str] = REDUCTIONS | {"all_gather", "sum_scatter", "split"}
+    neighbours_only: bool = False
+    # MLX_NCCL_TYPE_LIST in mlx's nccl.cpp (0.32) leaves these out.
+    no_dtypes: frozenset[str] = frozenset({"bool", "int16", "uint16", "complex64"})
+    no_reduced: frozenset[str] = frozenset()
+    # mlx ends the process with exit(1) at the first error of an NCCL call, so there is nothing left to join again.
+    reform: Literal["in place", "restart"] = "restart"
+    breakable: bool = False
+    joins_in_turn: bool = False
+    connections_per_link: bool = False
+    launcher: Literal["engines", "mpirun"] = "engines"
+    needs: Literal["network", "rdma", "cuda"] = "cuda"
+    init_name: str = "nccl"
+
+    def why_not(self, platform: Platform, size: int, ranks_here: int | None = None) -> str | None:
+        """See ``Backend.why_not``."""
+        needs = "nccl needs Linux with CUDA"
+        ranks, devices = size if ranks_here is None else ranks_here, platform.cuda_devices
+        if platform.system != "Linux":
+            return f"{needs}, and this is {'macOS' if platform.system == 'Darwin' else platform.system}"
+        if platform.available.get("nccl") is False:
+            return (
+                f"{needs}, and mlx {platform.mlx} is installed without it"
+                ' (pip install "allranks[cuda12]" or "allranks[cuda13]" instead of "allranks[cpu]")'
+            )
+        if not devices:
+            return f"{needs}, but no CUDA device is visible (nvidia-smi -L, CUDA_VISIBLE_DEVICES)"
+        if ranks > devices:
+            there = "1 device is" if devices == 1 else f"{devices} devices are"
+            return f"nccl takes one rank per CUDA device, and {there} there for {ranks} ranks"
+        return None
+
+    def ports(self, connections: int, addresses: int) -> int:
+        """One, used by rank 0; see ``Backend.ports``."""
+        return 1
+
+    def plan(self, placements: Sequence[Placement], *, epoch: int = 1, connections: int = 1) -> WorldPlan:
+        """See ``Backend.plan``."""
+        plan = new_plan(self.name, placements, epoch, connections)
+        one_connection(plan, "NCCL chooses its own channels (NCCL_MIN_NCHANNELS)")
+        self._one_rank_a_device(plan)
+        needs_address(plan, plan.placements[0])
+        needs_ports(plan.placements[0], 1)
+        return plan
+
+    def wiring(self, plan: WorldPlan, rank: int) -> Wiring:
+        """See ``Backend.wiring``. Must stand in the environment before the rank imports mlx."""
+        first = plan.placements[0]
+        return Wiring(
+            {
+                "MLX_RANK": str(rank),
+                "MLX_WORLD_SIZE": str(plan.size),
+                "NCCL_HOST_IP": first.host.addresses[0],
+                "NCCL_PORT": str(first.ports[0]),
+                "CUDA_VISIBLE_DEVICES": device(plan.placements[rank]),
+            }
+        )
+
+    def links(self, plan: WorldPlan) -> tuple[Link, ...]:
+        """Every pair: NCCL chooses among them. Within a host that is NVLink or PCIe, which the plan cannot know."""
+        return tuple(
+            Link(one.rank, other.rank, "gpu" if same_host(one.host, other.host) else "ethernet")
+            for one in plan.placements
+            for other in plan.placements
+            if one is not other
+        )
+
+    def _one_rank_a_device(self, plan: WorldPlan) -> None:
+        for placement in plan.placements:
+            if placement.host.cuda and placement.local_rank >= len(placement.host.cuda):
+                raise BackendError(
+                    f"{placement.host.name} shows {len(placement.host.cuda)} CUDA devices (CUDA_VISIBLE_DEVICES="
+                    f"{','.join(placement.host.cuda)}), and rank {placement.rank} would be its number"
+                    f" {placement.local_rank + 1}: nccl takes one rank per device."
+                    " Start fewer ranks there, or use --backend ring"
+                )
+        hosts = {placement.host.name: placement.host for placement in plan.placements}
+        used = Counter((placement.host.name, device(placement)) for placement in plan.placements)
+        for (name, number), ranks in used.items():
+            if ranks > max(1, hosts[name].cuda.count(number)):
+                raise BackendError(
+                    f"{ranks} ranks would share CUDA device {number} of {name}, but nccl takes one rank per device:"
+                    " --ranks-per-host must not exceed its devices, or use --backend ring"
+                )
+
+
+def device(placement: Placement) -> str:
+    """The rank's entry for ``CUDA_VISIBLE_DEVICES``: by index, or by name among those the host may use."""
+    return placement.host.cuda[placement.local_rank] if placement.host.cuda else str(placement.local_rank)
+
+
+def shared(devices: Sequence[str], environ: Mapping[str, str], ranks: int) -> tuple[str, ...]:
+    """`devices`, dealt in turn to so many ranks where `environ` tells NCCL to share them; each of them once otherwise.
+
+    An entry of ``Host.cuda`` is for one rank: a device that is listed twice is for two.
+    """
+    own = tuple(dict.fromkeys(devices))
+    if environ.get(SHARE, "0") in ("", "0"):
+        return own
+    return tuple(islice(cycle(devices), max(ranks, len(devices))))
+
+
+def visible_devices(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """What ``Host.cuda`` is for a host whose environment is ``environ``; empty where no choice was made.
+
+    On a shared machine ``CUDA_VISIBLE_DEVICES=2,3`` says which devices are ours; counting from 0 would take others'.
+    """
+    chosen = environ.get("CUDA_VISIBLE_DEVICES", "")
+    return tuple(name.strip() for name in chosen.split(",") if name.strip())

@@ -1,0 +1,100 @@
+"""An IPv4 network for each Thunderbolt cable, and the commands that set it up. Pure: nothing is run here.
+
+The networks and commands are those of ``mlx.distributed_config --auto-setup``: blocks of four addresses from
+192.168.0.0 on, unless a host already is in such a network; then the same blocks elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network, summarize_address_range
+
+from allranks_backends.protocol import BackendError
+
+from .mlx_config import Address, Layout
+from .ports import Mac
+
+MLX_BEGINS = IPv4Address("192.168.0.0")
+NETMASK = "255.255.255.252"
+PREFIX = 30
+
+
+@dataclass(frozen=True)
+class Addressing:
+    """The address of each end of each cable."""
+
+    ends: Mapping[tuple[int, int], tuple[Address, ...]]
+    """As `Layout.addresses`: the ends on the first host of the cables to the second."""
+    moved: str = ""
+    """Which networks mlx would have taken, and whose they are already; empty where there is no such trouble."""
+
+
+def addressing(macs: Sequence[Mac], layout: Layout) -> Addressing:
+    """Addresses for the cables of `layout`. Raises BackendError if every private network is taken."""
+    used = [IPv4Address(address) for ends in layout.addresses.values() for _, address in ends]
+    if not used:
+        return Addressing({})
+    size = int(max(used)) - int(MLX_BEGINS) + 2  # the last one's broadcast address is part of its network
+    taken = list(_taken(macs))
+    for begin in _places():
+        block = list(summarize_address_range(begin, begin + size - 1))
+        if not any(network.overlaps(part) for _, _, network in taken for part in block):
+            break
+    else:
+        raise BackendError("no private network is left for the Thunderbolt cables: the hosts are in all of them.")
+    if begin == MLX_BEGINS:
+        return Addressing(layout.addresses)
+    mlx_block = list(summarize_address_range(MLX_BEGINS, MLX_BEGINS + size - 1))
+    theirs = [
+        f"{name} has {network} on {interface}"
+        for name, interface, network in taken
+        if any(network.overlaps(part) for part in mlx_block)
+    ]
+    shift = int(begin) - int(MLX_BEGINS)
+    ends = {
+        pair: tuple((interface, str(IPv4Address(address) + shift)) for interface, address in each)
+        for pair, each in layout.addresses.items()
+    }
+    moved = (
+        f"{', '.join(theirs)}: the cables get addresses from {begin} on,"
+        f" not from {MLX_BEGINS} on as mlx.distributed_config would give them."
+    )
+    return Addressing(ends, moved)
+
+
+def commands(macs: Sequence[Mac], addresses: Addressing) -> dict[str, list[str]]:
+    """For each Mac what is still to be run there, line by line, in order; a Mac with nothing to do is left out."""
+    todo: dict[str, list[str]] = {}
+    for index, mac in enumerate(macs):
+        lines = ["sudo ifconfig bridge0 down"] if mac.bridge == "up" else []
+        held = {port.interface: port.address for port in mac.ports}
+        for peer in range(len(macs)):
+            ends = zip(addresses.ends.get((index, peer), ()), addresses.ends.get((peer, index), ()), strict=True)
+            for (interface, address), (_, there) in ends:
+                now = held.get(interface)
+                if now is not None and str(now) == f"{address}/{PREFIX}":
+                    continue
+                lines.append(f"sudo ifconfig {interface} inet {address} netmask {NETMASK}")
+                # macOS has a route to the peer to change where it was heard of before, over the bridge say.
+                route = f"{there} -interface {interface}"
+                lines.append(f"sudo route change {route} || sudo route add {route}")
+        if lines:
+            todo[mac.name] = lines
+    return todo
+
+
+def _taken(macs: Sequence[Mac]) -> Iterator[tuple[str, str, IPv4Network]]:
+    """Networks the hosts are in otherwise than by their Thunderbolt ports."""
+    for mac in macs:
+        ports = {port.interface for port in mac.ports} | {"bridge0"}
+        for interface, address in mac.networks:
+            if interface not in ports:
+                yield mac.name, interface, address.network
+
+
+def _places() -> Iterator[IPv4Address]:
+    """Where the blocks could begin, mlx's own place first."""
+    yield from (IPv4Address(f"192.168.{third}.0") for third in range(0, 256, 64))
+    yield from (IPv4Address(f"172.{second}.0.0") for second in range(31, 15, -1))
+    yield from (IPv4Address(f"10.{second}.0.0") for second in range(255, -1, -1))

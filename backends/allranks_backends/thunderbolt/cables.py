@@ -1,0 +1,178 @@
+"""Cables between Macs: which there are, which are missing, and what is wrong with some. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import combinations, permutations
+
+from allranks_backends.runtimes.jaccl import MESH_MAX_RANKS
+
+from . import mlx_config
+from .ports import Mac, Port
+
+PERMUTED = 8
+"""Up to so many Macs the ring that wants the fewest new cables is searched among all."""
+BESIDE_ETHERNET = "en2"
+"""A Mac Studio's port beside Ethernet, which has no RDMA (exo #1543, #1551)."""
+
+Pair = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Cable:
+    """A way from a port of one Mac to a port of another."""
+
+    one: int
+    """Index of a Mac."""
+    port: Port
+    other: int
+    other_port: Port
+    behind: tuple[str, ...] = ()
+    """Hubs or displays on the way, for which neither ring nor RDMA can use it."""
+    seen_by: int | None = None
+    """Index of the Mac that alone sees the other; None if both do."""
+
+    @property
+    def usable(self) -> bool:
+        return not self.behind and self.seen_by is None
+
+    @property
+    def pair(self) -> Pair:
+        return self.one, self.other
+
+    @property
+    def speed(self) -> float | None:
+        """Gb/s; where the two ends differ, the lower."""
+        known = [speed for speed in (self.port.speed, self.other_port.speed) if speed is not None]
+        return min(known, default=None)
+
+    @property
+    def generation(self) -> int | None:
+        return None if self.speed is None else 5 if self.speed >= 80 else 4
+
+
+def find_cables(macs: Sequence[Mac]) -> tuple[Cable, ...]:
+    """All cables between `macs`, also those that pass through a hub or that one end alone sees."""
+    where = {port.domain: (index, port) for index, mac in enumerate(macs) for port in mac.ports}
+    found: dict[frozenset[str], Cable] = {}
+    for index, mac in enumerate(macs):
+        for port in mac.ports:
+            for seen in port.macs:
+                if seen.domain not in where or where[seen.domain][0] == index:
+                    continue
+                other, other_port = where[seen.domain]
+                key = frozenset((port.domain, seen.domain))
+                if key in found:
+                    behind = found[key].behind or seen.behind
+                    found[key] = Cable(other, other_port, index, port, behind)
+                else:
+                    found[key] = Cable(index, port, other, other_port, seen.behind, index)
+    ordered = (cable if cable.one < cable.other else _turned(cable) for cable in found.values())
+    return tuple(sorted(ordered, key=lambda cable: (cable.pair, cable.port.number)))
+
+
+def _turned(cable: Cable) -> Cable:
+    return Cable(cable.other, cable.other_port, cable.one, cable.port, cable.behind, cable.seen_by)
+
+
+def layout_of(macs: Sequence[Mac]) -> mlx_config.Layout:
+    """Rings, mesh and addresses as mlx finds them."""
+    return mlx_config.layout(
+        [
+            (
+                mac.name,
+                [
+                    mlx_config.Wired(port.interface, port.domain, port.peer.domain if port.peer else None)
+                    for port in mac.ports
+                    if port.interface
+                ],
+            )
+            for mac in macs
+        ]
+    )
+
+
+def missing_in_ring(macs: Sequence[Mac], cables: Sequence[Cable]) -> list[Pair]:
+    """The pairs to be joined so that a ring goes through all Macs: the fewest, for up to eight of them."""
+    size, joined = len(macs), _joined(cables)
+    if size < 2:
+        return []
+    if size > PERMUTED:
+        return _lacking(_greedy_order(size, joined), joined)
+    orders = ((0, *rest) for rest in permutations(range(1, size)))
+    return min((_lacking(order, joined) for order in orders), key=len)
+
+
+def missing_in_mesh(macs: Sequence[Mac], cables: Sequence[Cable]) -> list[Pair]:
+    """The pairs to be joined so that every two Macs are; empty also where there are more than a mesh takes."""
+    joined = _joined(cables)
+    return [pair for pair in combinations(range(len(macs)), 2) if pair not in joined] if can_mesh(macs) else []
+
+
+def can_mesh(macs: Sequence[Mac]) -> bool:
+    """Whether they are few enough, and have ports enough, for a cable between every two."""
+    return 2 <= len(macs) <= MESH_MAX_RANKS and all(len(mac.ports) >= len(macs) - 1 for mac in macs)
+
+
+def proposals(macs: Sequence[Mac], cables: Sequence[Cable], pairs: Iterable[Pair]) -> list[str]:
+    """What to do with which cable so that these pairs are joined, one sentence each. Free ports are named; those that
+    have RDMA come first, and no port is named twice."""
+    free = {index: _free_ports(mac) for index, mac in enumerate(macs)}
+    return [_proposal(macs, cables, pair, free) for pair in pairs]
+
+
+def _proposal(macs: Sequence[Mac], cables: Sequence[Cable], pair: Pair, free: dict[int, list[Port]]) -> str:
+    one, other = (macs[index].name for index in pair)
+    for cable in cables:
+        if cable.pair == pair and cable.behind:
+            way = f"{one} {cable.port.label} with {other} {cable.other_port.label}"
+            return f"connect {way} directly: {' and '.join(cable.behind)} is between them now"
+        if cable.pair == pair and cable.seen_by is not None:
+            blind, at = (other, cable.other_port) if cable.seen_by == cable.one else (one, cable.port)
+            return f"unplug the cable at {blind} {at.label} and plug it in again: {blind} does not see the other end"
+    if full := [macs[index] for index in pair if not free[index]]:
+        names = " and ".join(f"{mac.name} ({_occupied(mac)})" for mac in full)
+        return f"connect {one} with {other}, for which a Thunderbolt port must be freed on {names}"
+    ends = [f"{macs[index].name} {free[index].pop(0).label}" for index in pair]
+    return f"connect {ends[0]} with {ends[1]}"
+
+
+def _free_ports(mac: Mac) -> list[Port]:
+    free = [port for port in mac.ports if not port.plugged and port.interface]
+    return sorted(free, key=lambda port: (mac.has_rdma and not port.rdma, no_rdma_by_build(mac, port)))
+
+
+def no_rdma_by_build(mac: Mac, port: Port) -> bool:
+    return mac.model == "Mac Studio" and port.interface == BESIDE_ETHERNET
+
+
+def _occupied(mac: Mac) -> str:
+    holding = [f"{port.label}: {port.device or 'a Mac'}" for port in mac.ports if port.plugged]
+    return ", ".join(holding) or "no port that networksetup lists"
+
+
+def _joined(cables: Iterable[Cable]) -> set[Pair]:
+    return {cable.pair for cable in cables if cable.usable}
+
+
+def _lacking(order: Sequence[int], joined: set[Pair]) -> list[Pair]:
+    around = zip(order, (*order[1:], order[0]), strict=True)
+    pairs = dict.fromkeys((min(pair), max(pair)) for pair in around)  # a ring of two has one pair
+    return sorted(pair for pair in pairs if pair not in joined)
+
+
+def _greedy_order(size: int, joined: set[Pair]) -> list[int]:
+    """Paths along the cables there are, one after the other."""
+    order: list[int] = []
+    for start in range(size):
+        at: int | None = start if start not in order else None
+        while at is not None:
+            order.append(at)
+            here = at
+            at = next((to for to in range(size) if to not in order and _pair(here, to) in joined), None)
+    return order
+
+
+def _pair(one: int, other: int) -> Pair:
+    return min(one, other), max(one, other)

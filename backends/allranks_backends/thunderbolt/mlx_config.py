@@ -1,0 +1,112 @@
+"""The only door to mlx's own ``mlx.distributed_config``: what it makes of cables, ours makes too, by the same code.
+
+That code is private to mlx: ``tests/backends/test_mlx_config.py`` holds what is used of it against the mlx that is
+installed. Nothing here logs in anywhere or asks anybody, as mlx's own program does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from allranks_backends.protocol import BackendError
+
+USED = (
+    "IPConfigurator",
+    "ThunderboltHost",
+    "ThunderboltPort",
+    "check_valid_mesh",
+    "extract_rings",
+    "make_connectivity_matrix",
+    "parse_hardware_ports",
+)
+_ELSEWHERE = "discovery uses the code of mlx.distributed_config, and in this mlx it is not where it was"
+
+Address = tuple[str, str]
+"""Interface and IPv4 address."""
+
+
+@dataclass(frozen=True)
+class Wired:
+    """A port as mlx wants it: interface, UUID, and UUID of the port at the other end of its cable."""
+
+    interface: str
+    domain: str
+    peer: str | None
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What mlx makes of the cables between some hosts, which are known by their index."""
+
+    ring: tuple[int, ...]
+    """The longest ring, in its order; empty if there is none."""
+    ring_cables: int
+    """Cables between each two neighbours of it."""
+    mesh: bool
+    """Whether every two hosts are joined."""
+    addresses: Mapping[tuple[int, int], tuple[Address, ...]]
+    """Ends of the cables from one host to another, cable by cable: [i, j][c] and [j, i][c] are of the same cable."""
+
+    def whole_ring(self, hosts: int) -> bool:
+        return len(self.ring) == hosts
+
+
+def hardware_ports(text: str) -> dict[str, str]:
+    """``networksetup -listallhardwareports`` as name to device: ``Thunderbolt 1`` to ``en2``."""
+    found: dict[str, str] = _config().parse_hardware_ports(text.encode())
+    return found
+
+
+def layout(hosts: Sequence[tuple[str, Sequence[Wired]]]) -> Layout:
+    """Rings, mesh and addresses of `hosts`, each a name and its ports, as ``mlx.distributed_config`` finds them."""
+    config = _config()
+    found = [
+        config.ThunderboltHost(
+            name,
+            sorted(
+                (config.ThunderboltPort(port.interface, port.domain, port.peer) for port in ports),
+                key=lambda port: port.iface,
+            ),
+        )
+        for name, ports in hosts
+    ]
+    index = {port.uuid: (i, j) for i, host in enumerate(found) for j, port in enumerate(host.ports)}
+    connectivity = config.make_connectivity_matrix(found, index)
+    rings = config.extract_rings(connectivity)
+    ips = config.IPConfigurator([], found, index).ips
+    return Layout(
+        ring=tuple(rings[0][0]) if rings else (),
+        ring_cables=rings[0][1] if rings else 0,
+        mesh=len(hosts) > 1 and config.check_valid_mesh(found, connectivity, False),
+        addresses={pair: tuple(ends) for pair, ends in ips.items()},
+    )
+
+
+def hostfile(
+    rows: Sequence[tuple[str, Sequence[str], Sequence[str | list[str] | None]]], backend: str
+) -> dict[str, Any]:
+    """mlx's JSON object of `rows`, each a name for ssh, its addresses and its RDMA devices."""
+    from mlx._distributed_utils.common import Host, Hostfile
+
+    hosts = [Host(rank, name, list(ips), list(rdma)) for rank, (name, ips, rdma) in enumerate(rows)]
+    made: dict[str, Any] = Hostfile(hosts, backend, []).to_json()  # type: ignore[no-untyped-call]
+    return made
+
+
+def named_addresses(name: str) -> list[str]:
+    """What mlx takes for addresses in a name that was given to ``--hosts``: the name itself where it is one."""
+    from mlx._distributed_utils.common import Hostfile
+
+    return list(Hostfile.from_list(name).hosts[0].ips)  # type: ignore[no-untyped-call]
+
+
+def _config() -> Any:
+    try:
+        from mlx._distributed_utils import config
+    except ImportError as error:
+        raise BackendError(f"{_ELSEWHERE}: {error}.") from None
+    if gone := [name for name in USED if not hasattr(config, name)]:
+        raise BackendError(f"{_ELSEWHERE}: it has no {', '.join(gone)}.")
+    return config

@@ -1,0 +1,192 @@
+"""What a Mac says of its Thunderbolt ports: answers to a few commands in, ports and what is plugged into them out.
+
+Pure: who asks is not known here. `cables` makes cables of the ports of several Macs.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from ipaddress import IPv4Interface
+from typing import Any, Literal
+
+from allranks_backends.interfaces import Interface, interfaces_of
+
+from . import mlx_config
+
+COMMANDS: Mapping[str, str] = {
+    "thunderbolt": "system_profiler SPThunderboltDataType -json",
+    "hardware ports": "networksetup -listallhardwareports",
+    "rdma devices": "ibv_devices",
+    "rdma": "rdma_ctl status",
+    "ifconfig": "ifconfig",
+    "en0": "ipconfig getifaddr en0",
+    "en1": "ipconfig getifaddr en1",
+    "macos": "sw_vers -productVersion",
+    "chip": "sysctl -n machdep.cpu.brand_string",
+    "memory": "sysctl -n hw.memsize",
+}
+"""What a Mac is asked, by name; none of it needs sudo."""
+TOLD_APART = 80.0
+"""Gb/s from which a link is Thunderbolt 5."""
+
+Bridge = Literal["up", "down", "gone"]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A Mac at the other end, as a port sees it."""
+
+    domain: str
+    """UUID of the other end's port."""
+    name: str
+    """What kind of Mac it says it is."""
+    behind: tuple[str, ...] = ()
+    """Hubs and displays on the way."""
+
+
+@dataclass(frozen=True)
+class Port:
+    """One Thunderbolt port."""
+
+    number: str
+    """Of the receptacle, as macOS counts: ``3``."""
+    interface: str | None
+    """Its network interface; None where ``networksetup`` lists none of that number."""
+    domain: str
+    speed: float | None
+    """Gb/s: of the link where something is plugged in, else the best it can. None if not said."""
+    plugged: bool
+    macs: tuple[Seen, ...] = ()
+    device: str = ""
+    """The hub, display or other device that is plugged in; empty for a Mac or nothing."""
+    rdma: bool = False
+    """Whether ``ibv_devices`` lists it."""
+    address: IPv4Interface | None = None
+
+    @property
+    def peer(self) -> Seen | None:
+        """The Mac that is plugged in without anything between."""
+        return next((mac for mac in self.macs if not mac.behind), None)
+
+    @property
+    def label(self) -> str:
+        return f"port {self.number}"
+
+
+@dataclass(frozen=True)
+class Mac:
+    """One Mac as it was found."""
+
+    name: str
+    model: str = ""
+    chip: str = ""
+    macos: str = ""
+    memory: int | None = None
+    """Bytes."""
+    ports: tuple[Port, ...] = ()
+    """In the order of their numbers."""
+    rdma_status: str = ""
+    """What ``rdma_ctl status`` says; empty where there is no such command."""
+    rdma_devices: tuple[str, ...] = ()
+    bridge: Bridge = "gone"
+    """The Thunderbolt bridge, which macOS makes of all ports."""
+    networks: tuple[tuple[str, IPv4Interface], ...] = ()
+    """Interface and address, loopback left out."""
+    address: str = ""
+    """Where the others reach it: of en0, or of en1."""
+
+    @property
+    def generation(self) -> int | None:
+        """Of its Thunderbolt, by the speed of the ports; None if they do not say."""
+        speeds = [port.speed for port in self.ports if port.speed is not None]
+        return None if not speeds else 5 if max(speeds) >= TOLD_APART else 4
+
+    @property
+    def has_rdma(self) -> bool:
+        return bool(self.rdma_devices)
+
+
+def mac_from(name: str, answers: Mapping[str, str]) -> Mac:
+    """The Mac `name`, given what it answered to `COMMANDS`. Raises ValueError, saying which answer makes no sense."""
+    interfaces = mlx_config.hardware_ports(answers.get("hardware ports", ""))
+    told = interfaces_of(answers.get("ifconfig", ""))
+    networks = tuple((each.name, address) for each in told for address in each.addresses)
+    devices = tuple(word for word in answers.get("rdma devices", "").split() if word.startswith("rdma_"))
+    buses = _buses(answers.get("thunderbolt", ""))
+    memory = answers.get("memory", "").strip()
+    ports = [port for bus in buses if (port := _port(bus, interfaces, devices, dict(networks))) is not None]
+    return Mac(
+        name,
+        model=next((str(bus["device_name_key"]) for bus in buses if bus.get("device_name_key")), ""),
+        chip=answers.get("chip", "").strip(),
+        macos=answers.get("macos", "").strip(),
+        memory=int(memory) if memory.isdigit() else None,
+        ports=tuple(sorted(ports, key=lambda port: (len(port.number), port.number))),
+        rdma_status=answers.get("rdma", "").strip(),
+        rdma_devices=devices,
+        bridge=_bridge(told),
+        networks=networks,
+        address=answers.get("en0", "").strip() or answers.get("en1", "").strip(),
+    )
+
+
+def _buses(text: str) -> list[dict[str, Any]]:
+    if not text.strip():
+        return []
+    try:
+        buses = json.loads(text)["SPThunderboltDataType"]
+    except (ValueError, KeyError, TypeError):
+        raise ValueError(f"system_profiler did not answer as it should: {text.strip()[:80]!r}") from None
+    return [bus for bus in buses if isinstance(bus, dict)]
+
+
+def _port(
+    bus: Mapping[str, Any],
+    interfaces: Mapping[str, str],
+    devices: tuple[str, ...],
+    networks: Mapping[str, IPv4Interface],
+) -> Port | None:
+    """None for a bus without a domain, which has no port of its own (as mlx skips it)."""
+    tag = bus.get("receptacle_1_tag") or {}
+    if not bus.get("domain_uuid_key") or not tag.get("receptacle_id_key"):
+        return None
+    number = str(tag["receptacle_id_key"])
+    interface = interfaces.get(f"Thunderbolt {number}")
+    items = bus.get("_items") or []
+    return Port(
+        number,
+        interface,
+        str(bus["domain_uuid_key"]),
+        _gigabits(str(tag.get("current_speed_key", ""))),
+        plugged=bool(items) or tag.get("receptacle_status_key") == "receptacle_connected",
+        macs=tuple(_macs_on(items, ())),
+        device=next((_called(item) for item in items if "domain_uuid_key" not in item), ""),
+        rdma=f"rdma_{interface}" in devices,
+        address=networks.get(interface or ""),
+    )
+
+
+def _macs_on(items: list[Mapping[str, Any]], behind: tuple[str, ...]) -> Iterator[Seen]:
+    """All Macs of a tree of devices: one behind a hub or a display is a level deeper."""
+    for item in items:
+        if domain := item.get("domain_uuid_key"):
+            yield Seen(str(domain), _called(item), behind)
+        else:
+            yield from _macs_on(item.get("_items") or [], (*behind, _called(item)))
+
+
+def _called(item: Mapping[str, Any]) -> str:
+    return str(item.get("_name") or item.get("device_name_key") or "a device")
+
+
+def _gigabits(text: str) -> float | None:
+    """``80 Gb/s`` or ``Up to 120 Gb/s``; None if it says something else."""
+    found = re.search(r"([\d.]+)\s*Gb/s", text)
+    return float(found[1]) if found else None
+
+
+def _bridge(told: Iterable[Interface]) -> Bridge:
+    return next(("up" if each.up else "down" for each in told if each.name == "bridge0"), "gone")

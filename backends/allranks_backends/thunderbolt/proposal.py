@@ -1,0 +1,87 @@
+"""Which backend the cables allow, and the hostfile for it: the same as ``mlx.distributed_config`` writes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .addressing import Addressing
+from .mlx_config import Layout, hostfile, named_addresses
+from .ports import Mac
+
+Row = list[str | list[str] | None]
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A world that these hosts could form."""
+
+    backend: str
+    """``""`` where any will do, as mlx writes it for Ethernet."""
+    order: tuple[int, ...]
+    """Indices of the hosts, rank by rank."""
+    hostfile: dict[str, Any]
+    """As it is written: ``backend``, ``envs`` and ``hosts``."""
+    why: str
+
+
+def over_thunderbolt(macs: Sequence[Mac], layout: Layout, addresses: Addressing) -> Proposal | None:
+    """What mlx would choose for these cables; None where they join the Macs neither in a mesh nor in a ring."""
+    size = len(macs)
+    everyone = tuple(range(size))
+    rdma = all(mac.has_rdma for mac in macs)
+    if size < 2:
+        return None
+    if rdma and layout.mesh:
+        rows = _mesh_rows(size, addresses)
+        return Proposal(
+            "jaccl", everyone, _written(macs, everyone, rows, "jaccl"), "RDMA and a cable between every two"
+        )
+    if not layout.whole_ring(size):
+        return None
+    if rdma:
+        rows, why = _ring_rows(layout, addresses), "RDMA and a ring of cables"
+        return Proposal("jaccl-ring", layout.ring, _written(macs, layout.ring, rows, "jaccl-ring"), why)
+    lines: list[tuple[str, Sequence[str], Row]] = []
+    for place, index in enumerate(layout.ring):
+        ends = addresses.ends[index, layout.ring[place - 1]][: layout.ring_cables]
+        lines.append((macs[index].name, [address for _, address in ends], []))
+    return Proposal("ring", layout.ring, hostfile(lines, "ring"), "a ring of cables, and no RDMA on all of them")
+
+
+def over_ethernet(macs: Sequence[Mac]) -> Proposal:
+    """The addresses of en0 or en1, as ``mlx.distributed_config --over ethernet`` writes them."""
+    order = tuple(range(len(macs)))
+    return Proposal("", order, _written(macs, order, [[] for _ in macs], ""), "the addresses of Ethernet or Wi-Fi")
+
+
+def _written(macs: Sequence[Mac], order: Sequence[int], rows: Sequence[Row], backend: str) -> dict[str, Any]:
+    return hostfile(
+        [(macs[index].name, _addresses(macs[index]), row) for index, row in zip(order, rows, strict=True)], backend
+    )
+
+
+def _addresses(mac: Mac) -> list[str]:
+    """Of Ethernet, where ranks of a RDMA world meet first."""
+    return [*named_addresses(mac.name), *([mac.address] if mac.address else [])]
+
+
+def _mesh_rows(size: int, addresses: Addressing) -> list[Row]:
+    pairs = [(i, j) for i in range(size) for j in range(size) if i != j]
+    count = min(len(addresses.ends[pair]) for pair in pairs)
+    return [[_devices(addresses, i, j, count) if i != j else None for j in range(size)] for i in range(size)]
+
+
+def _ring_rows(layout: Layout, addresses: Addressing) -> list[Row]:
+    ring, count = layout.ring, layout.ring_cables
+    rows: list[Row] = []
+    for place, index in enumerate(ring):
+        sides = (ring[place - 1], ring[(place + 1) % len(ring)])
+        rows.append([_devices(addresses, index, other, count) if other in sides else None for other in ring])
+    return rows
+
+
+def _devices(addresses: Addressing, source: int, target: int, count: int) -> str | list[str]:
+    names = [f"rdma_{interface}" for interface, _ in addresses.ends[source, target][:count]]
+    return names[0] if count == 1 else names

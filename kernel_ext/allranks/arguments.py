@@ -1,0 +1,123 @@
+"""The user's arguments, checked before anything starts."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from allranks_backends.hostfile import host_named, read_hostfile
+from allranks_backends.plan import Host
+from allranks_backends.registry import BackendError, get_backend
+
+from .errors import UsageError
+
+if TYPE_CHECKING:
+    from .settings import Settings
+
+DEFAULT_RANKS = 2
+"""The smallest world in which something is communicated."""
+HERE = Host("localhost")
+
+
+def hosts_of(
+    n: int | None, hosts: Sequence[str] | str | None, hostfile: str | Path | None, ranks_per_host: int
+) -> tuple[list[Host], str | None, dict[str, str]]:
+    """One Host for every rank, and the backend and environment a hostfile names."""
+    if sum(given is not None for given in (n, hosts, hostfile)) > 1:
+        raise UsageError("-n, --hosts and --hostfile cannot be combined: each sets the number of ranks.")
+    if ranks_per_host < 1:
+        raise UsageError(f"--ranks-per-host {ranks_per_host}: each host needs at least 1 rank.")
+    named, env = None, dict[str, str]()
+    if hostfile is not None:
+        try:
+            world = read_hostfile(hostfile)
+        except (BackendError, OSError) as error:
+            raise UsageError(str(error)) from None
+        found, named = list(world.hosts), world.backend
+        env = {name: value for name, _, value in (setting.partition("=") for setting in world.envs)}
+    elif hosts is not None:
+        names = hosts.split(",") if isinstance(hosts, str) else hosts
+        found = [host_named(name.strip()) for name in names if name.strip()]
+        if not found:
+            raise UsageError("--hosts: no hosts given.")
+    else:
+        count = DEFAULT_RANKS if n is None else n
+        if count < 1:
+            raise UsageError(f"-n {count}: a world needs at least 1 rank.")
+        return [HERE] * count, None, {}
+    found = [replace(host, name=HERE.name) if host.local else host for host in found]
+    # A hostfile names a host once for each of its ranks, and all of these are one host.
+    return [host for host in found for _ in range(ranks_per_host)], named, env
+
+
+def parse_size(text: str) -> int:
+    """Bytes: ``4096``, ``64K``, ``4MiB``; K, M and G are powers of 1024. Raises UsageError."""
+    units = {"": 1, "B": 1, "K": 1 << 10, "KIB": 1 << 10, "M": 1 << 20, "MIB": 1 << 20, "G": 1 << 30, "GIB": 1 << 30}
+    digits = text.strip().rstrip("KMGIBkmgib")
+    unit, digits = text.strip()[len(digits) :].upper(), digits.rstrip()
+    if not digits.isascii() or not digits.isdigit() or unit not in units:
+        raise UsageError(f"invalid size {text!r}: use 64K, 4MiB or a number of bytes.")
+    return int(digits) * units[unit]
+
+
+def rdma_links(hosts: Sequence[Host]) -> tuple[bool, bool]:
+    """Whether a hostfile gives RDMA devices between every two of these hosts, and between neighbours in a ring."""
+    size = len(hosts)
+
+    def joined(source: int, target: int) -> bool:
+        row = hosts[source].rdma
+        return len(row) == size and bool(row[target])
+
+    neighbours = [(rank, (rank + step) % size) for rank in range(size) for step in (1, -1)]
+    every = [(source, target) for source in range(size) for target in range(size) if source != target]
+    return size > 1 and all(joined(*pair) for pair in every), size > 1 and all(joined(*pair) for pair in neighbours)
+
+
+def known_check(check: str) -> str:
+    if check not in ("off", "warn", "strict"):
+        raise UsageError(f"invalid check {check!r}: use off, warn or strict.")
+    return check
+
+
+def known_backend(backend: str) -> None:
+    try:
+        get_backend(backend)
+    except BackendError as error:
+        raise UsageError(str(error)) from None
+
+
+def writable(option: str, path: str) -> None:
+    """Refuse a file that cannot be written, before anything is measured for it. Raises UsageError."""
+    file = Path(path)
+    try:
+        fresh = not file.exists()
+        file.open("a").close()
+        if fresh:
+            file.unlink()
+    except OSError as error:
+        raise UsageError(f"{option} {path}: {error.strerror or error}.") from None
+
+
+def can_be(settings: Settings, backend: str, *, here: bool) -> None:
+    """Refuse invalid settings before anything starts; `here` if there are ranks on this machine. Raises UsageError."""
+    if backend != "auto":
+        known_backend(backend)
+    known_check(settings.check)
+    if settings.connections < 1:
+        raise UsageError(f"--connections {settings.connections}: a ring link needs at least 1.")
+    if settings.joins and backend != "auto" and get_backend(backend).launcher == "mpirun":
+        raise UsageError(
+            f"{backend} ranks must be started by mpirun, and these are started by something else: use --hosts."
+        )
+    if settings.keep and settings.shared:
+        raise UsageError("--keep works for ranks on this machine only: those on other hosts end with the notebook.")
+    if here and not Path(settings.cwd).is_dir():
+        raise UsageError(f"--cwd {settings.cwd}: no such folder.")
+    if shutil.which(settings.python_here) is None:
+        raise UsageError(f"--python {settings.python_here}: no such program.")
+    if not re.fullmatch(r"[\w.-]+", settings.name):
+        raise UsageError(f"--name {settings.name}: use letters, digits, dots, dashes and underscores.")

@@ -1,0 +1,228 @@
+"""What every part of `Cluster` stands on: who is there, and what must hold before they are asked."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from allranks.errors import Busy, CannotTravel, NoAnswer, NoCluster, RankError, UsageError, WorldBroken, WouldHang
+from allranks.head.world.ranks import A, Ranks
+from allranks.messages.questions import Reply, RequestFailed
+from allranks.messages.requests import Pending, Question
+from allranks.messages.wire import Buffer
+from allranks.notebook.watch import Watch
+from allranks.settings import Settings
+from allranks_backends.plan import Host, Snapshot, alike, rank_label, rank_list
+
+from .stop import undisturbed
+
+if TYPE_CHECKING:
+    from allranks.head.state.logged import Logged
+    from allranks.head.state.monitor import Monitor
+
+    from .cell import Cell
+
+Answered: TypeAlias = Reply[A] | RequestFailed
+"""What a rank answered, or what it raised instead."""
+FREED_WITHIN = 5.0
+"""Seconds that a cell waits for ranks which end the cell before, when that has broken the world."""
+DEATH_KNOWN_WITHIN = 0.5
+"""Seconds from the end of a rank's connection until its death is known, if that was the reason."""
+REPLAY_WITHIN = 3.0
+"""Seconds that a cell waits for ranks which still unblock others."""
+
+
+class ClusterBase:
+    """The ranks, and the way to ask them something."""
+
+    def __init__(self, settings: Settings, hosts: Sequence[Host], backend: str) -> None:
+        self.name = settings.name
+        self._settings, self._hosts, self._backend_name = settings, list(hosts), backend
+        self.check, self.ordered = settings.check, settings.ordered
+        self._ranks: Ranks | None = None
+        self._client: Any = None
+        self._monitor: Monitor | None = None
+        """What the ranks told, also after `down`."""
+        self._cells = itertools.count(1)
+        self._following: list[Cell] = []
+        self._culprits: list[int] = []
+        """The ranks that raised of their own in the last cell."""
+        self._changing = threading.RLock()
+        """Held while the world is changed: a click in a dashboard comes in a thread of its own."""
+        self._watch = Watch(lambda: self.snapshot, lambda seen: self._logs.since(seen))
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        return len(self._hosts)
+
+    @property
+    def backend(self) -> str:
+        """The collective runtime in use; ``auto`` before `up` has chosen."""
+        return self._backend_name
+
+    @property
+    def state(self) -> str:
+        """``down``, ``starting``, ``whole`` or ``broken``."""
+        return self._ranks.monitor.state if self._ranks is not None else "down"
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """Everything there is to show about the cluster now."""
+        ranks = self._ranks  # `down` may come between, in another thread
+        if ranks is None:
+            return Snapshot(self.name, self.backend, "down", 0, ())
+        return ranks.monitor.snapshot()
+
+    def _up(self) -> Ranks:
+        """The living ranks. Raises NoCluster."""
+        if self._ranks is None or self._ranks.monitor.state == "starting":
+            raise NoCluster(f"the cluster {self.name!r} is {self.state}. Start it with %distributed up.")
+        return self._ranks
+
+    @property
+    def _logs(self) -> Logged:
+        if self._monitor is None:
+            raise NoCluster(f"the cluster {self.name!r} was never started. Start it with %distributed up.")
+        return self._monitor.logged
+
+    def choose_ranks(self, ranks: Sequence[int] | int | None) -> list[int]:
+        """The ranks meant, checked; all of them for None."""
+        if ranks is None:
+            return list(range(self.size))
+        chosen = sorted({ranks} if isinstance(ranks, int) else set(ranks))
+        if not chosen:
+            raise UsageError("no ranks given.")
+        if absent := [rank for rank in chosen if not 0 <= rank < self.size]:
+            there = "only rank 0" if self.size == 1 else f"ranks 0-{self.size - 1}"
+            raise UsageError(f"no {rank_label(absent)}: this world has {there}")
+        return chosen
+
+    # What must hold.
+
+    def _whole(self) -> Ranks:
+        ranks = self._up()
+        if ranks.monitor.state == "broken" and not any(rank.dead for rank in ranks.monitor.ranks):
+            # Ranks that a stop has just unblocked are done with their cell in a moment.
+            ranks.monitor.wait(lambda: not ranks.monitor.busy(range(self.size)), FREED_WITHIN)
+        with self._changing:
+            if self._can_form_anew(ranks):  # the last rank was unblocked only after the cell's prompt was back
+                with undisturbed():
+                    ranks.form_again()
+        self._refuse_if_broken(ranks)
+        return ranks
+
+    def _can_form_anew(self, ranks: Ranks) -> bool:
+        """Whether the world is broken, and every rank is alive and idle."""
+        if ranks.monitor.state != "broken" or any(rank.dead for rank in ranks.monitor.ranks):
+            return False
+        return not ranks.monitor.busy(range(self.size))
+
+    def _refuse_if_unable(self, chosen: Sequence[int]) -> Ranks:
+        """The living ranks, if all of `chosen` can take a cell now. Raises NoCluster, WorldBroken or Busy."""
+        ranks = self._whole()
+        self._refuse_if_busy(ranks, chosen)
+        return ranks
+
+    def _refuse_if_busy(self, ranks: Ranks, chosen: Sequence[int]) -> None:
+        # Ranks that enter collectives they had missed, to unblock others, are done with it in a moment.
+        ranks.monitor.wait(lambda: not any(ranks.monitor.ranks[number].replaying for number in chosen), REPLAY_WITHIN)
+        if busy := ranks.monitor.busy(chosen):
+            snapshot = ranks.monitor.snapshot()
+            doing = "; ".join(f"rank {rank.rank} {snapshot.ranks[rank.rank].doing}" for rank in busy[:4])
+            verb = "is" if len(busy) == 1 else "are"
+            raise Busy(
+                f"{rank_label([rank.rank for rank in busy])} {verb} still busy with an earlier cell ({doing}). "
+                "Wait for it, or stop it with %distributed interrupt."
+            )
+
+    def _refuse_pending(self, ranks: Ranks, chosen: Sequence[int], code: str) -> None:
+        """A cell on some ranks must not evaluate what all ranks have to compute together."""
+        for rank, answer in ranks.ask(chosen, Pending(code)).items():
+            try:
+                names = answer.result(1.0).answer.names
+            except (TimeoutError, ConnectionError, RequestFailed):
+                continue
+            if names:
+                state = "is not evaluated yet: it needs" if len(names) == 1 else "are not evaluated yet: they need"
+                raise WouldHang(
+                    f"{', '.join(names)} on rank {rank} {state} a collective, which all ranks "
+                    f"must enter. Run the cell on all ranks, or first run mx.eval({', '.join(names)}) on all ranks."
+                )
+
+    def _refuse_if_broken(self, ranks: Ranks) -> None:
+        if ranks.monitor.state == "broken":
+            causes = alike({rank.rank: rank.dead for rank in ranks.monitor.ranks if rank.dead})
+            dead = "; ".join(f"{rank_label(numbers)} died ({cause})" for cause, numbers in causes.items())
+            raise WorldBroken(
+                f"the world is broken: {dead or 'a collective was aborted'}. %distributed heal replaces dead ranks "
+                "and re-forms the world; the other ranks keep their variables."
+            )
+
+    # Asking.
+
+    def _ask_all(
+        self, question: Question[A], ranks: Sequence[int] | int | None, buffers: Sequence[Buffer] = ()
+    ) -> dict[int, Future[Reply[A]]]:
+        """Ask `ranks`, or those of them that are not dead. Raises WorldBroken where all are, and Busy."""
+        chosen = self.choose_ranks(ranks)
+        # What the living ranks of a broken world hold can still be fetched.
+        living = self._up()
+        self._refuse_if_busy(living, [rank for rank in chosen if not living.monitor.ranks[rank].dead])
+        asked = living.ask(chosen, question, buffers)
+        if not asked:
+            self._refuse_if_broken(living)
+        return asked
+
+    def _replies(self, asked: Mapping[int, Future[Reply[A]]]) -> tuple[dict[int, Answered[A]], list[int]]:
+        """What the ranks answered, and which do not answer. Raises WorldBroken for one that died meanwhile."""
+        replies, silent = dict[int, Answered[A]](), list[int]()
+        for rank, answer in asked.items():
+            try:
+                replies[rank] = answer.result()
+            except RequestFailed as error:
+                replies[rank] = error
+            except ConnectionError:
+                silent.append(rank)
+        if silent and self._ranks is not None:
+            monitor = self._ranks.monitor
+            # A connection closes with its process, whose parent says a moment later that it is dead.
+            monitor.wait(lambda: all(monitor.ranks[rank].dead for rank in silent), DEATH_KNOWN_WITHIN)
+        views = self.snapshot.ranks
+        for rank in silent:
+            if rank >= len(views) or views[rank].state == "dead":
+                cause = views[rank].cause if rank < len(views) else "the cluster went down"
+                raise WorldBroken(f"rank {rank} ended in the meantime: {cause}.")
+        return replies, silent
+
+    def _all_replies(
+        self, asked: Mapping[int, Future[Reply[A]]], others: Callable[[str], str] = lambda _ranks: ""
+    ) -> dict[int, Answered[A]]:
+        """What the ranks answered. Raises NoAnswer where some do not, with a sentence on the `others` ("0,2-3")."""
+        replies, silent = self._replies(asked)
+        if silent:
+            raise no_answer(silent, others(rank_list(list(replies)).replace(" ", "")) if replies else "")
+        return replies
+
+    def _checked(self, rank: int, reply: Answered[A], name: str) -> Reply[A]:
+        """The reply. Raises what the rank raised: CannotTravel, UsageError for a name it lacks, RankError otherwise."""
+        if isinstance(reply, RequestFailed):
+            if reply.kind == "CannotTravel":
+                raise CannotTravel(f"rank {rank}: {name}: {reply}")
+            if reply.kind == "NameError":
+                raise UsageError(str(reply))
+            raise RankError(f"rank {rank}: {name}: {reply.kind}: {reply}", reply.traceback)
+        return reply
+
+
+def no_answer(silent: Sequence[int], others: str = "") -> NoAnswer:
+    """The error that names ranks which do not answer, with a sentence on the `others`."""
+    one, which = len(silent) == 1, rank_list(list(silent)).replace(" ", "")
+    return NoAnswer(
+        f"{rank_label(list(silent))} {'is' if one else 'are'} not responding (stopped, or unreachable). {others}"
+        f"{' ' if others else ''}Try again when %distributed status no longer shows 'stopped'. To replace instead: "
+        f"%distributed heal --kill {which} (loses {'its' if one else 'their'} variables)."
+    )

@@ -1,0 +1,223 @@
+"""Functions of the notebook or of a module, called on the ranks: each call runs as a cell."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import inspect
+import linecache
+import sys
+import types
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+
+from allranks.errors import CannotTravel, CellFailed, CellInterrupted, RemoteError, UsageError
+from allranks.messages import values
+
+from .options import local_options
+
+if TYPE_CHECKING:
+    from .cell import Cell
+    from .cells import ClusterCells
+    from .result import CellResult
+
+Arguments = ParamSpec("Arguments")
+Returned = TypeVar("Returned")
+
+CODE = '__import__("allranks.rank.cell.calls", fromlist="*").carry_out()'
+CODE_OF_COROUTINE = f"await {CODE.replace('carry_out', 'carry_out_async')}"
+AWAKE_EVERY = 0.2
+"""Seconds between two turns of the event loop while a cell is awaited: in ipykernel (7.4) the stop button is noticed at
+the next one, and nothing else may bring that about."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A function with its arguments, as a cell is sent it."""
+
+    code: str
+    """What the cell runs."""
+    text: str
+    """What is shown of it: the function's source."""
+    names: tuple[str, ...]
+    """Global names that the function uses."""
+    buffers: list[Any]
+    """The function and its arguments, packed."""
+
+
+class Calls:
+    """Calls functions on the ranks, in cells with these options: what `Cluster.options` returns.
+
+    A function that is defined in the notebook (or in a script itself) looks its global names up among the variables
+    of the rank, as a cell does: ``mx``, ``world``, ``rank``, ``size``, ``log``, and what cells and `push` have made
+    there. Functions, classes and modules that it uses travel with it, except where a cell has defined that name on the
+    rank; other variables of the notebook are to be arguments. A function of a module has its module's globals, and
+    those five where it has none of that name. Arguments and what is returned travel as with `push` and `pull`: arrays
+    as raw bytes.
+    """
+
+    def __init__(self, cluster: ClusterCells, options: Mapping[str, Any]) -> None:
+        self._cluster, self._options = cluster, dict(options)
+
+    def begin(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Cell:
+        """Call `function` without waiting; `Cell.finish` has the result, with what was printed and raised.
+
+        Raises UsageError for what cannot be called there, CannotTravel, and what `Cluster.run` raises.
+        """
+        return self._cluster._begin(packed(function, args, kwargs), **self._options)
+
+    def apply(self, function: Callable[..., Returned], /, *args: Any, **kwargs: Any) -> list[Returned]:
+        """Call ``function(*args, **kwargs)`` on each rank, and return what each returned, in rank order.
+
+        In a notebook, what it prints is shown. Raises CellFailed where it raised, with its own lines in
+        ``errors[rank]``; CannotTravel where what it returned cannot be sent; and what `begin` raises.
+        """
+        return _returned(self._shown(wait=True).begin(function, *args, **kwargs).finish(), function)
+
+    async def apply_async(self, function: Callable[..., Returned], /, *args: Any, **kwargs: Any) -> list[Returned]:
+        """`apply`, while other tasks run. Cancelling it stops the cell, as Ctrl-C does."""
+        calls = self._shown(wait=False)
+        return _returned(await finished(lambda: calls.begin(function, *args, **kwargs)), function)
+
+    def remote(self, function: Callable[Arguments, Returned]) -> RemoteFunction[Arguments, Returned]:
+        """Make a function of the ranks of it: a decorator. A call returns what `apply` returns.
+
+        ``remote`` is what ipyparallel and Ray call it; options stand before it, so that they cannot be taken for the
+        function's own arguments::
+
+            @cluster.options(ranks=[0, 1], timeout=5).remote
+            def mean(x): ...
+
+            mean(x)  # [..., ...]
+        """
+        return RemoteFunction(self, function)
+
+    def _shown(self, *, wait: bool) -> Calls:
+        """With the output below the cell of the notebook that runs now, where there is one."""
+        shell = _shell()
+        if shell is None or "screen" in self._options:
+            return self
+        from allranks.notebook.front_end import shown_in  # it imports IPython, which scripts do without
+
+        cluster = self._cluster
+        ranks = cluster.choose_ranks(local_options(**self._options).ranks)
+        return Calls(cluster, {**shown_in(shell, ranks, cluster.has_widget, wait=wait), **self._options})
+
+
+class RemoteFunction(Generic[Arguments, Returned]):
+    """A function whose calls run on the ranks (`Calls.remote`); on a rank it is the function itself."""
+
+    def __init__(self, calls: Calls, function: Callable[Arguments, Returned]) -> None:
+        self._calls, self._function = calls, function
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *args: Arguments.args, **kwargs: Arguments.kwargs) -> list[Returned]:
+        return self._calls.apply(self._function, *args, **kwargs)
+
+    async def call_async(self, *args: Arguments.args, **kwargs: Arguments.kwargs) -> list[Returned]:
+        """The same, to be awaited."""
+        return await self._calls.apply_async(self._function, *args, **kwargs)
+
+    def __reduce__(self) -> Any:
+        return _itself, (self._function,)
+
+    def __repr__(self) -> str:
+        return f"<{self._function!r} on ranks>"
+
+
+def _itself(function: Callable[..., Any]) -> Callable[..., Any]:
+    return function
+
+
+async def finished(begin: Callable[[], Cell]) -> CellResult:
+    """Begin a cell and await its end, in a thread; a task that is cancelled stops the cell first."""
+    cells: list[Cell] = []
+    cancelled = False
+
+    def follow() -> CellResult:
+        cells.append(cell := begin())
+        if cancelled:
+            cell.stop()
+        return cell.finish()
+
+    # In this task's context, so that ipykernel shows output below the cell that awaits.
+    context = contextvars.copy_context()
+    following = asyncio.get_running_loop().run_in_executor(None, context.run, follow)
+    try:
+        while not following.done():
+            await asyncio.wait([following], timeout=AWAKE_EVERY)
+        return following.result()
+    except asyncio.CancelledError:
+        cancelled = True
+        for cell in cells:
+            cell.stop()
+        with suppress(Exception, CellInterrupted):
+            await following
+        raise
+
+
+def packed(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
+    """A call as it travels. Raises UsageError and CannotTravel."""
+    plain = values.python_function(function)
+    name = getattr(function, "__name__", None) or type(function).__name__
+    if not callable(function):
+        code = " Cluster.run takes code as a string." if isinstance(function, str) else ""
+        raise UsageError(f"a {type(function).__name__} is not a function.{code}")
+    if plain is not None and (inspect.isgeneratorfunction(plain) or inspect.isasyncgenfunction(plain)):
+        raise UsageError(f"{name} is a generator function, and a generator cannot leave its rank: return a list.")
+    given = {"mx", "world", "rank", "size", "log", *getattr(_shell(), "user_ns_hidden", ())}
+    try:
+        buffers, files = values.pack_call((function, tuple(args), dict(kwargs)), without=given)
+    except values.CannotTravel as whole:
+        named = {name: function, **{f"argument {number} of {name}": value for number, value in enumerate(args, 1)}}
+        named |= {f"argument {key} of {name}": value for key, value in kwargs.items()}
+        for what, value in named.items():
+            try:
+                values.pack(value, for_rank=True)
+            except values.CannotTravel as error:
+                raise CannotTravel(f"{what}: {error}") from None
+        raise CannotTravel(str(whole)) from None
+    names = tuple(values.global_names(plain.__code__)) if plain is not None else ()
+    code = CODE_OF_COROUTINE if inspect.iscoroutinefunction(plain) else CODE
+    return Call(code, _text(plain, name), names, [*values.pack(_sources(files)), *buffers])
+
+
+def _sources(files: Iterable[str]) -> dict[str, tuple[str, int | None]]:
+    """The text of files that ranks may not have, for tracebacks, and which cells of the notebook they are."""
+    cells = getattr(getattr(_shell(), "compile", None), "_filename_map", {})  # of IPython 9.18
+    return {file: ("".join(linecache.getlines(file)), cells.get(file)) for file in files}
+
+
+def _text(plain: types.FunctionType | None, name: str) -> str:
+    try:
+        return inspect.getsource(plain) if plain is not None else f"{name}(...)"
+    except OSError:
+        return f"{name}(...)"
+
+
+def _shell() -> Any:
+    """IPython's, where this process has one."""
+    ipython = sys.modules.get("IPython")
+    return ipython.get_ipython() if ipython is not None else None
+
+
+def _returned(result: CellResult, function: Any) -> list[Any]:
+    """What each rank returned. Raises CellFailed and CannotTravel."""
+    try:
+        result.check()
+    except CellFailed as failed:
+        raise CellFailed(f"{failed}{_hint(failed.errors.values(), function)}", failed.errors) from None
+    return [rank.value for rank in result.values()]
+
+
+def _hint(errors: Iterable[RemoteError], function: Any) -> str:
+    """How to bring a variable to the ranks that a function of the notebook lacks there."""
+    plain = values.python_function(function)
+    here = plain.__globals__ if plain is not None and plain.__module__ == "__main__" else {}
+    missing = [name for name in dict.fromkeys(error.missing_name for error in errors) if name in here]
+    return (
+        f". {missing[0]} is defined here and not on the ranks: pass it as an argument, or push it." if missing else ""
+    )

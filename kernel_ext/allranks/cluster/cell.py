@@ -1,0 +1,279 @@
+"""One cell on some ranks: send it, show what comes while it comes, and say how it ended."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from allranks.errors import CellInterrupted, CellTimeout
+from allranks.head.cell.agreement import Agreement
+from allranks.head.cell.outcome import Outcome
+from allranks.head.cell.stall import Finding
+from allranks.head.cell.unblocking import GO_ON_WITHIN, RELEASE_WITHIN, Unblocking
+from allranks.head.state.cell_news import CellNews, Died, News
+from allranks.head.state.monitor import Monitor
+from allranks.messages.cell_options import CellRequest
+from allranks.messages.events import AtDebugger, Began, Done, Entering
+from allranks.notebook.fold import Block, Fold
+from allranks_backends.plan import rank_label, rank_list
+
+from .conversation import Conversation
+from .result import CellResult
+from .stop import Stop
+
+if TYPE_CHECKING:
+    from allranks.messages.lifeline import Lifeline
+    from allranks.timeline.recording import Recording
+
+    from .options import LocalOptions
+
+INTERRUPT_WITHIN = 1.6
+"""Seconds ranks get to handle an interrupt before the prompt is given back without them."""
+DRAW_EVERY = 0.1
+"""Seconds after which what has come is drawn, and a stop noticed, though more keeps coming."""
+
+
+class Screen(Protocol):
+    """Where a cell is shown (`notebook.show.Show`)."""
+
+    def blocks(self, blocks: list[Block]) -> None: ...
+    def live_lines(self, lines: dict[int, str]) -> None: ...
+    def close(self) -> None: ...
+
+
+class Cell:
+    """A running cell. `start` sends it, `finish` follows it to its end."""
+
+    def __init__(
+        self,
+        number: int,
+        code: str,
+        options: LocalOptions,
+        monitor: Monitor,
+        lifeline: Lifeline,
+        *,
+        runs: str | None = None,
+        recording: Recording | None = None,
+        on_end: Callable[[Cell], str | None] = lambda _cell: None,
+    ) -> None:
+        """`runs` is what the ranks run, where that is not `code` itself."""
+        assert isinstance(options.ranks, Sequence) and options.count is not None, "settled by Cluster.begin"
+        self.number, self.code, self.ranks = number, code, tuple(options.ranks)
+        self._monitor, self._lifeline, self._screen = monitor, lifeline, options.screen
+        self._runs = code if runs is None else runs
+        self._timeout, self._check = options.timeout, options.check
+        self._request = CellRequest(number=number, count=options.count, options=options.shared, widgets=options.widgets)
+        monitor.comms.wanted |= options.widgets
+        self._recording = recording
+        self._agreement = Agreement(monitor, lifeline, self.ranks, number)
+        self.mismatch: str | None = None
+        """The first collective on which the ranks disagreed, so that its result is invalid."""
+        self._fold = Fold(self.ranks)
+        self._outcome = Outcome(self.ranks, self._fold)
+        self._freeing = Unblocking(number, self.ranks, self._outcome, monitor, lifeline)
+        self._conversation = Conversation(monitor, lifeline, options.read)
+        self._on_end = on_end
+        self._first_seq: dict[int, int] = {}
+        self._started = time.monotonic()
+        self._events: News = queue.SimpleQueue()
+        self._pressed = Stop()
+        self.result: CellResult | None = None
+        self.followed = False
+        """Whether somebody waits for its end."""
+        self.shown = threading.Event()
+        """Set when its end has been shown, and the world is re-formed where that was due."""
+
+    def __repr__(self) -> str:
+        if self.result is not None:
+            return f"<Cell {self.number}: {self.result!r}>"
+        return f"<Cell {self.number} on {rank_label(list(self.ranks))}: running>"
+
+    def start(self) -> None:
+        self._first_seq = {rank: self._monitor.ranks[rank].seq for rank in self.ranks}
+        with self._pressed.noted():  # all ranks get the cell, or none
+            self._events = self._monitor.listen(self.number, self.ranks)
+            for rank in self.ranks:
+                uuid = self._monitor.ranks[rank].uuid
+                request = msgspec.structs.replace(self._request, comms=self._monitor.comms.told(uuid))
+                self._lifeline.execute(uuid, self._runs, request)
+
+    def adopt(self, events: News) -> None:
+        """Follow a cell that another notebook sent; `events` has what is kept of it."""
+        self._events = events
+        self._first_seq = {}
+
+    def finish(self, timeout: float | None = None) -> CellResult:
+        """Follow the cell to its end.
+
+        Ctrl-C interrupts the ranks and raises CellInterrupted; after `timeout` seconds (the cell's own by default) the
+        same raises CellTimeout.
+        Both return within two seconds (five on backends other than ring), also when ranks do not respond; those
+        stay busy and are named.
+        """
+        self.followed = True
+        timeout = self._timeout if timeout is None else timeout
+        deadline = None if timeout is None else self._started + timeout
+        with self._pressed.noted(self._events):
+            try:
+                if not self._follow(deadline):
+                    self._stop(CellTimeout, f"the cell was stopped after {timeout:g} s.")
+            except KeyboardInterrupt:
+                self._stop(CellInterrupted, "")
+            finally:
+                pressed = self._pressed.pressed  # while the last rank's end was handled
+                self._pressed.put_off()
+                self._close()
+        if pressed or self._pressed.pressed:  # at the very end, and yet "Run All" is to stop here
+            raise CellInterrupted
+        assert self.result is not None
+        return self.result
+
+    def stop(self) -> None:
+        """What Ctrl-C does, from any thread: `finish` interrupts the ranks and raises CellInterrupted."""
+        self._pressed.press(self._events)
+
+    def interrupt(self) -> None:
+        """SIGINT to every rank that still runs the cell."""
+        self._freeing.interrupt()
+
+    def free(self, ranks: Sequence[int]) -> None:
+        """Unblock those of `ranks` that wait in a collective; their other code goes on."""
+        self._freeing.free(ranks)
+
+    def release(self) -> None:
+        """Where nothing can be aborted: from now on have missing ranks enter what others wait in."""
+        self._freeing.release()
+
+    def _stop(self, kind: type[BaseException], message: str) -> None:
+        self._conversation.end()
+        self.interrupt()
+        self.release()
+        try:
+            self._follow(time.monotonic() + (RELEASE_WITHIN if self._freeing.releasing else INTERRUPT_WITHIN))
+        except KeyboardInterrupt:
+            pass
+        left = sorted(self._outcome.open)
+        if left:
+            message += f" Still busy: {self._monitor.snapshot().doing(left)}. " + (
+                f"Trying for another {GO_ON_WITHIN:g} s; to replace them now: "
+                if self._freeing.go_on(left)
+                else "Interrupting did not help; to replace them: "
+            )
+            message += f"%distributed heal --kill {rank_list(left).replace(' ', '')} (loses their variables)"
+        raise kind(message.strip()) from None
+
+    def _follow(self, deadline: float | None) -> bool:
+        """Handle events until all ranks are done (True) or the deadline has passed (False)."""
+        while self._outcome.open and not self._freeing.given_up:
+            self._pressed.raise_if_pressed()
+            now = time.monotonic()
+            if deadline is not None and now >= deadline:
+                return False
+            moments = (deadline, self._fold.next_deadline(), self._conversation.next_look())
+            until = [moment for moment in moments if moment is not None]
+            try:
+                event = self._events.get(timeout=max(0.0, min(until) - now) if until else 1.0)
+            except queue.Empty:
+                event = None
+            busy_until = time.monotonic() + DRAW_EVERY
+            while event is not None:
+                self._handle(event)
+                try:
+                    event = self._events.get_nowait() if time.monotonic() < busy_until else None
+                except queue.Empty:
+                    event = None
+            self._draw()
+            self._say_who_waits()
+            self._converse(deadline)
+        return True
+
+    def _converse(self, deadline: float | None) -> None:
+        """Let the user talk to a rank that stands in the debugger. Raises KeyboardInterrupt for Ctrl-C."""
+        conversation = self._conversation
+        if blocks := conversation.said():
+            self._show(blocks)
+        if not conversation.open:  # as a rule; a snapshot costs more than all the rest here
+            return
+        snapshot = self._monitor.snapshot()
+        if not conversation.due([snapshot.ranks[rank] for rank in self._outcome.open]):
+            return
+        self._show(conversation.meanwhile(snapshot, sorted(self._outcome.open)))
+        if answer := conversation.ask(deadline):
+            self._show([Block("text", self.ranks, answer + "\n", "stderr")])
+
+    def _show(self, blocks: list[Block]) -> None:
+        self._draw(flush=True)
+        if self._screen is not None and blocks:
+            self._screen.blocks(blocks)
+
+    def _handle(self, news: CellNews) -> None:
+        rank, event = news.rank, news.event
+        match event:
+            case Began():
+                late = self._monitor.ranks[rank].late
+                if late:
+                    self._outcome.take_late(rank, late)
+                    late.clear()
+            case AtDebugger():
+                self._conversation.heard(rank, event)
+            case Entering(collective=entry):
+                self._agreement.enter(rank, entry)
+            case _:
+                self._outcome.take(news)
+        if isinstance(event, Done):
+            self._agreement.done(rank, event.shared)
+        if isinstance(event, Done | Died):
+            self._conversation.ended(rank)
+
+    def _draw(self, *, flush: bool = False) -> None:
+        blocks = self._fold.drain(time.monotonic(), flush)
+        if self._screen is not None:
+            if blocks:
+                self._screen.blocks(blocks)
+            self._screen.live_lines(self._outcome.live_lines())
+
+    def _say_who_waits(self) -> None:
+        """Report who waits for whom, and unblock those whose wait is hopeless."""
+        findings = self._freeing.look()
+        if self._screen is not None and findings:
+            self._screen.blocks(_said(findings))
+
+    def _close(self) -> None:
+        self._draw(flush=True)
+        self._monitor.unlisten(self.number)
+        for rank in self._outcome.open:  # it was to be unblocked, and was not
+            self._outcome.results[rank].freed = None
+        blocks = self._look_back()
+        self.result = CellResult(self.number, self._outcome.results, time.monotonic() - self._started, self.mismatch)
+        if self._recording is not None:
+            self.result.timeline = self._recording.finish(self.number, stuck=bool(self._outcome.open))
+        if note := self._on_end(self):
+            blocks.append(Block("text", self.ranks, note + "\n", "stderr"))
+        if self._screen is not None:
+            self._screen.blocks(blocks)
+            self._screen.close()
+        self.shown.set()
+
+    def _look_back(self) -> list[Block]:
+        """What must be said of the collectives of a cell that is over."""
+        blocks = []
+        if self._check == "warn" and not self._outcome.open and self._first_seq:
+            self.mismatch = self._agreement.mismatch(self._first_seq)
+            if self.mismatch:
+                text = f"{self.mismatch}. What they computed there, and after it in this cell, is invalid.\n"
+                blocks.append(Block("text", self.ranks, text, "stderr"))
+        return [*blocks, *_said(self._outcome.left_behind())]
+
+    @property
+    def broke(self) -> bool:
+        """Whether a collective was aborted, lost a neighbour, or left stray bytes: then the world must be re-formed."""
+        return self.mismatch is not None or self._outcome.somebody_was_freed
+
+
+def _said(findings: Sequence[Finding]) -> list[Block]:
+    return [Block("text", each.ranks, each.text + "\n", "stderr") for each in findings]

@@ -1,0 +1,245 @@
+"""The part of `Cluster` that runs cells, stops them and looks into them."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from allranks.errors import CannotStart, UsageError
+from allranks.head.world.ranks import Ranks
+from allranks.messages.requests import Console, KeepCall
+from allranks.notebook.watch import Nowhere, Tee
+from allranks.timeline.recording import Recording
+
+from . import debug
+from .base import ClusterBase
+from .calls import Arguments, Call, Calls, RemoteFunction, Returned, finished
+from .cell import Cell, Screen
+from .options import KEYWORDS, LocalOptions, local_options
+from .result import CellResult
+
+if TYPE_CHECKING:
+    from allranks.timeline.timeline import Timeline
+
+    from .debug import Debugger
+
+SHOWN_WITHIN = 5.0
+"""Seconds that an interrupt waits for the end of a cell to be shown, once its ranks are done."""
+
+
+class ClusterCells(ClusterBase):
+    """Cells on the ranks."""
+
+    last_timeline: Timeline | None = None
+    """The timeline of the last cell that ran with one."""
+
+    @KEYWORDS.after_code
+    def run(self, code: str, **options: Any) -> CellResult:
+        """Run `code` as an IPython cell and wait for its end; the keywords are those of `CellOptions`.
+
+        What ranks raise is in the result (`CellResult.check` raises it), and so is their output; it is also shown where
+        a ``screen`` is given. ``count`` is the cell's number in tracebacks.
+
+        Raises NoCluster, WorldBroken, WouldHang, Busy, UsageError, CellTimeout (after ``timeout`` seconds) and
+        CellInterrupted (Ctrl-C); the ranks live on after each of them.
+        """
+        return self.begin(code, **options).finish()
+
+    @KEYWORDS.after_code
+    def begin(self, code: str, **options: Any) -> Cell:
+        """Send a cell without waiting; `Cell.finish` follows it and has the result, `Cell.interrupt` stops it.
+
+        The keywords are those of `run`.
+        """
+        return self._begin(code, **options)
+
+    @KEYWORDS.after_code
+    async def run_async(self, code: str, **options: Any) -> CellResult:
+        """`run`, while other tasks run. Cancelling it stops the cell, as Ctrl-C does."""
+        return await finished(lambda: self._begin(code, **options))
+
+    # Functions.
+
+    @KEYWORDS.alone
+    def options(self, **options: Any) -> Calls:
+        """Calls of functions with these options: ``cluster.options(ranks=[0], timeout=5).apply(function, x)``.
+
+        The keywords are those of `run`, apart from the function's own arguments.
+        """
+        local_options(**options)  # raises here, not at the first call
+        return Calls(self, options)
+
+    def apply(self, function: Callable[..., Returned], /, *args: Any, **kwargs: Any) -> list[Returned]:
+        """`Calls.apply` with no options: call ``function(*args, **kwargs)`` on all ranks, and return their values."""
+        return Calls(self, {}).apply(function, *args, **kwargs)
+
+    async def apply_async(self, function: Callable[..., Returned], /, *args: Any, **kwargs: Any) -> list[Returned]:
+        """`apply`, while other tasks run. Cancelling it stops the cell, as Ctrl-C does."""
+        return await Calls(self, {}).apply_async(function, *args, **kwargs)
+
+    def remote(self, function: Callable[Arguments, Returned]) -> RemoteFunction[Arguments, Returned]:
+        """`Calls.remote` with no options: a decorator that makes a function of all ranks."""
+        return Calls(self, {}).remote(function)
+
+    # Cells of both kinds.
+
+    def _begin(self, runs: str | Call, **options: Any) -> Cell:
+        given = local_options(**options)
+        chosen = self.choose_ranks(given.ranks)
+        ranks_up = self._refuse_if_unable(chosen)
+        code, names = (runs, runs) if isinstance(runs, str) else (runs.text, "\n".join(runs.names))
+        if len(chosen) < self.size:
+            self._refuse_pending(ranks_up, chosen, names)
+        number = next(self._cells)
+        count = given.count or number
+        if isinstance(runs, Call):
+            self._all_replies(self._ask_all(KeepCall(number), chosen, runs.buffers))
+        tee = None
+        if self._watch.watched and not isinstance(given.screen, Nowhere):
+            tee = Tee(self._watch, given.screen, number, chosen, code, count)
+        settled = msgspec.structs.replace(
+            given,
+            ranks=chosen,
+            check=given.check or self.check,
+            ordered=self.ordered if given.ordered is None else given.ordered,
+            profile=given.profile or given.timeline is True,
+            count=count,
+            screen=tee or given.screen,
+        )
+        cell = Cell(
+            number,
+            code,
+            settled,
+            ranks_up.monitor,
+            ranks_up.lifeline,
+            runs=runs.code if isinstance(runs, Call) else None,
+            recording=self._recording(ranks_up, chosen, code, count, given.timeline) if given.timeline else None,
+            on_end=self._after_cell,
+        )
+        if tee is not None:
+            tee.cell = cell
+        cell.start()
+        self._following.append(cell)
+        return cell
+
+    def _recording(self, ranks: Ranks, chosen: list[int], code: str, count: int, how: bool | str) -> Recording:
+        about = {"name": self.name, "backend": self.backend, "count": count, "code": code, "size": self.size}
+        recording = Recording(ranks.monitor, ranks.lifeline, chosen, {**about, "lazy": how == "lazy"})
+        recording.begin()
+        return recording
+
+    def _after_cell(self, cell: Cell) -> str | None:
+        """Re-form the world if the cell had to break it; returns a message for the user."""
+        ranks = self._ranks
+        self._culprits = sorted(cell.result.errors) if cell.result is not None else []
+        if cell.result is not None and cell.result.timeline is not None:
+            self.last_timeline = cell.result.timeline
+        if cell in self._following:
+            self._following.remove(cell)
+        if ranks is None or not cell.broke:
+            return None
+        if cell.mismatch and ranks.monitor.breakable:
+            ranks.monitor.state = "broken"
+        if not self._changing.acquire(blocking=False):
+            return None  # somebody heals it at this moment
+        started = time.monotonic()
+        try:
+            if not self._can_form_anew(ranks):
+                return None
+            ranks.form_again()
+        except CannotStart as error:
+            return f"Could not re-form the world: {error} Try again with %distributed heal."
+        finally:
+            self._changing.release()
+        return f"Re-formed the world in {time.monotonic() - started:.2f} s. All variables were kept."
+
+    def adopted_cells(self, screen: Callable[[Sequence[int]], Screen | None] = lambda _ranks: None) -> list[Cell]:
+        """The cells that ran, or ended unseen, when `attach` took the cluster over; `Cell.finish` follows one."""
+        ranks = self._up()
+        cells = []
+        for number, (members, events) in sorted(ranks.monitor.adopted().items()):
+            options = LocalOptions(ranks=members, count=number, screen=screen(members))
+            cell = Cell(number, "", options, ranks.monitor, ranks.lifeline)
+            cell.adopt(events)
+            cells.append(cell)
+        return cells
+
+    # Stopping and unblocking.
+
+    def interrupt(self, *, ranks: Sequence[int] | int | None = None, within: float = 0.0) -> str:
+        """Stop every cell that runs: Python code raises KeyboardInterrupt, blocked collectives are aborted.
+
+        On some ``ranks`` only, the cell fails there, and then it is as if these had raised. Waits up to `within`
+        seconds for what they run to end, and returns what still runs then, in words; nothing where all has ended.
+        """
+        if self._ranks is None:
+            return ""
+        chosen, monitor, following = self.choose_ranks(ranks), self._ranks.monitor, list(self._following)
+        self._ranks.interrupt(chosen)
+        if ranks is None:
+            for cell in following:
+                cell.release()
+        if within and monitor.wait(lambda: not monitor.busy(chosen), within):
+            self._wait_for_ends([cell for cell in following if cell.followed and set(chosen) & set(cell.ranks)])
+        busy = [rank.rank for rank in monitor.busy(chosen)] if within else []
+        return monitor.snapshot().doing(busy)
+
+    def _wait_for_ends(self, cells: Sequence[Cell]) -> None:
+        """Let those who follow these cells show how they ended, and re-form the world where that is due."""
+        deadline = time.monotonic() + SHOWN_WITHIN
+        for cell in cells:
+            cell.shown.wait(max(0.0, deadline - time.monotonic()))
+
+    def break_collectives(self, *, ranks: Sequence[int] | int | None = None) -> None:
+        """Unblock ranks that wait in a collective (``%distributed break``); Python code goes on.
+
+        The cell fails on them, and the world is re-formed when it is over.
+        """
+        chosen = self.choose_ranks(ranks)
+        for cell in list(self._following):
+            cell.free(chosen)
+
+    # Looking into a rank.
+
+    def to_debug(self) -> int:
+        """The first rank that is at a breakpoint, or else the first whose last cell raised. Raises UsageError."""
+        views = self._up().monitor.snapshot().ranks
+        at_breakpoint = [view.rank for view in views if view.state == "debugging"]
+        failed = [view.rank for view in views if view.state == "failed"]
+        raised = [rank for rank in self._culprits if rank in failed]  # and was not only unblocked
+        if found := at_breakpoint or raised or failed:
+            return found[0]
+        raise UsageError("nothing to debug: no rank is at a breakpoint and none raised in its last cell")
+
+    def debug(self, rank: int) -> Debugger:
+        """The debugger of one rank: at its ``breakpoint()``, or a look back at what its last cell raised.
+
+        ``cluster.debug(2).ask("p x")``. Raises UsageError where there is nothing to debug, and Busy.
+        """
+        return debug.enter(self._up(), self.choose_ranks(rank)[0])
+
+    def console(self, rank: int) -> str:
+        """Have a rank listen for a console, on this machine; returns the shell command that opens one.
+
+        The console is ipyparallel's and Jupyter's own: nothing of it passes through the notebook. Raises UsageError
+        for ranks on other hosts, and what `run` raises.
+        """
+        number = self.choose_ranks(rank)[0]
+        if self._settings.shared:
+            host = self.snapshot.ranks[number].host
+            raise UsageError(
+                f"a console works only where all ranks are on this machine. Rank {number} is on {host}: run cells "
+                f"on it with %%rank {number}, or debug its last error with %distributed debug -r {number}."
+            )
+        reply = self._all_replies(self._ask_all(Console(), number))[number]
+        file = self._checked(number, reply, "console").answer.file
+        install = "" if shutil.which("jupyter-console") else "pip install jupyter-console    # not installed yet\n"
+        return f"{install}jupyter console --existing {file}"
+
+    def has_widget(self, model: str) -> bool:
+        """Whether the page has this model of a widget on a rank."""
+        return self._ranks is not None and self._ranks.monitor.comms.shows(model)

@@ -1,0 +1,258 @@
+"""What a user holds: a cluster of ranks that stay up between cells."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import zmq
+
+from allranks.arguments import can_be, hosts_of, rdma_links
+from allranks.errors import CannotStart, CellInterrupted, NoCluster, UsageError
+from allranks.head.world.detached import detached_file, detached_names, read_detached
+from allranks.head.world.ranks import Ranks
+from allranks.notebook.comms import ProxiedComms
+from allranks.settings import Settings
+from allranks_backends.registry import cannot_run, choose
+
+from .stop import undisturbed
+from .values import ClusterValues
+from .views import ClusterViews
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from allranks.bench.result import BenchResult
+
+JOIN_WITHIN = 600.0
+"""Seconds that a scheduler gets to start its ranks."""
+
+
+class Cluster(ClusterValues, ClusterViews):
+    """A world of MLX ranks.
+
+    ``n`` ranks on this machine, or one for each entry of ``hosts`` or ``hostfile``. With ``join``, a file that other
+    hosts can read, a scheduler starts them: as ``python -m allranks.rank --join FILE``, ``n`` times, within ``timeout``
+    seconds. ``profile`` is that of a running ipyparallel cluster, each of whose engines starts one.
+
+    ``backend`` is ``auto``, ``ring``, ``jaccl``, ``jaccl-ring``, ``mpi`` or ``nccl``. ``env`` is set in every rank,
+    ``cwd`` is where they work (here by default), ``python`` the interpreter they run. ``connections`` is the number of
+    TCP connections of a ring link, ``mpi_args`` go to mpirun. A cluster with ``keep=True`` outlives this process.
+
+    ``check`` sets what happens when ranks enter different collectives, for which MLX returns invalid results: ``warn``
+    reports it after the cell, ``strict`` raises before any rank enters, ``off`` disables the check. ``ordered`` (part
+    of ``strict``) chains the collectives of a rank, so that evaluation order cannot swap their results.
+
+    Nothing starts before `up`, which ``with`` calls. Raises UsageError for an invalid argument.
+    """
+
+    def __init__(
+        self,
+        n: int | None = None,
+        *,
+        backend: str = "auto",
+        hosts: Sequence[str] | str | None = None,
+        hostfile: str | Path | None = None,
+        ranks_per_host: int = 1,
+        join: str | Path | None = None,
+        profile: str | None = None,
+        timeout: float = JOIN_WITHIN,
+        env: Mapping[str, str] | None = None,
+        python: str | None = None,
+        cwd: str | Path | None = None,
+        connections: int = 1,
+        mpi_args: Sequence[str] = (),
+        name: str = "main",
+        keep: bool = False,
+        check: str = "warn",
+        ordered: bool = False,
+    ) -> None:
+        joins = join is not None or profile is not None
+        if joins and (hosts, hostfile, ranks_per_host) != (None, None, 1):
+            raise UsageError("--join and --profile cannot be combined with --hosts, --hostfile or --ranks-per-host.")
+        if join is not None and profile is not None:
+            raise UsageError("--join and --profile cannot be combined: each sets who starts the ranks.")
+        placed, named, told = hosts_of(n, hosts, hostfile, ranks_per_host)
+        placed = [] if joins else placed
+        here = any(host.local for host in placed)
+        settings = Settings(
+            name=name,
+            python=python or sys.executable,
+            python_here=(here and python) or sys.executable,
+            cwd=str(cwd or Path.cwd()),
+            cwd_named=cwd is not None,
+            shared=joins or any(not host.local for host in placed),
+            joins=joins,
+            join_file=str(Path(join).expanduser().absolute()) if join is not None else None,
+            env={**told, **(env or {})},
+            mpi_args=tuple(mpi_args),
+            connections=connections,
+            keep=keep,
+            check=check,
+            ordered=ordered,
+        )
+        super().__init__(settings, placed, named if backend == "auto" and named else backend)
+        can_be(settings, self._backend_name, here=here)
+        self._count, self._profile, self._timeout = n, profile, timeout
+        self.chosen_because = ""
+        """Why ``auto`` chose this backend."""
+        self.start_seconds: float | None = None
+        """Seconds that `up` took."""
+        self.last_bench: BenchResult | None = None
+        """What `bench` measured last."""
+
+    # Up and down.
+
+    def up(self, progress: Callable[[str], None] = lambda _text: None) -> Self:
+        """Start the ranks and form the world. `progress` is called with a line on who is still missing.
+
+        Raises CannotStart with the reason; then nothing is left running.
+        """
+        if self._ranks is not None:
+            raise UsageError(f"the cluster {self.name!r} is already up.")
+        if self._settings.keep and (kept := read_detached(self.name)) is not None and Path(kept.directory).exists():
+            raise UsageError(
+                f"a detached cluster named {self.name!r} is already up: take it over with %distributed attach "
+                f"{self.name}, or start another with --name."
+            )
+        began = time.monotonic()
+        for tries_left in (2, 1, 0):
+            try:
+                with undisturbed():  # what is half made could not be ended
+                    self._ranks = Ranks(self._settings, comms=ProxiedComms())
+                    self._monitor = self._ranks.monitor
+                if self._settings.joins:
+                    self._gather(self._ranks, progress)
+                self._choose_backend(self._ranks)
+                self._ranks.start(self._hosts, self._backend_name)
+            except BaseException as error:
+                self.down()
+                if isinstance(error, KeyboardInterrupt):
+                    raise CellInterrupted("start-up cancelled; everything was cleaned up") from None
+                again = isinstance(error, CannotStart) and error.port_taken and not self._settings.joins
+                if not (again and tries_left):
+                    raise
+            else:
+                break
+        self.start_seconds = time.monotonic() - began
+        return self
+
+    def _gather(self, ranks: Ranks, progress: Callable[[str], None]) -> None:
+        """Let in the ranks that others start."""
+        assert ranks.door is not None
+        settings, count = ranks.open_listener(), self._count
+        if self._profile is not None:
+            from allranks.hosts.profiles import spawn_on_engines
+
+            count = spawn_on_engines(self._profile, self._count, settings)
+        self._hosts = ranks.gather(count, self._timeout, progress)
+
+    def _choose_backend(self, ranks: Ranks) -> None:
+        sites = ranks.sites(self._hosts)
+        if self._backend_name == "auto":
+            mesh, ring = rdma_links(self._hosts)
+            self._backend_name, self.chosen_because = choose(sites, rdma_mesh=mesh, rdma_ring=ring)
+        elif reason := cannot_run(self._backend_name, sites):
+            raise CannotStart(reason)
+
+    @classmethod
+    def attach(cls, name: str = "main") -> Self:
+        """Take over a cluster that was started with ``keep=True``, its running cell included (`adopted_cells`).
+
+        Raises NoCluster where there is none of that name.
+        """
+        kept = read_detached(name)
+        if kept is None:
+            others = ", ".join(detached_names())
+            raise NoCluster(
+                f"no detached cluster named {name!r}. " + (f"Available: {others}. " if others else "") + "Clusters "
+                "started with %distributed up --keep outlive their notebook and can be attached."
+            )
+        try:
+            settings = Settings(**kept.settings)
+        except TypeError:
+            raise NoCluster(f"the cluster {name!r} was started by another version of allranks.") from None
+        cluster = cls(
+            len(kept.ranks),
+            backend=kept.backend,
+            name=name,
+            python=settings.python,
+            keep=True,
+            check=settings.check,
+            ordered=settings.ordered,
+        )
+        cluster._settings = settings
+        try:
+            ranks = cluster._ranks = Ranks(settings, kept, ProxiedComms())
+            cluster._monitor = ranks.monitor
+        except zmq.ZMQError:
+            raise NoCluster(
+                f"another notebook is attached to the cluster {name!r}: shut down its kernel first."
+            ) from None
+        except OSError:
+            detached_file(name).unlink(missing_ok=True)
+            raise NoCluster(f"the cluster {name!r} no longer runs: its host process has ended.") from None
+        ranks.take_over()
+        cluster._cells = itertools.count(ranks.monitor.last_cell + 1)
+        return cluster
+
+    def down(self) -> None:
+        """End every process this cluster started and remove its files; harmless when it is down already."""
+        ranks, self._ranks = self._ranks, None
+        if ranks is None:
+            return
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+        ranks.end()
+        self._watch.stop()
+
+    def __enter__(self) -> Self:
+        return self.up()
+
+    def __exit__(self, *_: object) -> None:
+        self.down()
+
+    # Measuring.
+
+    def bench(
+        self,
+        ops: Sequence[str] = ("all_sum",),
+        *,
+        smallest: int = 1 << 10,
+        largest: int = 64 << 20,
+        seconds: float = 0.3,
+        compare: Sequence[str] = (),
+        connections: Sequence[int] = (),
+        progress: Callable[[str], None] = lambda _text: None,
+    ) -> BenchResult:
+        """Measure these collectives with float32 arrays of `smallest` to `largest` bytes, in powers of two.
+
+        Each call is evaluated on its own, and its values are checked. A size takes about `seconds`, and at least eight
+        calls. ``send`` measures every link on its own. With `compare` (backends) or `connections` (of a ring link) the
+        ranks are rewired to each choice, and back at the end; they keep their variables as with `rewire`. `progress` is
+        called with a line of text before each step. algbw and busbw are defined as in nccl-tests: see
+        `BenchResult`.
+
+        Raises UsageError for what cannot be measured, CellFailed where a rank fails, and what `run` and `rewire` raise.
+        """
+        from allranks.bench.measure import Bench, sweep
+
+        sizes = sweep(smallest, largest)
+        ranks = self._refuse_if_unable(range(self.size))
+        result = Bench(
+            self,
+            ranks,
+            ops=ops,
+            sizes=sizes,
+            seconds=seconds,
+            compare=compare,
+            connections=connections,
+            progress=progress,
+        ).run()
+        self.last_bench, ranks.monitor.peak = result, result.peak
+        return result

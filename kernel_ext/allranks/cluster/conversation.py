@@ -1,0 +1,141 @@
+"""The one prompt through which a user talks to the ranks of a cell that stand in the debugger."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from allranks.head.state.monitor import Monitor
+from allranks.messages.events import AtDebugger
+from allranks.messages.lifeline import Lifeline
+from allranks.messages.requests import Debug
+from allranks.notebook.fold import Block
+from allranks.notebook.keyboard import Read, ask
+from allranks_backends.plan import RankView, Snapshot, alike, rank_label
+
+from .debug import numbers, on_its_way
+
+SETTLE = 0.7
+"""Seconds after a stop in which other ranks may come to theirs, or to wait for those that stand."""
+PATIENCE = 1.5
+"""Seconds for a rank to come back to its prompt before another rank's is taken."""
+HELP = (
+    "pdb commands go to this rank (n, s, c, p x, up, where, q); @1 switches to rank 1, @all n sends n to all of them."
+)
+
+
+class Conversation:
+    """Fed by the cell with what its ranks' debuggers say; `read` is ``input``, or None where nobody can type."""
+
+    def __init__(self, monitor: Monitor, lifeline: Lifeline, read: Read | None) -> None:
+        self._monitor, self._lifeline, self._read = monitor, lifeline, read
+        self._stands: dict[int, AtDebugger] = {}
+        self._unshown: dict[int, str] = {}
+        self._rank: int | None = None
+        """Whose prompt it is."""
+        self._moved = 0.0
+        """When something last changed."""
+        self._helped = False
+        self._said = ""
+        self._over = False
+
+    def heard(self, rank: int, said: AtDebugger) -> None:
+        """What a rank's debugger says."""
+        if said.text:
+            self._unshown[rank] = self._unshown.get(rank, "") + said.text
+        if said.open:
+            self._stands[rank] = said
+            self._moved = time.monotonic()
+        else:
+            self._stands.pop(rank, None)
+            if not on_its_way(said) and rank == self._rank:
+                self._rank = None
+
+    def ended(self, rank: int) -> None:
+        """The rank is done with the cell."""
+        self.heard(rank, AtDebugger(None, open=False, stepping=False, text=""))
+
+    def end(self) -> None:
+        """The cell is stopped: ask no more."""
+        self._over = True
+
+    @property
+    def open(self) -> bool:
+        """Whether a rank stands, and somebody can type."""
+        return bool(self._stands) and self._read is not None and not self._over
+
+    def next_look(self) -> float | None:
+        """When to look at `due` though nothing is heard."""
+        if not self.open:
+            return None
+        return time.monotonic() if self._rank in self._stands else self._moved + self._grace
+
+    def due(self, views: Sequence[RankView]) -> bool:
+        """Whether to ask now; `views` are of the ranks that still run the cell."""
+        if not self.open:
+            return False
+        # A rank whose stop is known to the snapshot may not have been heard here yet.
+        settled = all(view.rank in self._stands or view.state in ("waiting", "stopped") for view in views)
+        return self._rank in self._stands or settled or time.monotonic() >= self._moved + self._grace
+
+    @property
+    def _grace(self) -> float:
+        return SETTLE if self._rank is None else PATIENCE
+
+    def said(self) -> list[Block]:
+        """What is to be shown: equal words of several ranks once."""
+        groups = alike(dict(sorted(self._unshown.items())))
+        self._unshown.clear()
+        blocks = [Block("text", tuple(ranks), text) for text, ranks in groups.items()]
+        if self._read is None and not self._over:
+            for rank, where in sorted(self._stands.items()):
+                text = f"in the debugger at line {where.line}: enter it with %distributed debug -r {rank}\n"
+                blocks.append(Block("text", (rank,), text, "stderr"))
+            self._stands.clear()
+        return blocks
+
+    def meanwhile(self, snapshot: Snapshot, ranks: Sequence[int]) -> list[Block]:
+        """What the others do, where that has changed, and once what can be typed."""
+        here = self._turn()
+        others = [rank for rank in ranks if rank != here]
+        text = f"meanwhile: {snapshot.doing(others)}\n" if others else ""
+        new, self._said = text if text != self._said else "", text
+        if not self._helped:
+            self._helped, new = True, new + HELP + "\n"
+        return [Block("text", (here,), new, "stderr")] if new else []
+
+    def _turn(self) -> int:
+        return self._rank if self._rank in self._stands and self._rank is not None else min(self._stands)
+
+    def ask(self, deadline: float | None) -> str | None:
+        """Ask for one command, and send it; returns what to say to the user. Raises KeyboardInterrupt for Ctrl-C."""
+        assert self._read is not None
+        self._rank = rank = self._turn()
+        held = self._monitor.ranks[rank]
+        stop = self._stands[rank]
+        try:
+            typed = ask(self._read, f"(Pdb) rank {rank}: ", self._monitor, lambda: held.debugger is not stop, deadline)
+        except EOFError:
+            typed = "q"
+        if typed is None:
+            return None
+        if not typed.startswith("@"):
+            self._send([rank], typed)
+            return None
+        who, _, command = typed[1:].strip().partition(" ")
+        chosen = list(self._stands) if who == "all" else [int(who)] if who.isdecimal() else []
+        if not chosen or not self._stands.keys() >= set(chosen):
+            there = f"{rank_label(list(self._stands))} {'is' if len(self._stands) == 1 else 'are'} in the debugger"
+            self._said = ""
+            return f"{there}." if not who else f"@{who}: not in the debugger; {there}."
+        if who != "all":
+            self._rank = chosen[0]
+        if command:
+            self._send(chosen, command)
+        return None
+
+    def _send(self, ranks: Sequence[int], command: str) -> None:
+        self._moved = time.monotonic()
+        for rank in ranks:
+            del self._stands[rank]
+            self._lifeline.tell(self._monitor.ranks[rank].uuid, Debug(next(numbers), command))

@@ -1,0 +1,140 @@
+"""The debugger of a rank, from the notebook: commands down, pdb's answers up."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from concurrent.futures import Future
+from typing import TYPE_CHECKING
+
+from allranks.errors import Busy, UsageError, WorldBroken
+from allranks.messages.events import AtDebugger
+from allranks.messages.questions import Reply, RequestFailed
+from allranks.messages.requests import Debug, Interrupt, LookBack, Nothing
+from allranks.notebook.keyboard import Read, ask
+
+if TYPE_CHECKING:
+    from allranks.head.state.known_rank import Rank
+    from allranks.head.state.monitor import Monitor
+    from allranks.head.world.ranks import Ranks
+    from allranks.messages.lifeline import Lifeline
+
+OPEN_WITHIN = 10.0
+"""Seconds that an idle rank may take to open a look back."""
+LEAVE_WITHIN = 2.0
+"""Seconds that a look back may take to end when it is interrupted."""
+numbers = itertools.count(time.time_ns())
+"""Of commands: an answer names the last it has seen, also to a notebook that took the cluster over."""
+
+
+class Debugger:
+    """A rank stopped in pdb: `ask` sends a command, `close` (or ``with``) ends the debugger."""
+
+    def __init__(self, rank: Rank, monitor: Monitor, lifeline: Lifeline) -> None:
+        self._rank, self._monitor, self._lifeline = rank, monitor, lifeline
+        self._cell = rank.debugger.cell if rank.debugger is not None else None
+        self.text = rank.debugger.text if rank.debugger is not None else ""
+        """What pdb said when it stopped."""
+
+    @property
+    def rank(self) -> int:
+        return self._rank.rank
+
+    @property
+    def open(self) -> bool:
+        """Whether the rank waits for a command, or carries one out."""
+        said = self._rank.debugger
+        return said is not None and said.open and said.cell == self._cell
+
+    def ask(self, command: str, timeout: float | None = None) -> str:
+        """What pdb answers to a command such as ``p x``, ``up``, ``where``, ``n`` or ``c``.
+
+        After one that lets the code go on it comes back when the rank stops again, or has left the debugger (`open`).
+        Raises TimeoutError after `timeout` seconds (the rank goes on nevertheless), UsageError where the debugger is
+        closed, and WorldBroken where the rank dies.
+        """
+        if not self.open:
+            raise UsageError(f"rank {self.rank} is no longer in the debugger.")
+        number = next(numbers)
+        self._lifeline.tell(self._rank.uuid, Debug(number, command))
+        if not self._monitor.wait(lambda: self._answered(number), 1e9 if timeout is None else timeout):
+            doing = self._monitor.snapshot().ranks[self.rank].doing
+            raise TimeoutError(f"rank {self.rank} did not return to its prompt within {timeout:g} s: it is {doing}.")
+        if self._rank.dead:
+            raise WorldBroken(f"rank {self.rank} died in the debugger: {self._rank.dead}.")
+        said = self._rank.debugger
+        return said.text if said is not None else ""
+
+    def _answered(self, number: int) -> bool:
+        said = self._rank.debugger
+        return self._rank.dead is not None or said is None or (said.answered >= number and not on_its_way(said))
+
+    def ask_user(self, read: Read) -> str | None:
+        """The command that the user types; None once the rank has left the debugger. Raises KeyboardInterrupt."""
+        try:
+            return ask(read, f"(Pdb) rank {self.rank}: ", self._monitor, lambda: not self.open, None)
+        except EOFError:
+            return "q"
+
+    def leave(self) -> str:
+        """End a look back, whatever it does; a rank at a breakpoint stays there. Returns what became of it."""
+        if self._cell is None:
+            if self.open:
+                self._lifeline.tell(self._rank.uuid, Interrupt(None))
+                self._monitor.wait(lambda: not self.open, LEAVE_WITHIN)
+            return f"rank {self.rank} has left the debugger."
+        stays = f"is still there; return with %distributed debug -r {self.rank}" if self.open else "continues"
+        return f"rank {self.rank} {stays}."
+
+    def close(self) -> None:
+        """End the look back; a cell that stands at a breakpoint is ended. Nothing happens if that is over."""
+        while self.open:
+            self.ask("q")
+
+    def __enter__(self) -> Debugger:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Debugger of rank {self.rank}: {self._monitor.snapshot().ranks[self.rank].doing}>"
+
+
+def on_its_way(said: AtDebugger) -> bool:
+    """The code goes on, and may come back to a prompt."""
+    return not said.open and said.stepping
+
+
+def enter(ranks: Ranks, number: int) -> Debugger:
+    """The debugger of a rank that stands at a breakpoint, or else a look back at what its last cell raised."""
+    monitor, lifeline = ranks.monitor, ranks.lifeline
+    rank = monitor.ranks[number]
+    if rank.dead:
+        raise UsageError(f"nothing to debug: rank {number} is dead ({rank.dead}).")
+    if rank.debugger is None or not rank.debugger.open:
+        if monitor.busy([number]):
+            raise Busy(
+                f"rank {number} is {monitor.snapshot().ranks[number].doing}, not at a breakpoint. Put breakpoint() "
+                "into the cell to stop there, or debug it once it has raised an error."
+            )
+        answer = lifeline.ask(rank.uuid, LookBack())
+        if not monitor.wait(lambda: answer.done() or _stands(rank), OPEN_WITHIN):
+            raise Busy(f"rank {number} did not answer within {OPEN_WITHIN:g} s: it is busy with something else.")
+        if answer.done():
+            raise UsageError(_why_not(number, answer))
+    return Debugger(rank, monitor, lifeline)
+
+
+def _stands(rank: Rank) -> bool:
+    return rank.dead is not None or (rank.debugger is not None and rank.debugger.open)
+
+
+def _why_not(number: int, answer: Future[Reply[Nothing]]) -> str:
+    try:
+        answer.result()
+    except RequestFailed as error:
+        return str(error)
+    except ConnectionError:
+        return f"rank {number} ended in the meantime."
+    return f"rank {number} has left the debugger."

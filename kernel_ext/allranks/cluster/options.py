@@ -1,0 +1,86 @@
+"""The keywords of `Cluster.run`, `begin` and `options`: taken from the one declaration of a cell's options."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, get_type_hints
+
+import msgspec
+
+from allranks.messages.cell_options import CellOptions, checked, unknown
+from allranks.notebook.keyboard import Read
+
+from .cell import Screen
+
+Options = ParamSpec("Options")
+Holder = TypeVar("Holder")
+Result = TypeVar("Result")
+
+
+class LocalOptions(CellOptions, frozen=True, kw_only=True):
+    """A cell's options, and those that stay in this process."""
+
+    screen: Screen | None = None
+    """Where its output is shown while it comes."""
+    count: int | None = None
+    """Its number in tracebacks; by default, its number in the cluster."""
+    widgets: bool = False
+    """Whether it is shown on a page that has widgets, so that tqdm.notebook draws its own."""
+    read: Read | None = None
+    """Asks the user for the commands of the debugger (``input``) while `Cell.finish` follows the cell."""
+
+    @property
+    def shared(self) -> CellOptions:
+        """Those that the ranks are sent."""
+        return CellOptions(**{name: getattr(self, name) for name in CellOptions.__struct_fields__})
+
+
+def local_options(**given: Any) -> LocalOptions:
+    """What a user has `given`, checked. Raises UsageError."""
+    shared = checked({name: value for name, value in given.items() if name in CellOptions.__struct_fields__})
+    return LocalOptions(**{**given, **msgspec.structs.asdict(shared)})
+
+
+class Keywords(Generic[Options]):
+    """Gives methods that end in ``**options`` the keywords of a class.
+
+    Editors, type checkers and ``help`` see each of them, and one that is unknown raises TypeError, with the nearest.
+    """
+
+    def __init__(self, declared: Callable[Options, object]) -> None:
+        hints = get_type_hints(declared)
+        parameters = inspect.signature(declared).parameters.values()
+        self._parameters = [each.replace(annotation=hints[each.name]) for each in parameters]
+
+    def after_code(
+        self, method: Callable[Concatenate[Holder, str, ...], Result]
+    ) -> Callable[Concatenate[Holder, str, Options], Result]:
+        """For a method whose only other argument is the cell's code."""
+        return self._given_to(method)
+
+    def alone(
+        self, method: Callable[Concatenate[Holder, ...], Result]
+    ) -> Callable[Concatenate[Holder, Options], Result]:
+        """For a method without other arguments."""
+        return self._given_to(method)
+
+    def _given_to(self, method: Callable[..., Result]) -> Callable[..., Result]:
+        own = inspect.signature(method)
+        positional = [each for each in own.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
+        names = [each.name for each in self._parameters]
+
+        @functools.wraps(method)
+        def with_options(*args: Any, **options: Any) -> Result:
+            for name in options:
+                if name not in names and name not in own.parameters:
+                    raise TypeError(f"{method.__name__}(): {unknown(name, names)}")
+            return method(*args, **options)
+
+        signature = own.replace(parameters=[*positional, *self._parameters])
+        with_options.__signature__ = signature  # type: ignore[attr-defined]
+        return with_options
+
+
+KEYWORDS = Keywords(LocalOptions)

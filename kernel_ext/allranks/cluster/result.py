@@ -1,0 +1,79 @@
+"""What a cell did: one result for each of its ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from allranks.errors import CellFailed, RemoteError
+from allranks.head.cell.rank_result import RankResult
+from allranks_backends.plan import rank_label
+
+if TYPE_CHECKING:
+    from allranks.timeline.timeline import Timeline
+
+
+class CellResult(Mapping[int, RankResult]):
+    """What a cell did on each of its ranks; ``result[2].error``, ``result.ok``."""
+
+    def __init__(self, cell: int, ranks: Mapping[int, RankResult], seconds: float, mismatch: str | None = None) -> None:
+        self.cell = cell
+        """Number of the cell, counted by the cluster."""
+        self.seconds = seconds
+        """How long it took."""
+        self.mismatch = mismatch
+        """The first collective on which the ranks disagreed (its result is invalid), in words."""
+        self.timeline: Timeline | None = None
+        """What each rank did when, if the cell ran with a timeline."""
+        self._ranks = dict(ranks)
+
+    @property
+    def ok(self) -> bool:
+        """Whether every rank ran the cell to its end."""
+        return all(rank.ok for rank in self._ranks.values())
+
+    @property
+    def errors(self) -> dict[int, RemoteError]:
+        """What ranks raised themselves; a rank that was unblocked from a collective is not to blame."""
+        return {number: rank.error for number, rank in self._ranks.items() if rank.error and not rank.freed}
+
+    def check(self) -> CellResult:
+        """Return the result if all is well, else raise CellFailed."""
+        if not self.ok:
+            raise CellFailed(self.failure(), self.errors)
+        return self
+
+    def failure(self) -> str:
+        """One sentence per failure: which ranks, what, where."""
+        said, waited = dict[str, list[int]](), dict[str, list[int]]()
+        for number, rank in self._ranks.items():
+            if rank.dead:
+                said.setdefault(f"died: {rank.dead}", []).append(number)
+            elif rank.freed:
+                culprit = any(other.dead or (other.error and not other.freed) for other in self._ranks.values())
+                where = "for it" if culprit else f"in {rank.freed}"
+                waited.setdefault(f"waited {where} and had to be unblocked", []).append(number)
+            elif rank.error:
+                said.setdefault(f"raised {rank.error}", []).append(number)
+            elif not rank.ok:
+                # Where another is dead, heal itself ends and restores those that wait for it.
+                dead = any(other.dead for other in self._ranks.values())
+                mend = "heal" if dead else f"heal --kill {number}"
+                said.setdefault(f"did not finish (%distributed {mend})", []).append(number)
+        return "; ".join(f"{rank_label(ranks)} {what}" for what, ranks in (said | waited).items())
+
+    def __getitem__(self, rank: int) -> RankResult:
+        try:
+            return self._ranks[rank]
+        except KeyError:
+            raise KeyError(f"the cell did not run on rank {rank}, only on {rank_label(list(self._ranks))}") from None
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._ranks)
+
+    def __len__(self) -> int:
+        return len(self._ranks)
+
+    def __repr__(self) -> str:
+        how = "ok" if self.ok else self.failure()
+        return f"<CellResult of {rank_label(list(self._ranks))}: {how}, {self.seconds:.2f} s>"

@@ -1,0 +1,76 @@
+"""Ctrl-C and the stop button while a cell is followed: noted, and acted on where nothing can be torn in two.
+
+Python raises KeyboardInterrupt between any two instructions: in the middle of handling a rank's message, which would
+then be lost, or of re-forming the world.
+"""
+
+from __future__ import annotations
+
+import queue
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+PATIENCE = 5.0
+"""Seconds after which a stop is no longer put off."""
+
+
+class Stop:
+    """Whether the user has pressed stop; `raise_if_pressed` raises KeyboardInterrupt."""
+
+    def __init__(self) -> None:
+        self.pressed = False
+        self._deaf_since: float | None = None
+        self._wake: queue.SimpleQueue[Any] | None = None
+
+    def press(self, wake: queue.SimpleQueue[Any]) -> None:
+        """Stop, as the user would, and put None into `wake`."""
+        self.pressed = True
+        wake.put(None)
+
+    def raise_if_pressed(self) -> None:
+        """Once for each press."""
+        if self.pressed:
+            self.pressed = False
+            raise KeyboardInterrupt
+
+    @contextmanager
+    def noted(self, wake: queue.SimpleQueue[Any] | None = None) -> Iterator[None]:
+        """Within, SIGINT is only noted, and None put into `wake`; does nothing outside the main thread."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = signal.getsignal(signal.SIGINT)
+        if before is not signal.default_int_handler:  # somebody else's business, or noted already
+            yield
+            return
+        self._wake, self._deaf_since = wake, None
+        signal.signal(signal.SIGINT, self._on_signal)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    def put_off(self) -> None:
+        """From here on a press is ignored, unless it comes late: something is being brought to its end."""
+        self.pressed, self._deaf_since = False, time.monotonic()
+
+    def _on_signal(self, _number: int, _frame: object) -> None:
+        if self._deaf_since is not None and time.monotonic() - self._deaf_since > PATIENCE:
+            raise KeyboardInterrupt
+        self.pressed = True
+        if self._wake is not None:
+            self._wake.put(None)  # SimpleQueue.put is made for signal handlers
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Within, a stop is put off to the end: half a change of the world would be worse than a moment's wait."""
+    stop = Stop()
+    with stop.noted():
+        stop.put_off()
+        yield
+    stop.raise_if_pressed()

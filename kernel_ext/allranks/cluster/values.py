@@ -1,0 +1,135 @@
+"""The part of `Cluster` that moves values, and compares what the ranks hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from allranks.errors import CannotTravel, UsageError
+from allranks.messages import values
+from allranks.messages.questions import Reply
+from allranks.messages.requests import Describe, DescribeLeaves, Names, Pull, PullLeaf, Push
+from allranks_backends.plan import rank_label, rank_list
+
+from .base import ClusterBase, no_answer
+from .variables import MOST_COMPARED, Difference, Variables, differing, join, largest_difference
+
+
+class ClusterValues(ClusterBase):
+    """Variables of the ranks."""
+
+    def push(self, values_by_name: Mapping[str, Any], *, ranks: Sequence[int] | int | None = None) -> None:
+        """Set variables on the ranks. Arrays are sent as raw bytes.
+
+        Raises CannotTravel, NoAnswer (ranks that do answer have the variables then) and what `run` raises.
+        """
+        self._pushed(self._ask_all(Push(), ranks, _packed(values_by_name)))
+
+    def _pushed(self, asked: Mapping[int, Future[Reply[Names]]]) -> None:
+        for rank, reply in self._all_replies(asked, lambda _: "The other ranks have the new values.").items():
+            self._checked(rank, reply, "push")
+
+    def pull(self, name: str, *, ranks: Sequence[int] | int | None = None) -> list[Any]:
+        """The value of `name` (or of a dotted path such as ``model.layers``) on each rank, in rank order.
+
+        Raises CannotTravel for what cannot be moved, UsageError where a rank does not have it, NoAnswer where one is
+        stopped or unreachable, and what `run` raises.
+        """
+        chosen = self.choose_ranks(ranks)
+        if self.state == "whole" and len(chosen) < self.size:
+            self._refuse_pending(self._refuse_if_unable(chosen), chosen, name)
+        asked = self._ask_all(Pull(name), chosen)
+        found, absent = {}, []
+        replies = self._all_replies(asked, lambda others: f"From the others: %distributed pull {name} -r {others}.")
+        for rank, reply in replies.items():
+            try:
+                found[rank] = values.unpack(self._checked(rank, reply, name).buffers)
+            except UsageError as error:
+                absent.append(error)
+        if absent and found:
+            has = f"{rank_label(list(found))} {'has' if len(found) == 1 else 'have'} it"
+            which = rank_list(list(found)).replace(" ", "")
+            raise UsageError(f"{absent[0]}. {has}: %distributed pull {name} -r {which}")
+        if absent:
+            raise absent[0]
+        return list(found.values())
+
+    def scatter(self, values_by_name: Mapping[str, Any]) -> None:
+        """Give each rank its part of these arrays or lists, cut along the first axis.
+
+        Parts are as equal as can be: where `size` does not divide the length, the first ranks get one more (as
+        ``numpy.array_split`` cuts). Raises UsageError for what has no first axis, and what `push` raises.
+        """
+        parts: list[dict[str, Any]] = [{} for _ in range(self.size)]
+        for name, value in values_by_name.items():
+            if (
+                not hasattr(value, "__len__")
+                or isinstance(value, (str, bytes, dict))
+                or getattr(value, "shape", 1) == ()
+            ):
+                raise UsageError(f"{name} is a {type(value).__name__}: only arrays, lists and tuples can be scattered.")
+            length, start = len(value), 0
+            for rank in range(self.size):
+                end = start + length // self.size + (rank < length % self.size)
+                parts[rank][name] = value[start:end]
+                start = end
+        packed = [_packed(part) for part in parts]
+        asked: dict[int, Future[Reply[Names]]] = {}
+        for rank, buffers in enumerate(packed):
+            asked |= self._ask_all(Push(), rank, buffers)
+        self._pushed(asked)
+
+    def gather(self, name: str, *, ranks: Sequence[int] | int | None = None) -> Any:
+        """The parts of `name` on all ranks, joined along the first axis in rank order: an array, or a list.
+
+        Raises UsageError where they cannot be joined, and what `pull` raises.
+        """
+        parts = self.pull(name, ranks=ranks)
+        try:
+            return join(parts)
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"cannot join {name}: {error}. %distributed pull returns one value per rank.") from None
+
+    def vars(self, *names: str) -> Variables:
+        """The ranks' variables: type, shape and bytes of each name, and whether ranks agree. Evaluates nothing.
+
+        Ranks that do not answer are left out, and named. Raises NoAnswer where none does.
+        """
+        replies, silent = self._replies(self._ask_all(Describe(list(names)), None))
+        if not replies:
+            raise no_answer(silent)
+        entries = {rank: self._checked(rank, reply, "vars").answer.variables for rank, reply in replies.items()}
+        known = {entry.name for each in entries.values() for entry in each}
+        if absent := [name for name in names if name not in known]:
+            unasked = f" ({no_answer(silent)})" if silent else ""
+            raise UsageError(f"no rank has a variable {', '.join(absent)}.{unasked}")
+        return Variables(entries, silent)
+
+    def diff(self, name: str) -> list[Difference]:
+        """Where replicas of `name` differ: the path of each leaf, and how far apart the values are."""
+        replies = self._all_replies(self._ask_all(DescribeLeaves(name), None))
+        leaves = {rank: self._checked(rank, reply, name).answer.leaves for rank, reply in replies.items()}
+        differ, said = differing(leaves)
+        for path in differ[:MOST_COMPARED]:
+            found = self._all_replies(self._ask_all(PullLeaf(name, path), None))
+            parts = {rank: values.unpack(self._checked(rank, reply, name).buffers) for rank, reply in found.items()}
+            said[path] = largest_difference(parts)
+        said |= dict.fromkeys(differ[MOST_COMPARED:], "differs (too many to compare each)")
+        return [Difference(name + path, text) for path, text in said.items()]
+
+
+def _packed(values_by_name: Mapping[str, Any]) -> list[Any]:
+    """Variables as they travel. Raises UsageError for what is no name, and CannotTravel."""
+    for name in values_by_name:
+        if not name.isidentifier():
+            raise UsageError(f"{name!r} is not a valid variable name.")
+    try:
+        return values.pack(dict(values_by_name))
+    except values.CannotTravel as whole:
+        for name, value in values_by_name.items():
+            try:
+                values.pack(value)
+            except values.CannotTravel as error:
+                raise CannotTravel(f"{name}: {error}") from None
+        raise CannotTravel(str(whole)) from None

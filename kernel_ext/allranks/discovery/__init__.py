@@ -1,0 +1,6 @@
+"""``%distributed discover`` and ``%distributed doctor``: what joins the hosts, and what is wrong with them.
+
+Runs in: the notebook's kernel, or a shell.
+Called by: ``magics``, ``python -m allranks``.
+May call: ``hosts``, ``machine``, ``allranks_backends``.
+"""

@@ -1,0 +1,261 @@
+"""Collect the facts that the doctor needs from the hosts, and show its findings."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shlex
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+
+from allranks.arguments import hosts_of, known_backend, parse_size
+from allranks.hosts.ssh import destination
+from allranks.machine.facts import versions
+from allranks_backends.doctor import COMMANDS, Asked, Finding, HostFacts, examine, facts_of
+from allranks_backends.doctor.facts import Reach, version_in
+from allranks_backends.plan import Host
+from allranks_backends.runtimes.checks import bare_name
+from allranks_backends.runtimes.mpi import MPI, find_mpirun
+from allranks_widgets.table import html_table
+
+from .survey import Surveyed, survey
+
+PATIENCE = 20.0
+"""Seconds for a command on this machine."""
+LISTENING = 5.0
+"""Seconds for which hosts listen to each other."""
+PORTS = range(20_000, 32_000)
+"""Below the ports that systems give outgoing connections."""
+SIGNS = {"error": "✗", "warning": "!", "note": "·"}
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The doctor's findings, the worst first."""
+
+    findings: tuple[Finding, ...]
+    hosts: tuple[str, ...]
+    looked_at: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether no finding keeps a world from running as requested."""
+        return all(finding.severity != "error" for finding in self.findings)
+
+    def __str__(self) -> str:
+        return "\n".join([*map(_text, self.findings), self._summary, self._checked])
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (f"{SIGNS[each.severity]} {each.severity}", each.host, _said(each), _mend(each)) for each in self.findings
+        ]
+        table = html_table(("", "host", "problem", "fix"), rows) if rows else ""
+        return f"{table}<div><b>{escape(self._summary)}</b></div><div>{escape(self._checked)}</div>"
+
+    @property
+    def _summary(self) -> str:
+        counts: Counter[str] = Counter(finding.severity for finding in self.findings)
+        if not counts:
+            return f"No problems found on {', '.join(self.hosts)}."
+        parts = [f"{counts[kind]} {kind}{'s' * (counts[kind] > 1)}" for kind in SIGNS if counts[kind]]
+        return f"{', '.join(parts)} on {', '.join(self.hosts)}."
+
+    @property
+    def _checked(self) -> str:
+        return f"Checked: {'; '.join(self.looked_at)}."
+
+
+def doctor(
+    n: int | None = None,
+    *,
+    hosts: Sequence[str] | None = None,
+    hostfile: str | Path | None = None,
+    ranks_per_host: int = 1,
+    python: str | None = None,
+    backend: str = "auto",
+    memory: int | None = None,
+) -> Diagnosis:
+    """Diagnose these hosts, or this machine, before `Cluster.up`, and suggest fixes.
+
+    The arguments are those of `Cluster`; `memory` is what each rank will load, in bytes. Nothing is changed.
+    Raises UsageError for invalid arguments.
+    """
+    if backend != "auto":
+        known_backend(backend)
+    placed, named, _ = hosts_of(n, hosts, hostfile, ranks_per_host)
+    distinct = list({host.name: host for host in placed}.values())
+    backend = named if backend == "auto" and named else backend
+    by_mpirun = Asked(backend).by_mpirun
+    asked = Asked(
+        backend=backend,
+        python=python or sys.executable,
+        ranks_per_host=max(Counter(host.name for host in placed).values()),
+        memory=memory,
+        versions=versions(),
+        **(_open_mpi() if by_mpirun else {}),
+    )
+    told = survey(distinct, _commands(asked, [bare_name(host.name) for host in distinct if not host.local]))
+    facts = [_facts(each) for each in told]
+    reaches = _reaches([(each.host, fact) for each, fact in zip(told, facts) if fact.python is not None], asked)
+    facts = [replace(fact, reaches=reaches.get(fact.name, {})) for fact in facts]
+    findings, looked_at = examine(facts, asked)
+    return Diagnosis(tuple(findings), tuple(host.name for host in distinct), tuple(looked_at))
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `doctor`, for the magic and the shell."""
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("-n", type=int, help="ranks on this machine")
+    where.add_argument("--hosts", metavar="A,B", help="as for up: host names for ssh")
+    where.add_argument("--hostfile", metavar="F", help="as for up")
+    parser.add_argument("--ranks-per-host", type=int, default=1, metavar="N", help="as for up")
+    parser.add_argument("--backend", default="auto", metavar="B", help="backend to check for; adds its own checks")
+    parser.add_argument("--python", metavar="P", help="as for up")
+    parser.add_argument("--memory", metavar="SIZE", help="memory each rank will need, e.g. 40G")
+
+
+def asked_by(options: argparse.Namespace) -> Diagnosis:
+    """`doctor` with options as `add_arguments` declares them. Raises UsageError."""
+    return doctor(
+        options.n,
+        hosts=options.hosts.split(",") if options.hosts is not None else None,
+        hostfile=options.hostfile,
+        ranks_per_host=options.ranks_per_host,
+        python=options.python,
+        backend=options.backend,
+        memory=parse_size(options.memory) if options.memory else None,
+    )
+
+
+def _commands(asked: Asked, names: Sequence[str]) -> dict[str, str]:
+    fill = {
+        "{python}": shlex.quote(asked.python),
+        "{probe}": shlex.quote(_probe()),
+        "{names}": shlex.join(names),
+        "{prted}": shlex.quote(asked.prted),
+        "{mpirun}": shlex.quote(asked.mpirun),
+    }
+    commands = dict(COMMANDS)
+    for name, command in COMMANDS.items():
+        for slot, value in fill.items():
+            command = command.replace(slot, value)
+        commands[name] = command
+    if not asked.prted:
+        del commands["daemon"]
+    return commands
+
+
+def _open_mpi() -> dict[str, str]:
+    """What `Asked` has of the notebook's mpirun."""
+    mpirun = find_mpirun()
+    if mpirun is None:
+        return {}
+    environment = {**os.environ, **MPI().launcher_env(as_root=os.geteuid() == 0)}
+    started = _run([mpirun, "-n", "1", "true"], environment)
+    return {
+        "mpirun": mpirun,
+        "mpirun_fails": "" if started.returncode == 0 else started.stderr or started.stdout or "no error message",
+        "prted": str(Path(mpirun).parent / "prted"),
+        "open_mpi": version_in(_run([mpirun, "--version"], environment).stdout),
+    }
+
+
+def _run(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return subprocess.CompletedProcess(command, 1, "", str(error))
+
+
+def _probe() -> str:
+    return (files("allranks_backends.doctor") / "probe.py").read_text(encoding="utf-8")
+
+
+def _facts(told: Surveyed) -> HostFacts:
+    host = told.host
+    if told.trouble:
+        return HostFacts(
+            host.name,
+            host.local,
+            told.trouble,
+            told.said,
+            known_hosts=_known_hosts(host.name),
+            has_agent=_has_agent(),
+        )
+
+    def complained(name: str) -> str:
+        answer = told.answers.get(name)
+        return "" if answer is None or answer.ok else answer.err or answer.out or "timed out"
+
+    known = facts_of(host.name, host.local, told.out, complained, told.between)
+    connection = known["environment"].get("SSH_CONNECTION", "").split()
+    addresses = host.addresses if host.addresses and not host.local else tuple(connection[2:3])
+    return HostFacts(**known, addresses=addresses)
+
+
+def _reaches(hosts: Sequence[tuple[Host, HostFacts]], asked: Asked) -> dict[str, dict[str, Reach]]:
+    """Every host listens on a port and tries those of the others."""
+    ports = {host.name: random.choice(PORTS) for host, _ in hosts}
+    targets = {facts.name: (facts.addresses[0], ports[facts.name]) for _, facts in hosts if facts.addresses}
+    if len(targets) < 2:
+        return {}
+    found: dict[str, dict[str, Reach]] = {}
+    python, probe = shlex.quote(asked.python), shlex.quote(_probe())
+    listening = [host for host, facts in hosts if facts.name in targets]
+
+    def command(host: Host) -> dict[str, str]:
+        others = [f"{address}:{port}" for name, (address, port) in targets.items() if name != host.name]
+        return {"reach": f"{python} -c {probe} --reach {ports[host.name]} {LISTENING} {shlex.join(others)}"}
+
+    for told in survey(listening, command):
+        answers: Mapping[str, str] = json.loads(told.out("reach").strip() or "{}")
+        found[told.host.name] = {
+            name: Reach(address, answers[f"{address}:{port}"])
+            for name, (address, port) in targets.items()
+            if f"{address}:{port}" in answers
+        }
+    return found
+
+
+def _known_hosts(name: str) -> str:
+    """The file in which this machine's ssh keeps the host's key."""
+    try:
+        line = ["ssh", "-G", *destination(name)]
+        told = subprocess.run(line, capture_output=True, text=True, timeout=10).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        told = ""
+    settings = dict(line.split(" ", 1) for line in told.splitlines() if " " in line)
+    return str(Path(settings.get("userknownhostsfile", "~/.ssh/known_hosts").split(" ")[0]).expanduser())
+
+
+def _has_agent() -> bool:
+    try:
+        return subprocess.run(["ssh-add", "-l"], capture_output=True, timeout=10).returncode != 2
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+
+
+def _said(finding: Finding) -> str:
+    source = f" (reported in {finding.source})" if finding.source else ""
+    seen = f" Seen: {finding.evidence}." if finding.evidence else ""
+    return f"{finding.what}{seen}{source}"
+
+
+def _mend(finding: Finding) -> str:
+    where = {"": "", "here": "here: "}.get(finding.at, f"on {finding.at}: ")
+    return f"{where}{finding.mend}"
+
+
+def _text(finding: Finding) -> str:
+    lines = [f"{SIGNS[finding.severity]} {finding.host}: {_said(finding)}"]
+    return "\n".join([*lines, *([f"    {_mend(finding)}"] if finding.mend else [])])

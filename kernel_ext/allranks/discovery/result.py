@@ -1,0 +1,96 @@
+"""What `discover` found: what a user holds, sees and writes as a hostfile."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from allranks_backends.machines.ethernet_hosts import Server
+from allranks_backends.plan import Snapshot
+from allranks_backends.thunderbolt.addressing import Addressing
+from allranks_backends.thunderbolt.cables import Cable
+from allranks_backends.thunderbolt.ports import Mac
+from allranks_backends.thunderbolt.proposal import Proposal
+
+from . import picture as picture_module
+from . import text
+
+
+@dataclass(frozen=True, repr=False)
+class Discovery:
+    """What hosts are, and what joins them. Shows itself in a notebook; ``print`` it elsewhere."""
+
+    names: tuple[str, ...]
+    """As they were given: what ssh knows them by."""
+    over: str
+    """``thunderbolt`` or ``ethernet``."""
+    macs: tuple[Mac, ...] = ()
+    servers: tuple[Server, ...] = ()
+    """The hosts, where not all of them are Macs."""
+    cables: tuple[Cable, ...] = ()
+    """Thunderbolt cables between the Macs."""
+    addresses: Addressing = field(default_factory=lambda: Addressing({}))
+    """Of the ends of the cables: what they have or are to get."""
+    proposal: Proposal | None = None
+    """The world these hosts can form; None where cables are missing."""
+    missing: tuple[str, ...] = ()
+    """What is to be connected before a ring goes through all of them, one sentence each."""
+    for_mesh: tuple[str, ...] = ()
+    """What a full mesh with RDMA would take beyond that."""
+    notes: tuple[str, ...] = ()
+    """What is wrong or worth to know, with what to do."""
+    todo: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """What is to be run on which host so that the cables have addresses; see `setup`."""
+    set_up: Callable[[Discovery], Discovery] = field(default=lambda found: found, repr=False, compare=False)
+    """How that is run (`discover.set_up`)."""
+
+    @property
+    def backend(self) -> str | None:
+        """The backend the proposal names; None if there is none."""
+        return self.proposal.backend or None if self.proposal is not None else None
+
+    @property
+    def hostfile(self) -> dict[str, Any] | None:
+        """The hostfile as ``mlx.distributed_config`` writes it; None where cables are missing."""
+        return self.proposal.hostfile if self.proposal is not None else None
+
+    def write(self, path: str | os.PathLike[str]) -> None:
+        """Write the hostfile for ``up --hostfile``. Raises ValueError, naming the cables, where there is none."""
+        if self.hostfile is None:
+            raise ValueError(f"no hostfile for these cables; missing: {'; '.join(self.missing)}.")
+        Path(path).expanduser().write_text(json.dumps(self.hostfile, indent=4), encoding="utf-8")
+
+    def setup(self) -> Discovery:
+        """Run `todo` on the hosts with sudo, and look again. Raises HostUnreachable with what failed and where."""
+        return self.set_up(self)
+
+    def snapshot(self) -> Snapshot:
+        """The world that these hosts could form, to be drawn."""
+        return picture_module.drawn(self)
+
+    def __repr__(self) -> str:
+        return text.text(self)
+
+    def _repr_html_(self) -> str:
+        return text.html(self)
+
+    def _ipython_display_(self) -> None:
+        from IPython.core.display_functions import display
+        from IPython.core.getipython import get_ipython
+
+        if getattr(get_ipython(), "kernel", None) is None:
+            print(repr(self))
+            return
+        if len(self.names) > 1:
+            from allranks_widgets import Dashboard
+
+            picture = Dashboard(["topology"], tables=False)
+            picture.show(self.snapshot())
+            picture.flush()
+            display(picture)  # type: ignore[no-untyped-call]
+        bundle = {"text/plain": repr(self), "text/html": self._repr_html_()}
+        display(bundle, raw=True)  # type: ignore[no-untyped-call]

@@ -1,0 +1,143 @@
+"""Ask hosts what they are: many shell commands in one login each, all hosts and all commands at once.
+
+A host needs nothing but ``sh``: discovery and the doctor work where allranks cannot run yet.
+"""
+
+from __future__ import annotations
+
+import secrets
+import shlex
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from allranks.hosts.ssh import SSH_OPTIONS, destination, explained
+from allranks_backends.plan import Host
+
+COMMANDS_WITHIN = 15
+"""Seconds the commands of one host get; those that take longer are ended and have no exit status."""
+LOGIN_WITHIN = 15.0
+
+# A parent is ended before its children: it would write down how they ended.
+_HEAD = """\
+d=$(mktemp -d) || exit 97
+trap 'rm -rf "$d"' EXIT
+run() { (eval "$2") >"$d/$1.out" 2>"$d/$1.err" </dev/null; echo $? >"$d/$1.rc"; }
+end() { set -- "$1" $(pgrep -P "$1" 2>/dev/null); kill "$1" 2>/dev/null; shift; for c; do end "$c"; done; }
+"""
+_TAIL = """\
+i=0
+while [ "$(ls "$d" | grep -c 'rc$')" -lt {count} ] && [ $i -lt {tenths} ]; do sleep 0.1; i=$((i+1)); done
+[ $i -lt {tenths} ] || for p in $pids; do end "$p"; done
+n=0
+while [ $n -lt {count} ]; do
+  for f in out err; do [ -f "$d/$n.$f" ] || : >"$d/$n.$f"; done
+  rc=$(cat "$d/$n.rc" 2>/dev/null)
+  echo "{token} $n ${{rc:-late}} $(($(wc -c <"$d/$n.out"))) $(($(wc -c <"$d/$n.err")))"
+  cat "$d/$n.out" "$d/$n.err"
+  n=$((n+1))
+done
+"""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one command said on one host."""
+
+    out: str
+    err: str = ""
+    code: int | None = 0
+    """Exit status; None where it had not ended in time."""
+
+    @property
+    def ok(self) -> bool:
+        return self.code == 0
+
+
+@dataclass(frozen=True)
+class Surveyed:
+    """One host's answers, or why there are none."""
+
+    host: Host
+    answers: Mapping[str, Answer]
+    trouble: str = ""
+    """Why it could not be asked, and what to do; empty when it was."""
+    said: tuple[str, ...] = ()
+    """What ssh said, line by line."""
+    between: tuple[float, float] = (0.0, 0.0)
+    """When it was asked and had answered, by the notebook's clock (``time.time``)."""
+
+    def out(self, name: str) -> str:
+        """What the command wrote; empty where it failed, does not exist there or was not asked."""
+        answer = self.answers.get(name)
+        return answer.out if answer is not None and answer.ok else ""
+
+
+Commands = Mapping[str, str]
+"""Lines of sh by name."""
+
+
+def survey(
+    hosts: Sequence[Host],
+    commands: Commands | Callable[[Host], Commands],
+    *,
+    options: Sequence[str] = SSH_OPTIONS,
+) -> list[Surveyed]:
+    """Run `commands`, the same everywhere or what a function says of each host, in one login a host."""
+    if not hosts:
+        return []
+    with ThreadPoolExecutor(len(hosts), "allranks-survey") as pool:
+        asked = [commands(host) if callable(commands) else commands for host in hosts]
+        return list(pool.map(lambda host, lines: _ask(host, lines, options), hosts, asked))
+
+
+def _ask(host: Host, commands: Commands, options: Sequence[str]) -> Surveyed:
+    token, asked = secrets.token_hex(8), time.time()
+    line: Sequence[str] = ["sh", "-s"] if host.local else ["ssh", *options, *destination(host.name), "sh", "-s"]
+    try:
+        done = subprocess.run(
+            line,
+            input=_script([*commands.values()], token).encode(),
+            capture_output=True,
+            timeout=COMMANDS_WITHIN + LOGIN_WITHIN,
+            start_new_session=True,  # Ctrl-C in a terminal is for the notebook
+        )
+    except FileNotFoundError:
+        return Surveyed(host, {}, f"{line[0]} was not found on this machine")
+    except subprocess.TimeoutExpired:
+        return Surveyed(host, {}, "it accepted the connection but did not answer")
+    answers = dict(zip(commands, _answers(done.stdout, token), strict=False))
+    between = (asked, time.time())
+    said = tuple(line.strip() for line in done.stderr.decode(errors="replace").splitlines() if line.strip())
+    if len(answers) == len(commands):
+        return Surveyed(host, answers, said=said, between=between)
+    trouble = explained(said, host.name, "sh") if said else "the connection closed without an error message"
+    return Surveyed(host, answers, trouble, said, between)
+
+
+def _script(commands: Sequence[str], token: str) -> str:
+    runs = "".join(
+        f'run {number} {shlex.quote(command)} & pids="$pids $!"\n' for number, command in enumerate(commands)
+    )
+    return _HEAD + runs + _TAIL.format(count=len(commands), tenths=COMMANDS_WITHIN * 10, token=token)
+
+
+def _answers(told: bytes, token: str) -> list[Answer]:
+    """The answers in order; what a login shell printed before them is skipped."""
+    answers, rest = [], told
+    mark = token.encode() + b" "
+    while (start := rest.find(mark)) >= 0:
+        head, _, rest = rest[start:].partition(b"\n")
+        code, out, err = head.split()[2:]
+        end, last = int(out), int(out) + int(err)
+        answers.append(
+            Answer(
+                rest[:end].decode(errors="replace"),
+                rest[end:last].decode(errors="replace"),
+                None if code == b"late" else int(code),
+            )
+        )
+        rest = rest[last:]
+    return answers

@@ -1,0 +1,228 @@
+"""Experiments: a function or a notebook, run over a grid of worlds and parameters, saved and resumable.
+
+On top of papermill (parameters of notebooks), nbclient (their execution), pandas and Parquet (the record) and tqdm
+(progress); what is here is the loop, and the worlds.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from allranks.cluster.cluster import Cluster
+from allranks.errors import UsageError
+
+from . import measured, notebook_run
+from .compare import find_run, ratios
+from .function_run import Function, call, on_ranks, record, source_of
+from .grid import Grid, Run, arguments_of, runs_of, takes_cluster
+from .runs_on_disk import Entry, Record, table_of, written
+from .worlds import Worlds
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.axes import Axes
+
+__all__ = ["Experiment", "record", "tell_of_world"]
+
+AGAIN = ("failed", "changed", "all")
+
+
+class Experiment:
+    """Runs of a function or notebook over a grid, each saved when it is over; finished runs are not repeated.
+
+    `run` is a function, called on every rank with those parameters that it takes (see `Cluster.apply`), which returns a
+    dict of results: numbers are recorded as their mean over ranks. Where its first parameter is none of the grid's
+    (``def train(cluster, batch)``), it is called here instead, with the live `Cluster` before them. Or `run` is the
+    path of a notebook, whose ``parameters`` cell is filled in, which starts its own ranks and reports results with
+    `record`. Without either, the results in `folder` can be read.
+
+    `grid` has values by name, of which all combinations are run, or is a list of runs. For a function, ``n``,
+    ``backend``, ``connections`` and whatever else `Cluster` takes say which world it runs on. Each run gets a `fresh`
+    world; otherwise it gets the one of the run before, with its variables, where that is as asked and still whole.
+    `repeat` is how often each combination is run, `timeout` the seconds that one run may take. With `busbw`, the bus
+    bandwidth of each world is measured with arrays of 4 MiB, which takes a fraction of a second.
+
+    Results are in `folder` (``runs/NAME``): ``results.parquet``, and for each run a folder with its log and executed
+    notebook. Raises UsageError for a grid that cannot be run, and where a library is missing.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        run: Function | str | Path | None = None,
+        grid: Grid = (),
+        *,
+        folder: str | Path | None = None,
+        fresh: bool = True,
+        repeat: int = 1,
+        timeout: float | None = None,
+        busbw: bool = True,
+    ) -> None:
+        _need("pandas", "pyarrow", "tqdm")
+        self.name = name
+        self.folder = Path(folder) if folder is not None else Path("runs") / name
+        self.runs = runs_of(grid, repeat)
+        self._fresh, self._timeout, self._busbw = fresh, timeout, busbw
+        self._record = Record(self.folder)
+        self._function: Function | None = None
+        self._takes_cluster = False
+        self._notebook: Path | None = None
+        self._arguments: dict[str, dict[str, Any]] = {}
+        """What the function is called with, by the run's key."""
+        self._code = ""
+        if callable(run):
+            self._function = run
+            self._takes_cluster = takes_cluster(run, self.runs)
+            arguments = arguments_of(run, self.runs)
+            self._arguments = {run.key: given for run, given in zip(self.runs, arguments)}
+            self._code = source_of(run)
+        elif run is not None:
+            _need("papermill", "nbclient")
+            self._notebook = Path(run)
+            if not self._notebook.is_file():
+                raise UsageError(f"notebook {run} not found.")
+            notebook_run.check_parameters(self._notebook, self.runs)
+            self._code = notebook_run.source_of(self._notebook)
+
+    @property
+    def table(self) -> pandas.DataFrame:
+        """The results: one row for each finished run, in the grid's order.
+
+        ``status`` is ``ok`` or ``failed``, ``cause`` says why; ``seconds`` is how long the run took without its
+        world's start, ``attempts`` how often it was begun. For the columns ``world.`` see `measured.figures`.
+        """
+        return table_of(self._record.entries(self.runs))
+
+    def run(self, *, again: str | None = None, progress: bool = True) -> pandas.DataFrame:
+        """Run what has not finished yet, and return the `table`. A failure is saved, and the next run begins.
+
+        `again` repeats some runs: ``failed`` ones, those ``changed`` (made by another version of the function or
+        notebook), or ``all``. Ctrl-C stops; finished runs are saved. Raises Busy where another process runs the same
+        experiment.
+        """
+        from tqdm.auto import tqdm
+
+        if self._function is None and self._notebook is None:
+            raise UsageError(f"{self.name}: no function or notebook to run.")
+        if again is not None and again not in AGAIN:
+            raise UsageError(f"invalid again={again!r}: use {', '.join(AGAIN)}.")
+        with self._record.held():
+            todo = [run for run in self.runs if self._is_due(run, again)]
+            self._tell_of_changes(todo)
+            done = len(self.runs) - len(todo)
+            with (
+                tqdm(total=len(self.runs), initial=done, desc=self.name, unit="run", disable=not progress) as bar,
+                Worlds(self._fresh, self._busbw) as worlds,
+            ):
+                for run in todo:
+                    bar.set_postfix_str(run.label)
+                    self._run_one(run, worlds)
+                    self._record.save_table(self.table)
+                    bar.update()
+            return self.table
+
+    def _is_due(self, run: Run, again: str | None) -> bool:
+        entry = self._record.done(run)
+        if entry is None or again == "all":
+            return True
+        return entry["status"] == "failed" if again == "failed" else again == "changed" and entry["code"] != self._code
+
+    def _tell_of_changes(self, todo: list[Run]) -> None:
+        kept = [entry for run in self.runs if run not in todo and (entry := self._record.done(run)) is not None]
+        if old := [entry["run"] for entry in kept if entry["code"] != self._code]:
+            warnings.warn(
+                f"{len(old)} of the {len(kept)} finished runs used another version of the code ({old[0]}, "
+                "...): run(again='changed') repeats them.",
+                stacklevel=3,
+            )
+
+    def _run_one(self, run: Run, worlds: Worlds) -> None:
+        entry: Entry = {"attempts": self._record.begin(run), "at": time.time(), "code": self._code}
+        if self._notebook is not None:
+            began = time.monotonic()
+            outcome = notebook_run.execute(self._notebook, run.parameters, self._record.place(run), self._timeout)
+            seconds = time.monotonic() - began
+        else:
+            outcome, began = worlds.enter(run)
+            seconds = time.monotonic() - began
+            if outcome.error is None:
+                began = time.monotonic()
+                assert self._function is not None and worlds.cluster is not None
+                cluster, function = worlds.cluster, self._function
+                bound = partial(function, cluster) if self._takes_cluster else on_ranks(function, cluster)
+                call(bound, cluster, self._arguments[run.key], self._timeout, outcome)
+                seconds = time.monotonic() - began
+                self._keep_log(run, worlds.cluster, outcome)
+                outcome.world |= measured.figures(worlds.cluster, outcome.world.get("busbw"))
+        entry |= {"seconds": seconds, "results": outcome.results, "world": outcome.world}
+        entry |= {"status": "failed" if outcome.error else "ok", "error": outcome.error, "cause": outcome.cause}
+        self._record.finish(run, entry)
+
+    def _keep_log(self, run: Run, cluster: Cluster, outcome: notebook_run.Outcome) -> None:
+        if (frame := cluster.logged()).empty:
+            return
+        written(self._record.place(run) / "log.parquet", frame.to_parquet)
+        for name, values in cluster._logs.last().items():
+            outcome.results.setdefault(name, sum(values.values()) / len(values))
+
+    def logged(self, run: Any = None) -> pandas.DataFrame:
+        """What ranks logged with ``log(...)`` in one run (named as for `compare`), or in all, with a column ``run``."""
+        import pandas
+
+        entries = self._record.entries(self.runs)
+        if run is not None:
+            entries = [find_run(entries, run)]
+        found = [(entry["run"], self.folder / entry["folder"] / "log.parquet") for entry in entries]
+        frames = [pandas.read_parquet(path).assign(run=label) for label, path in found if path.exists()]
+        return pandas.concat(frames, ignore_index=True) if frames else pandas.DataFrame()
+
+    def compare(self, a: Any, b: Any) -> pandas.DataFrame:
+        """What differs between two runs: one row for each column of the `table`, with the values and ``b / a``.
+
+        A run is named by its label (``n=2 backend=ring``), its row in the `table`, or a dict of parameters that only
+        one has. Raises UsageError where there is no such run, or several.
+        """
+        return ratios(self._record.entries(self.runs), a, b)
+
+    def plot(self, x: str, y: str, *, by: str | None = None, ideal: str | None = "up", ax: Axes | None = None) -> Axes:
+        """Draw column `y` over `x`: a line for each combination of the other parameters, or for each value of `by`.
+
+        Points are means, bars show minimum and maximum. `ideal` is a dashed line from the first point: ``up``,
+        in proportion to `x` (throughput), ``down``, in inverse proportion (seconds), or None; there is none over
+        non-numeric `x`. Failed runs are left out. Returns matplotlib's Axes.
+        """
+        _need("matplotlib")
+        from .compare import draw
+
+        return draw(self.table, self.runs, x, y, by, ideal, ax, self.name)
+
+    def __repr__(self) -> str:
+        done = [entry for run in self.runs if (entry := self._record.done(run)) is not None]
+        failed = sum(entry["status"] == "failed" for entry in done)
+        how = f", {failed} of them failed" if failed else ""
+        return f"<Experiment {self.name!r}: {len(done)} of {len(self.runs)} runs done{how}, in {self.folder}>"
+
+
+def tell_of_world(log: str) -> None:
+    """The last cell of a notebook's run: tell the figures of its cluster, and keep its log in the file `log`."""
+    from IPython.core.getipython import get_ipython
+
+    magics = getattr(get_ipython(), "allranks_magics", None)
+    cluster = magics and (magics.cluster or magics.ended)
+    if cluster is None:
+        return
+    figures = measured.figures(cluster, measured.busbw(cluster))
+    results = {name: sum(values.values()) / len(values) for name, values in cluster._logs.last().items()}
+    if not (frame := cluster.logged()).empty:
+        written(Path(log), frame.to_parquet)
+    notebook_run.show_recorded(world=figures, logged=results)
+
+
+def _need(*modules: str) -> None:
+    if missing := [module for module in modules if find_spec(module) is None]:
+        raise UsageError(f"experiments need {', '.join(missing)}: pip install 'allranks[experiment]'.")

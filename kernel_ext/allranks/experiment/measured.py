@@ -1,0 +1,109 @@
+"""What a run's world was and how it did: the figures beside the results of an experiment."""
+
+from __future__ import annotations
+
+import platform
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+from allranks.errors import AllranksError
+from allranks.head.state.collective_times import CollectiveTimes
+from allranks.machine.facts import versions
+from allranks.notebook.watch import Nowhere
+from allranks_backends.plan import Snapshot, rank_label
+
+if TYPE_CHECKING:
+    from allranks.cluster.cluster import Cluster
+
+BUSBW_BYTES = 4 << 20
+"""Size of the arrays with which busbw is measured."""
+BUSBW_SECONDS = 0.1
+MEMORY = '{"rss": __import__("psutil").Process().memory_info().rss, "mlx_peak": mx.get_peak_memory()}'
+WITHIN = 30.0
+"""Seconds such a cell may take."""
+TOLD_WITHIN = 1.5
+
+
+def begin(cluster: Cluster) -> None:
+    """What is measured from now on belongs to a new run."""
+    assert cluster._monitor is not None
+    cluster._monitor.profile = CollectiveTimes()
+    cluster._logs.clear()
+    _quietly(cluster, "mx.reset_peak_memory()")
+
+
+def busbw(cluster: Cluster) -> float | None:
+    """Bytes a second of all_sum, as `bench` defines it; None where it cannot be measured."""
+    if cluster.size < 2 or cluster.state != "whole":
+        return None
+    try:
+        return cluster.bench(smallest=BUSBW_BYTES, largest=BUSBW_BYTES, seconds=BUSBW_SECONDS).peak
+    except AllranksError:
+        return None
+
+
+def figures(cluster: Cluster, measured: float | None = None) -> dict[str, Any]:
+    """The world's own figures, by name; None is unknown. Works also when the cluster is down.
+
+    ``start`` and ``wait`` are seconds, ``busbw`` bytes a second, ``rss`` and ``mlx_peak`` bytes of the rank that has
+    most. ``wait`` and ``transfer`` are the mean over ranks of what they spent in the collectives of cells that ran
+    with ``profile=True``; ``straggler`` says for whom.
+    """
+    assert cluster._monitor is not None
+    monitor = cluster._monitor
+    if cluster.state == "whole":  # a world that has just come up has not told of its machines yet
+        monitor.wait(lambda: all(rank.report.machine is not None for rank in monitor.ranks[:1]), TOLD_WITHIN)
+    memory = _memory(cluster, monitor.snapshot())
+    snapshot = monitor.snapshot()
+    timed = [sums for rank in snapshot.ranks if (sums := monitor.profile.of_rank(rank.rank)) is not None]
+    known = versions()
+    return {
+        "size": len(snapshot.ranks),
+        "backend": snapshot.backend,
+        "topology": topology(snapshot),
+        "machine": machine(snapshot),
+        "start": cluster.start_seconds,
+        "busbw": measured if measured is not None else snapshot.peak,
+        "wait": sum(wait for _, wait in timed) / len(timed) if timed else None,
+        "transfer": sum(transfer for transfer, _ in timed) / len(timed) if timed else None,
+        "straggler": snapshot.straggler,
+        **memory,
+        "mlx": known.get("mlx"),
+        "allranks": known.get("allranks") or version("allranks"),
+        "python": platform.python_version(),
+    }
+
+
+def topology(snapshot: Snapshot) -> str:
+    """``ranks 0-1 on localhost, loopback``"""
+    hosts: dict[str, list[int]] = {}
+    for rank in snapshot.ranks:
+        hosts.setdefault(rank.host, []).append(rank.rank)
+    where = "; ".join(f"{rank_label(ranks)} on {host}" for host, ranks in hosts.items())
+    kinds = ", ".join(sorted({view.link.kind for view in snapshot.links}))
+    return f"{where}, {kinds}" if kinds else where
+
+
+def machine(snapshot: Snapshot) -> str:
+    """The processors, with their cores."""
+    return "; ".join(
+        dict.fromkeys(f"{host.chip or host.model}, {host.cores} cores" for host in snapshot.hosts if host.cores)
+    )
+
+
+def _memory(cluster: Cluster, snapshot: Snapshot) -> dict[str, int | None]:
+    """Asked of the ranks, which report it only now and then; where they cannot be asked, their last report."""
+    told: list[dict[str, int]] = _quietly(cluster, MEMORY) or []
+    said = [{"rss": rank.rss, "mlx_peak": rank.mlx_peak} for rank in snapshot.ranks]
+    return {
+        name: max((int(each[name] or 0) for each in told or said), default=0) or None for name in ("rss", "mlx_peak")
+    }
+
+
+def _quietly(cluster: Cluster, code: str) -> list[Any] | None:
+    """The value of a cell that nobody sees, on each rank; None where it could not run."""
+    try:
+        result = cluster.run(code, screen=Nowhere(), timeout=WITHIN)
+        return [rank.value for rank in result.check().values()]
+    except (AllranksError, ConnectionError):
+        return None

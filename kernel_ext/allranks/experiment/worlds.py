@@ -1,0 +1,56 @@
+"""The worlds that an experiment's functions run on: one at a time, a new one for each run or kept while it serves."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from allranks.cluster.cluster import Cluster
+from allranks.errors import AllranksError
+
+from . import measured
+from .grid import Run
+from .notebook_run import Outcome
+
+
+class Worlds:
+    """The world of the run that goes on; one at a time."""
+
+    def __init__(self, fresh: bool, measure: bool) -> None:
+        self._fresh, self._measure = fresh, measure
+        self.cluster: Cluster | None = None
+        self._wanted: dict[str, Any] = {}
+        self._busbw: float | None = None
+
+    def enter(self, run: Run) -> tuple[Outcome, float]:
+        """Have the run's world up; the outcome says why it is not. With it comes when this began."""
+        began, outcome = time.monotonic(), Outcome()
+        kept = not self._fresh and self._wanted == run.world and self._usable()
+        try:
+            if not kept:
+                self.down()
+                self._wanted, self.cluster = run.world, Cluster(**run.world, name=f"experiment-{id(self)}").up()
+                self._busbw = measured.busbw(self.cluster) if self._measure else None
+            assert self.cluster is not None
+            measured.begin(self.cluster)
+        except (AllranksError, TypeError) as error:
+            self.down()
+            outcome.error, outcome.cause = type(error).__name__, str(error)
+        outcome.world = {"fresh": not kept, "busbw": self._busbw}
+        return outcome, began
+
+    def _usable(self) -> bool:
+        if self.cluster is None or self.cluster.state != "whole":
+            return False
+        return all(rank.state in ("idle", "failed") for rank in self.cluster.snapshot.ranks)
+
+    def down(self) -> None:
+        cluster, self.cluster, self._busbw = self.cluster, None, None
+        if cluster is not None:
+            cluster.down()
+
+    def __enter__(self) -> Worlds:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.down()

@@ -1,0 +1,103 @@
+"""Do the ranks enter the same collectives? Where they do not, MLX raises nothing and returns invalid results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from allranks.head.state.monitor import Monitor
+from allranks.head.state.views import collective
+from allranks.messages.events import LedgerEntry
+from allranks.messages.lifeline import Lifeline
+from allranks.messages.questions import RequestFailed
+from allranks.messages.requests import LedgerSince, OpenBarrier
+from allranks_backends.plan import Collective, rank_label
+
+ANSWER_WITHIN = 2.0
+"""Seconds an agent gets to hand over its ledger."""
+
+
+class Agreement:
+    """Watches one cell: before each collective (``strict``), or when the cell is over (``warn``)."""
+
+    def __init__(self, monitor: Monitor, lifeline: Lifeline, ranks: Sequence[int], cell: int) -> None:
+        self._monitor, self._lifeline, self._ranks, self._cell = monitor, lifeline, tuple(ranks), cell
+        self._entering: dict[int, Collective] = {}
+        self._done: dict[int, tuple[int, int]] = {}
+
+    def enter(self, rank: int, entry: LedgerEntry) -> None:
+        """A rank waits at the barrier; all enter, or none, once all of the world are there."""
+        self._entering[rank] = collective(entry)
+        if len(self._ranks) < len(self._monitor.ranks):
+            absent = [rank for rank in range(len(self._monitor.ranks)) if rank not in self._ranks]
+            verb = "is" if len(absent) == 1 else "are"
+            self._open(
+                f"{self._entering[rank].op} needs all ranks, but {rank_label(absent)} {verb} not part of this cell"
+            )
+        elif len(self._entering) == len(self._ranks):
+            self._open(disagreement(self._entering))
+
+    def _open(self, refusal: str | None) -> None:
+        for rank in self._entering:
+            self._lifeline.tell(self._monitor.ranks[rank].uuid, OpenBarrier(self._cell, refusal))
+        self._entering.clear()
+
+    def done(self, rank: int, fingerprint: Sequence[int]) -> None:
+        """A rank is done with the cell; `fingerprint` counts its shared collectives and sums them up."""
+        count, checksum = fingerprint
+        self._done[rank] = (count, checksum)
+
+    def mismatch(self, first_seq: Mapping[int, int]) -> str | None:
+        """The first collective on which ranks that are done with the cell disagreed, in words."""
+        if len(set(self._done.values())) < 2 or not all(count for count, _ in self._done.values()):
+            return None
+        answers = {
+            rank: self._lifeline.ask(self._monitor.ranks[rank].uuid, LedgerSince(first_seq[rank]))
+            for rank in self._done
+        }
+        ledgers: dict[int, list[Collective]] = {}
+        swapped: dict[int, list[tuple[int, int]]] = {}
+        for rank, answer in answers.items():
+            try:
+                found = answer.result(ANSWER_WITHIN).answer
+            except (TimeoutError, ConnectionError, RequestFailed):
+                continue
+            swapped[rank] = found.swapped
+            ledgers[rank] = [collective(entry) for entry in found.entries if entry.shared]
+        for entered in zip(*ledgers.values(), strict=False):
+            if said := disagreement(dict(zip(ledgers, entered, strict=True))):
+                return said
+        return _different_order(ledgers, swapped, first_seq)
+
+
+def _different_order(
+    ledgers: Mapping[int, Sequence[Collective]],
+    swapped: Mapping[int, list[tuple[int, int]]],
+    first_seq: Mapping[int, int],
+) -> str | None:
+    """``rank 0 evaluated all_sum #2 ... before all_sum #1 ..., other ranks did not``."""
+    orders: dict[str, list[int]] = {}
+    for rank, pairs in swapped.items():
+        known = {each.seq - first_seq[rank]: each for each in ledgers[rank]}
+        told = [f"{known[late]} before {known[early]}" for late, early in pairs if late in known and early in known]
+        orders.setdefault("; ".join(told), []).append(rank)
+    if len(orders) < 2:
+        return None
+    sides = (f"{rank_label(ranks)} evaluated {told or 'in call order'}" for told, ranks in sorted(orders.items()))
+    return (
+        "the ranks evaluated collectives in different orders, so their results are swapped: "
+        + "; ".join(sides)
+        + " (--ordered prevents this)"
+    )
+
+
+def disagreement(entered: Mapping[int, Collective]) -> str | None:
+    """``rank 0 entered all_sum #1 f32[10] (line 3); ranks 1-3 entered ...``, or None where all are the same."""
+    kinds: dict[tuple[str, tuple[int, ...], str], list[int]] = {}
+    if not all(each.shared for each in entered.values()):
+        return None
+    for rank, each in entered.items():
+        kinds.setdefault((each.op, each.shape, each.dtype), []).append(rank)
+    if len(kinds) < 2:
+        return None
+    sides = (f"{rank_label(ranks)} entered {entered[ranks[0]]}" for ranks in kinds.values())
+    return "the ranks disagree: " + "; ".join(sides)

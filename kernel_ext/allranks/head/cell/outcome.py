@@ -1,0 +1,175 @@
+"""What the ranks of one cell have reported so far: their output, what they raised, who still runs it."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
+
+from allranks.errors import RemoteError
+from allranks.head.state.cell_news import CellNews, Died
+from allranks.head.state.views import collective
+from allranks.messages.events import CellError, Done, Item, Output, Unblocked
+from allranks.messages.wire import Buffer
+from allranks_backends.plan import alike
+
+from .rank_result import RankResult
+from .stall import Ended, Finding
+
+RING_NOISE = re.compile(
+    r"(\[ring\] (Socket \d+ was closed by the peer|Sending to socket \d+ failed.*|Too many send/recv errors.*)\n?)+"
+)
+"""What MLX writes to stderr, a dozen lines a rank, when a ring breaks; we report it in one (mlx 0.32.4)."""
+
+
+class OutputSink(Protocol):
+    """Takes the output of ranks (`notebook.fold.Fold`)."""
+
+    def feed(self, rank: int, items: Iterable[Item], now: float) -> None: ...
+    def finish(self, rank: int) -> None: ...
+
+
+class Outcome:
+    """Fed with the events of the cell; has what to show of them, and one result for each rank."""
+
+    def __init__(self, ranks: Sequence[int], output: OutputSink) -> None:
+        self.results = {rank: RankResult(rank) for rank in ranks}
+        self.open = set(ranks)
+        """Ranks that are not done with the cell."""
+        self._output = output
+        self.broken = False
+        """Whether a rank was unblocked by breaking the world."""
+        self._live: dict[int, str] = {}
+        self._pending: dict[int, tuple[str, ...]] = {}
+        self._failed_at: float | None = None
+
+    def take(self, news: CellNews) -> None:
+        """An `Output`, `Done`, `Unblocked` or `Died`; others change nothing here."""
+        rank, event = news.rank, news.event
+        result = self.results[rank]
+        match event:
+            case Output():
+                self._take_output(rank, news.items)
+                if event.live is not None:
+                    self._live[rank] = event.live.get("stderr") or event.live.get("stdout") or ""
+            case Done():
+                self._take_end(rank, event, news.buffers)
+            case Unblocked():
+                result.freed = str(collective(event.collective)) if event.collective else "a collective"
+                self.broken = self.broken or event.broke
+            case Died(cause):
+                result.dead = cause
+                self._output.feed(rank, [("text", "stderr", f"died: {cause}\n")], time.monotonic())
+                self._ended(rank)
+
+    def _take_end(self, rank: int, done: Done, buffers: Sequence[Buffer]) -> None:
+        result = self.results[rank]
+        result.ok = done.ok and not result.freed  # what it swallowed was no result
+        result.lines, result.nbytes = done.lines, done.nbytes
+        result.cut = {"lines": done.cut.lines, "bytes": done.cut.nbytes}
+        result._packed, result._no_value = buffers, done.no_value
+        self._pending[rank] = done.pending
+        if done.error is not None:
+            result.error = _remote_error(done.error)
+            self._note_peer_loss(rank, done.error)
+        if result.freed:
+            result.void = done.invalid
+            result.unmarked = tuple(str(collective(each)) for each in done.unmarked)
+        self._ended(rank)
+
+    def take_late(self, rank: int, items: Sequence[Item]) -> None:
+        """What the rank printed before the cell and after the previous one."""
+        said = [("text", "stderr", "printed after the previous cell:\n"), *items]
+        self._output.feed(rank, said, time.monotonic())
+
+    def _take_output(self, rank: int, items: Sequence[Item]) -> None:
+        result = self.results[rank]
+        shown: list[Item] = []
+        for item in items:
+            match item:
+                case ("text", str(stream), str(text)):
+                    if RING_NOISE.fullmatch(text):
+                        continue
+                    result._text[stream].append(text)
+                case ("error", _, CellError() as error):
+                    self._note_peer_loss(rank, error)
+                    if result.freed:
+                        # MLX's "connection to a peer was lost", with a traceback, would only hide who failed.
+                        item = ("text", "stderr", f"unblocked from {result.freed}\n")
+            shown.append(item)
+        self._output.feed(rank, shown, time.monotonic())
+
+    def _note_peer_loss(self, rank: int, error: CellError) -> None:
+        """A ring's break spreads: neighbours of an unblocked or dead rank raise too, and are not to blame either."""
+        result = self.results[rank]
+        if error.aborted and not result.freed:  # also before the collective was asked for: there may be none to name
+            result.freed = str(collective(error.collective)) if error.collective else "a collective"
+
+    def _ended(self, rank: int) -> None:
+        self.open.discard(rank)
+        self._live.pop(rank, None)
+        self._output.finish(rank)
+        if not self.results[rank].ok and self._failed_at is None:
+            self._failed_at = time.monotonic()
+
+    # The outcome.
+
+    @property
+    def since_failure(self) -> float | None:
+        """Seconds since the first rank failed; None while none has."""
+        return None if self._failed_at is None else time.monotonic() - self._failed_at
+
+    @property
+    def somebody_died(self) -> bool:
+        return any(result.dead for result in self.results.values())
+
+    @property
+    def somebody_was_freed(self) -> bool:
+        return any(result.freed for result in self.results.values())
+
+    def ended_how(self) -> dict[int, Ended]:
+        """How those ended that are done with the cell."""
+        ended = {}
+        for rank, result in self.results.items():
+            if rank in self.open:
+                continue
+            if result.dead:
+                ended[rank] = Ended(f"died: {result.dead}", True, True)
+            elif result.error and not result.freed:
+                ended[rank] = Ended(f"raised {result.error}", True)
+            elif result.freed:
+                ended[rank] = Ended("was unblocked", False, came=True)
+            else:
+                ended[rank] = Ended("finished the cell", False)
+        return ended
+
+    def live_lines(self) -> dict[int, str]:
+        """The unfinished line of each rank that has one."""
+        return {rank: line for rank, line in self._live.items() if line}
+
+    def left_behind(self) -> list[Finding]:
+        """What was aborted and may look right, which variables are invalid, which will enter a collective, in words."""
+        unmarked = {rank: result.unmarked for rank, result in self.results.items()}
+        void = {rank: result.void for rank, result in self.results.items()}
+        return [*_about(unmarked, UNMARKED, "; "), *_about(void, VOID), *_about(self._pending, PENDING)]
+
+
+VOID = "{} {be} invalid: {its} collective was aborted. Recompute {them}"
+PENDING = "pending: {} will run a collective when evaluated; evaluate {them} on all ranks together"
+UNMARKED = "{} {was} aborted and could not be set to NaN: what was computed from {them} is invalid and may look right"
+_ONE = {"be": "is", "its": "its", "was": "was", "them": "it"}
+_SEVERAL = {"be": "are", "its": "their", "was": "were", "them": "them"}
+
+
+def _about(names: Mapping[int, Sequence[str]], text: str, between: str = ", ") -> list[Finding]:
+    """One sentence for ranks with the same names."""
+    same = alike({rank: tuple(each) for rank, each in names.items() if each})
+    return [
+        Finding(tuple(ranks), text.format(between.join(each), **(_ONE if len(each) == 1 else _SEVERAL)))
+        for each, ranks in same.items()
+    ]
+
+
+def _remote_error(error: CellError) -> RemoteError:
+    return RemoteError(error.ename, error.evalue, "\n".join(error.traceback), error.line, error.place)

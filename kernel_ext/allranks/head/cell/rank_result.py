@@ -1,0 +1,55 @@
+"""What a cell did on one rank."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from allranks.errors import CannotTravel, RemoteError
+from allranks.messages import values
+
+
+@dataclass
+class RankResult:
+    """What a cell did on one rank."""
+
+    rank: int
+    ok: bool = False
+    """It ran to its end."""
+    error: RemoteError | None = None
+    """What it raised; for a rank that was unblocked, MLX's error about that."""
+    dead: str | None = None
+    """Why the rank's process ended, if it did."""
+    freed: str | None = None
+    """The collective it was blocked in when it was unblocked."""
+    void: tuple[str, ...] = ()
+    """Variables that were being computed when a collective was aborted: they are invalid."""
+    unmarked: tuple[str, ...] = ()
+    """Aborted collectives that could not be set to NaN: what was computed from them may look right."""
+    lines: int = 0
+    """Lines printed, including those cut."""
+    nbytes: int = 0
+    """Characters printed, including those cut."""
+    cut: Mapping[str, int] = field(default_factory=lambda: {"lines": 0, "bytes": 0})
+    """What was printed but not kept."""
+    _text: dict[str, list[str]] = field(init=False, default_factory=lambda: {"stdout": [], "stderr": []})
+    _packed: Sequence[Any] = field(init=False, default=())
+    _no_value: str | None = field(init=False, default=None)
+
+    @property
+    def stdout(self) -> str:
+        """What it printed."""
+        return "".join(self._text["stdout"])
+
+    @property
+    def stderr(self) -> str:
+        """What it wrote to the error stream."""
+        return "".join(self._text["stderr"])
+
+    @property
+    def value(self) -> Any:
+        """The value of the cell's last expression. Raises CannotTravel where it could not be sent."""
+        if self._no_value:
+            raise CannotTravel(f"rank {self.rank}: {self._no_value}")
+        return values.unpack(self._packed) if self._packed else None

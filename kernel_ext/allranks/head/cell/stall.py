@@ -1,0 +1,175 @@
+"""Who waits for whom: what a cell reports when ranks are blocked in a collective that others have not entered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from allranks_backends.plan import RankView, Snapshot, rank_label
+
+from .agreement import disagreement
+
+STALL_AFTER = 2.0
+"""Seconds a rank waits in a collective before the missing ranks are named."""
+AFTER_FAILURE = 2.0
+"""Seconds after a failure before the ranks that wait for the failed one are named and unblocked."""
+AFTER_DEATH = 0.3
+"""The same after a death: a dead rank never enters late."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A rank that is done with the cell."""
+
+    how: str
+    """``finished the cell``, ``raised ValueError: boom (line 3)``, ``died: killed by SIGKILL``."""
+    failed: bool
+    dead: bool = False
+    came: bool = False
+    """It had entered the collective before it was unblocked."""
+
+
+@dataclass(frozen=True)
+class Absence:
+    """Why a rank is not in the collective that others wait in."""
+
+    one: str
+    """How that is said of one rank; a detail, which may be the user's own words, comes in place of ``{}``."""
+    several: str | None = None
+    """How it is said of several, where that differs."""
+
+    def of(self, ranks: Sequence[int], detail: str) -> str:
+        """In words."""
+        return (self.one if len(ranks) == 1 else self.several or self.one).format(detail)
+
+
+ENTERED_ANOTHER = Absence("entered {} instead")
+NEVER_ENTERED = Absence("never entered it; it {}", "never entered it; they {}")
+NOT_EVALUATED = Absence("called it but finished the cell without evaluating it")
+NOT_ASKED = Absence(
+    "is not part of this cell: interrupt the cell and run it on all ranks",
+    "are not part of this cell: interrupt the cell and run it on all ranks",
+)
+ELSEWHERE = Absence("is not part of this cell ({})", "are not part of this cell ({})")
+AT_ANOTHER = Absence("is {} instead", "are {} instead")
+NOT_YET = Absence("has not entered it yet ({})", "have not entered it yet ({})")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One message about these ranks."""
+
+    ranks: tuple[int, ...]
+    text: str
+
+
+@dataclass
+class StallWatch:
+    """Remembers what it has reported about one cell."""
+
+    ranks: Sequence[int]
+    _said: set[tuple[int, str]] = field(default_factory=set)
+
+    def look(
+        self, snapshot: Snapshot, ended: Mapping[int, Ended], since_failure: float | None
+    ) -> tuple[list[Finding], list[int]]:
+        """New findings, and the ranks to be unblocked because what they wait for has failed.
+
+        `since_failure`: seconds since the first rank failed, None while none has.
+        """
+        views = {rank: snapshot.ranks[rank] for rank in self.ranks if rank not in ended}
+        findings = [self._silent(view) for view in views.values() if view.state == "stopped"]
+        grace = AFTER_DEATH if any(each.dead for each in ended.values()) else AFTER_FAILURE
+        hopeless = since_failure is not None and since_failure >= grace
+        waiting = [view for view in views.values() if view.state == "waiting"]
+        findings += [
+            self._stalled(group, snapshot, ended)
+            for group in _by_place(waiting)
+            if hopeless or max(view.since or 0.0 for view in group) >= STALL_AFTER
+        ]
+        lost = {view.rank for view in waiting} if hopeless else self._disagreeing(waiting, snapshot, findings)
+        # Again every second: a rank may just have left one collective for the next when it was to be unblocked.
+        free = [rank for rank in sorted(lost) if self._first(rank, f"freed {since_failure or 0.0:.0f}")]
+        return [finding for finding in findings if finding is not None], free
+
+    def _disagreeing(self, waiting: list[RankView], snapshot: Snapshot, findings: list[Finding | None]) -> set[int]:
+        """Ranks that wait in a collective which others entered as another one; it can never complete correctly."""
+        long = [view for view in waiting if view.collective and (view.since or 0.0) >= STALL_AFTER]
+        if not long:
+            return set()
+        seq = max(view.collective.seq for view in long if view.collective)
+        entered = {rank: snapshot.ranks[rank].collective for rank in self.ranks}
+        same = {rank: each for rank, each in entered.items() if each is not None and each.seq == seq}
+        said = disagreement(same)
+        if said is None:
+            return set()
+        if self._first(-1, said):
+            findings.append(Finding(tuple(self.ranks), said))
+        return {view.rank for view in waiting}
+
+    def _silent(self, view: RankView) -> Finding | None:
+        if not self._first(view.rank, "silent"):
+            return None
+        return Finding((view.rank,), "is not responding: its process is stopped or its host is unreachable")
+
+    def _stalled(self, group: list[RankView], snapshot: Snapshot, ended: Mapping[int, Ended]) -> Finding | None:
+        here = {view.rank for view in group}
+        missing = _missing(here, snapshot, ended, self.ranks)
+        if not missing or not self._news(group):
+            return None
+        return Finding(tuple(sorted(here)), f"blocked in {group[0].collective}: {missing}")
+
+    def _news(self, group: list[RankView]) -> bool:
+        return any([self._first(view.rank, str(view.collective)) for view in group])  # noqa: C419, each is to be marked
+
+    def _first(self, rank: int, what: str) -> bool:
+        new = (rank, what) not in self._said
+        self._said.add((rank, what))
+        return new
+
+
+def _by_place(views: list[RankView]) -> list[list[RankView]]:
+    groups: dict[str, list[RankView]] = {}
+    for view in views:
+        groups.setdefault(str(view.collective), []).append(view)
+    return list(groups.values())
+
+
+def _missing(here: set[int], snapshot: Snapshot, ended: Mapping[int, Ended], ranks: Sequence[int]) -> str:
+    """``rank 2 raised ValueError: boom (line 3); rank 1 is running line 9: time.sleep(100)``."""
+    seq = max((view.collective.seq for view in snapshot.ranks if view.rank in here and view.collective), default=0)
+    kind = _kind(snapshot.ranks[min(here)])
+    told: dict[tuple[Absence, str], list[int]] = {}
+    for view in snapshot.ranks:
+        if view.rank in here:
+            continue
+        if view.rank in ended:
+            other = view.collective
+            # Those that raised only because their neighbour was lost had entered it.
+            if other is not None and other.seq == seq and other.shared and _kind(view) != kind:
+                told.setdefault((ENTERED_ANOTHER, str(other)), []).append(view.rank)
+            elif ended[view.rank].failed or not (ended[view.rank].came or _came(view, seq)):
+                told.setdefault((NEVER_ENTERED, ended[view.rank].how), []).append(view.rank)
+            elif not ended[view.rank].came:
+                told.setdefault((NOT_EVALUATED, ""), []).append(view.rank)
+        elif view.rank not in ranks:
+            other_cell = view.state not in ("idle", "failed")
+            told.setdefault((ELSEWHERE, view.doing) if other_cell else (NOT_ASKED, ""), []).append(view.rank)
+        elif view.state == "waiting" and _came(view, seq) and _kind(view) != kind:
+            told.setdefault((AT_ANOTHER, view.doing), []).append(view.rank)
+        elif not (view.state == "waiting" and _came(view, seq)):
+            told.setdefault((NOT_YET, _activity(view)), []).append(view.rank)
+    return "; ".join(f"{rank_label(ranks)} {absence.of(ranks, detail)}" for (absence, detail), ranks in told.items())
+
+
+def _activity(view: RankView) -> str:
+    return "running, line not known yet" if view.doing == "running" else view.doing
+
+
+def _kind(view: RankView) -> tuple[object, ...]:
+    each = view.collective
+    return (each.op, each.shape, each.dtype) if each is not None else ()
+
+
+def _came(view: RankView, seq: int) -> bool:
+    return view.collective is not None and view.collective.seq >= seq

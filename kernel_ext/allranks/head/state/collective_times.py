@@ -1,0 +1,71 @@
+"""Where the time of collectives went: bytes that travel, or ranks that wait for the last one to come.
+
+Of a call that all ranks enter, the rank that came last did not wait: the shortest duration is the transfer, and what
+each rank's lasted beyond it is that rank's wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from allranks.messages.events import Timed
+
+UNFINISHED = 16
+"""Cells kept of which not all ranks have told."""
+
+
+class CollectiveTimes:
+    """Sums over the cells that ran with ``--profile``."""
+
+    def __init__(self) -> None:
+        self._cells: dict[int, dict[int, list[tuple[str, float]]]] = {}
+        self._times: dict[tuple[int, str], tuple[float, float]] = {}
+        self._last: dict[int, int] = {}
+        self._waited: dict[int, float] = {}
+        self.calls = 0
+
+    def add(self, cell: int, rank: int, calls: Sequence[Timed], ranks: int) -> None:
+        """The timed calls of `rank` in `cell`; they count once all `ranks` have told theirs."""
+        told = self._cells.setdefault(cell, {})
+        while len(self._cells) > UNFINISHED:  # some rank died before it told
+            del self._cells[next(iter(self._cells))]
+        told[rank] = [(call.op, call.seconds) for call in calls]
+        if len(told) == ranks:
+            self._settle(self._cells.pop(cell))
+
+    def _settle(self, told: dict[int, list[tuple[str, float]]]) -> None:
+        lengths = {len(calls) for calls in told.values()}
+        if len(told) < 2 or len(lengths) != 1:
+            return  # they did not enter the same calls: which belong together cannot be known
+        for number in range(lengths.pop()):
+            durations = {rank: calls[number][1] for rank, calls in told.items()}
+            last = min(durations, key=lambda rank: durations[rank])
+            transfer = durations[last]
+            self.calls += 1
+            self._last[last] = self._last.get(last, 0) + 1
+            waited = max(durations.values()) - transfer
+            self._waited[last] = self._waited.get(last, 0.0) + waited
+            for rank, seconds in durations.items():
+                key = (rank, told[rank][number][0])
+                sums = self._times.get(key, (0.0, 0.0))
+                self._times[key] = (sums[0] + transfer, sums[1] + seconds - transfer)
+
+    def times(self, rank: int, op: str) -> tuple[float | None, float | None]:
+        """Seconds of transfer and of waiting; None where nothing was timed."""
+        return self._times.get((rank, op), (None, None))
+
+    def of_rank(self, rank: int) -> tuple[float, float] | None:
+        """Seconds of transfer and of waiting in all operations; None where nothing was timed."""
+        found = [sums for (each, _), sums in self._times.items() if each == rank]
+        return (sum(transfer for transfer, _ in found), sum(wait for _, wait in found)) if found else None
+
+    @property
+    def straggler(self) -> str | None:
+        """The rank that others waited for longest, in words."""
+        if not self._waited:
+            return None
+        rank = max(self._waited, key=lambda each: self._waited[each])
+        return (
+            f"rank {rank} was last in {self._last[rank]} of {self.calls} timed calls; "
+            f"the others waited up to {self._waited[rank]:.3g} s for it"
+        )

@@ -1,0 +1,84 @@
+"""The last ten minutes of traffic, kept by the monitor as the ranks tell it."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from allranks.errors import UsageError
+from allranks_backends.plan import Link, LinkView, RankView, Snapshot
+
+if TYPE_CHECKING:
+    import pandas
+
+EVERY = 0.5
+"""Seconds between two samples, at least; an idle world tells less often."""
+KEEP = 600.0
+"""Seconds kept."""
+
+
+class Sample(NamedTuple):
+    """Bytes a second at one moment; None is unknown."""
+
+    at: float
+    """Unix time in seconds."""
+    epoch: int
+    wire: dict[tuple[int, int], float | None]
+    """By link: from rank, to rank."""
+    effective: dict[int, float | None]
+    """By rank."""
+
+
+class History:
+    def __init__(self) -> None:
+        self._samples: deque[Sample] = deque()
+
+    def due(self, now: float) -> bool:
+        """Whether it is time for a sample."""
+        return not self._samples or now - self._samples[-1].at >= EVERY
+
+    def add(self, snapshot: Snapshot) -> None:
+        # What nobody counts is left out: with MPI that is every pair of ranks.
+        wire = {(view.link.source, view.link.target): view.rate for view in snapshot.links if view.sent is not None}
+        effective = {view.rank: view.effective for view in snapshot.ranks}
+        self._samples.append(Sample(snapshot.at, snapshot.epoch, wire, effective))
+        while snapshot.at - self._samples[0].at > KEEP:
+            self._samples.popleft()
+
+    def samples(self) -> list[Sample]:
+        """Oldest first."""
+        return list(self._samples)
+
+    def snapshots(self, now: Snapshot) -> list[Snapshot]:
+        """The samples as Snapshots, which pictures draw; what they do not have is as it is `now`."""
+        return [
+            replace(
+                now,
+                at=sample.at,
+                epoch=sample.epoch,
+                links=tuple(LinkView(Link(*ends, ""), rate=rate) for ends, rate in sample.wire.items()),
+                ranks=tuple(RankView(rank, "", effective=rate) for rank, rate in sample.effective.items()),
+            )
+            for sample in self.samples()
+        ]
+
+    def frame(self) -> pandas.DataFrame:
+        """Index ``time``; columns (``wire``, "0-1") and (``effective``, "0") in bytes a second, NaN for unknown."""
+        try:
+            import pandas
+        except ImportError:
+            raise UsageError("history() returns a DataFrame: pip install pandas.") from None
+        rows: list[dict[tuple[str, str], Any]] = []
+        samples = self.samples()
+        for sample in samples:
+            row: dict[tuple[str, str], Any] = {("epoch", ""): sample.epoch}
+            row |= {("wire", f"{source}-{target}"): rate for (source, target), rate in sample.wire.items()}
+            row |= {("effective", str(rank)): rate for rank, rate in sample.effective.items()}
+            rows.append(row)
+        index = pandas.DatetimeIndex(
+            pandas.to_datetime([sample.at for sample in samples], unit="s", utc=True), name="time"
+        )
+        frame = pandas.DataFrame(rows, index=index)
+        frame.columns = pandas.MultiIndex.from_tuples(list(frame.columns), names=["figure", "of"])
+        return frame

@@ -1,0 +1,91 @@
+"""What is known of one rank's process."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+import psutil
+
+from allranks.arguments import HERE
+from allranks.messages.events import AtDebugger, Item, Leaving, State
+from allranks_backends.plan import RankState
+
+SILENT_AFTER = 4.0
+"""Seconds without a word after which a connected rank is called stopped: it reports at least every 2 s."""
+
+
+@dataclass
+class Rank:
+    """What is known of one rank's process."""
+
+    rank: int
+    host: str
+    uuid: str
+    pid: int | None = None
+    connected: bool = False
+    ready: bool = False
+    report: State = field(default_factory=State)
+    heard: float = 0.0
+    since: float = 0.0
+    cell: int | None = None
+    """The cell it runs, or was sent."""
+    seen: int = 0
+    """`seq` of the last message of that cell."""
+    failed: str | None = None
+    """What it raised in the last cell."""
+    dead: str | None = None
+    """Why it is dead."""
+    seq: int = 0
+    """Number of the last collective it asked for."""
+    replaying: bool = False
+    """It is entering collectives it had missed, to unblock others."""
+    past: set[int] = field(default_factory=set)
+    """Numbers of the cells it has finished."""
+    leaving: Leaving | None = None
+    debugger: AtDebugger | None = None
+    """What its debugger reported last; None when it has none open, nor one that may come back to its prompt."""
+    late: list[Item] = field(default_factory=list)
+    """What it printed between cells, not shown yet."""
+
+    @property
+    def in_debugger(self) -> bool:
+        """Whether it stands at a prompt of its debugger."""
+        return self.debugger is not None and self.debugger.open
+
+    @property
+    def busy(self) -> bool:
+        """Whether it runs a cell, or something for another rank's."""
+        return self.cell is not None or self.replaying or self.in_debugger
+
+    @property
+    def silent(self) -> bool:
+        """Whether nothing was heard of it for too long."""
+        return bool(self.heard) and time.monotonic() - self.heard > SILENT_AFTER
+
+    def process_is_stopped(self) -> bool:
+        """Whether it is silent because its process is stopped, as far as this machine can tell (`kill -STOP`).
+
+        A silent rank may also hold Python's lock, while it pickles a large value for instance.
+        """
+        if not self.silent or self.pid is None or self.host != HERE.name:
+            return False
+        try:
+            return psutil.Process(self.pid).status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
+        except psutil.Error:
+            return False
+
+    @property
+    def state(self) -> RankState:
+        """As it is shown."""
+        if self.dead is not None:
+            return "dead"
+        if not self.ready:
+            return "starting"
+        if self.silent:
+            return "stopped"
+        if self.in_debugger:
+            return "debugging"
+        if self.cell is not None:
+            return "waiting" if self.report.waiting and self.report.cell == self.cell else "running"
+        return "failed" if self.failed else "idle"

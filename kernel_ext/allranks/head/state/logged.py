@@ -1,0 +1,159 @@
+"""What ranks told with ``log(...)``: kept whole as far as memory allows, as a table, and for dashboards as it comes."""
+
+from __future__ import annotations
+
+import threading
+from array import array
+from collections import deque
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from allranks.errors import UsageError
+from allranks.messages.events import LogCall
+
+if TYPE_CHECKING:
+    import pandas
+
+MOST_POINTS = 100_000
+"""Points kept of one name on one rank (3 MB); then every second of them goes, so that the whole run is still there."""
+MOST_SERIES = 1_000
+"""Names times ranks that are kept."""
+RECENT = 20_000
+"""Rows that wait for dashboards."""
+DRAWN = 1_000
+"""Points of a series that a dashboard is given which comes later."""
+
+
+class Row(NamedTuple):
+    """One figure."""
+
+    rank: int
+    name: str
+    cell: int
+    step: float
+    value: float
+    at: float
+    """Unix time in seconds."""
+
+
+@dataclass
+class _Series:
+    cells: array[int] = field(default_factory=lambda: array("q"))
+    steps: array[float] = field(default_factory=lambda: array("d"))
+    values: array[float] = field(default_factory=lambda: array("d"))
+    times: array[float] = field(default_factory=lambda: array("d"))
+
+    def columns(self) -> tuple[array[Any], ...]:
+        return self.cells, self.steps, self.values, self.times
+
+    def put(self, row: Row) -> None:
+        for column, value in zip(self.columns(), (row.cell, row.step, row.value, row.at)):
+            column.append(value)
+        if len(self.steps) > MOST_POINTS:
+            for column in self.columns():
+                del column[1::2]
+
+
+class Logged:
+    """Fed by the monitor, in the lifeline's thread; read from any."""
+
+    def __init__(self) -> None:
+        self.lost = 0
+        """Calls of ``log`` that came faster than a rank could hand them over, and figures beyond `MOST_SERIES`."""
+        self._lock = threading.Lock()
+        self._series: dict[tuple[int, str], _Series] = {}
+        self._recent: deque[Row] = deque(maxlen=RECENT)
+        self._count = 0
+        self._seen: dict[str, int] = {}
+        """By process: how many of its calls have come."""
+
+    def take(self, rank: int, uuid: str, first: int, calls: Sequence[LogCall]) -> None:
+        """The calls of a process from number `first` on."""
+        seen = self._seen.get(uuid, 0)
+        with self._lock:
+            self.lost += max(0, first - seen)
+            for call in calls[max(0, seen - first) :]:
+                for name, value in call.values.items():
+                    self._put(Row(rank, name, call.cell, call.step, value, call.at))
+        self._seen[uuid] = max(seen, first + len(calls))
+
+    def _put(self, row: Row) -> None:
+        key = row.rank, row.name
+        series = self._series.get(key)
+        if series is None:
+            if len(self._series) >= MOST_SERIES:
+                self.lost += 1
+                return
+            series = _Series()
+        series.put(row)
+        self._series[key] = series
+        self._recent.append(row)
+        self._count += 1
+
+    def clear(self) -> None:
+        """Forget what was logged so far."""
+        with self._lock:
+            self._series.clear()
+            self._recent.clear()
+            self.lost = 0
+
+    def since(self, seen: int) -> tuple[int, list[Row]]:
+        """What came after the first `seen` rows, and how many there are now; from 0 on, thinned to what is drawn."""
+        with self._lock:
+            new = min(self._count - seen, len(self._recent))
+            if seen:
+                return self._count, [self._recent[n] for n in range(-new, 0)]
+            rows = [
+                Row(rank, name, series.cells[n], series.steps[n], series.values[n], series.times[n])
+                for (rank, name), series in self._series.items()
+                for n in _spread(len(series.steps))
+            ]
+            return self._count, sorted(rows, key=lambda row: row.at)
+
+    def last(self) -> dict[str, dict[int, float]]:
+        """The newest value of each name, by rank."""
+        newest: dict[str, dict[int, float]] = {}
+        with self._lock:
+            for (rank, name), series in self._series.items():
+                newest.setdefault(name, {})[rank] = series.values[-1]
+        return newest
+
+    def frame(self, names: Collection[str] = ()) -> pandas.DataFrame:
+        """One row for each figure; ``attrs["lost"]`` counts calls that did not get here. Raises UsageError."""
+        try:
+            import pandas
+        except ImportError:
+            raise UsageError("logged() returns a DataFrame: pip install pandas.") from None
+        with self._lock:
+            known = {name for _, name in self._series}
+            if absent := set(names) - known:
+                there = ", ".join(sorted(known)) or "nothing"
+                raise UsageError(f"nothing was logged as {', '.join(sorted(absent))}. Logged: {there}.")
+            parts = [
+                pandas.DataFrame(
+                    {
+                        "rank": rank,
+                        "step": series.steps,
+                        "name": name,
+                        "value": series.values,
+                        "time": series.times,
+                        "cell": series.cells,
+                    }
+                )
+                for (rank, name), series in self._series.items()
+                if not names or name in names
+            ]
+        empty: dict[str, list[Any]] = {name: [] for name in ("rank", "step", "name", "value", "time", "cell")}
+        frame = pandas.concat(parts, ignore_index=True) if parts else pandas.DataFrame(empty)
+        frame["time"] = pandas.to_datetime(frame["time"], unit="s", utc=True)
+        if len(frame) and (frame["step"] % 1 == 0).all():
+            frame["step"] = frame["step"].astype("int64")
+        frame = frame.sort_values(["time", "rank"], kind="stable", ignore_index=True)
+        frame.attrs["lost"] = self.lost
+        return frame
+
+
+def _spread(count: int) -> range:
+    """Numbers of at most `DRAWN` points, evenly, the last one among them."""
+    return range((count - 1) % (every := -(-count // DRAWN)), count, every) if count else range(0)

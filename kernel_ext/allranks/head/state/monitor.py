@@ -1,0 +1,284 @@
+"""What the ranks report, turned into one Snapshot.
+
+Everything that shows the world reads the Snapshot; everything that waits for the ranks waits on this monitor. Nothing
+else polls them.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from msgspec import structs
+
+from allranks.messages.events import (
+    AtDebugger,
+    Began,
+    CellEvent,
+    CommMessages,
+    Done,
+    Event,
+    Hello,
+    Item,
+    Leaving,
+    LogCalls,
+    Output,
+    Ready,
+    State,
+    Unblocked,
+    unpacked,
+)
+from allranks.messages.wire import Buffer
+from allranks_backends.plan import Link, Snapshot, WorldState
+
+from .cell_news import CellNews, Died, News
+from .collective_times import CollectiveTimes
+from .history import History
+from .known_rank import Rank
+from .logged import Logged
+from .views import host_views, link_view, notes, rank_view
+from .widget_comms import NoComms, WidgetComms
+
+
+class Monitor:
+    """Fed by the lifeline and the host processes, from their threads."""
+
+    def __init__(self, name: str, comms: WidgetComms | None = None) -> None:
+        self.name = name
+        self.backend = ""
+        self.state: WorldState = "starting"
+        self.epoch = 0
+        self.adopting = False
+        """Whether cells that this notebook did not send are followed."""
+        self.last_cell = 0
+        """The highest number of a cell that any rank has seen."""
+        self.breakable = False
+        """Whether a blocked collective can be made to raise."""
+        self.ranks: list[Rank] = []
+        self.links: Sequence[Link] = ()
+        """Every way the backend sends."""
+        self.peak: float | None = None
+        """Highest bus bandwidth that `bench` measured, in bytes a second."""
+        self.history = History()
+        self.logged = Logged()
+        self.comms = comms or NoComms()
+        self.profile = CollectiveTimes()
+        self.changed = threading.Condition()
+        self.acknowledge: Callable[[str, int], None] = lambda _uuid, _cell: None
+        self._by_uuid: dict[str, Rank] = {}
+        self._listeners: dict[int, News] = {}
+
+    def put(self, rank: Rank) -> None:
+        """Know a new process: the next rank, or one in place of another that had its number."""
+        with self.changed:
+            if rank.rank < len(self.ranks):
+                self._forget(self.ranks[rank.rank])
+                self.ranks[rank.rank] = rank
+            else:
+                self.ranks.append(rank)
+            self._by_uuid[rank.uuid] = rank
+
+    def truncate(self, size: int) -> None:
+        """Forget the ranks from number `size` on."""
+        with self.changed:
+            for rank in self.ranks[size:]:
+                self._forget(rank)
+            del self.ranks[size:]
+
+    def _forget(self, rank: Rank) -> None:
+        self._by_uuid.pop(rank.uuid, None)
+        self.comms.gone(rank.uuid)
+
+    def adopted(self) -> dict[int, tuple[list[int], News]]:
+        """The cells of the notebook before: their ranks, and their events from the first one kept."""
+        with self.changed:
+            self.adopting = False
+            return {
+                cell: ([rank.rank for rank in self.ranks if rank.cell == cell or cell in rank.past], news)
+                for cell, news in self._listeners.items()
+            }
+
+    def listen(self, cell: int, ranks: Sequence[int]) -> News:
+        """Events of one cell. The ranks are busy from now on, until they are done with it or dead."""
+        news: News = queue.SimpleQueue()
+        with self.changed:
+            self._listeners[cell] = news
+            for number in ranks:
+                rank = self.ranks[number]
+                rank.cell, rank.seen, rank.failed, rank.since = cell, 0, None, time.monotonic()
+                rank.report = structs.replace(rank.report, line=None, source=None, waiting=False)
+        return news
+
+    def unlisten(self, cell: int) -> None:
+        with self.changed:
+            self._listeners.pop(cell, None)
+
+    def wait(self, condition: Callable[[], bool], timeout: float) -> bool:
+        """Wait until `condition` holds; it is looked at whenever something was heard."""
+        with self.changed:
+            return self.changed.wait_for(condition, timeout)
+
+    def heard(self, uuid: str, event: Event, buffers: Sequence[Buffer]) -> None:
+        """A message of a rank's agent, in the lifeline's thread. Raises NotUnderstood."""
+        with self.changed:
+            rank = self._by_uuid.get(uuid)
+            if rank is None:
+                return
+            rank.heard = time.monotonic()
+            self._take(rank, event, buffers)
+            self.changed.notify_all()
+
+    def _take(self, rank: Rank, event: Event, buffers: Sequence[Buffer]) -> None:
+        match event:
+            case Hello():
+                self._greeted(rank, event)
+            case Ready():
+                rank.ready = True
+                rank.report = structs.replace(rank.report, memory=event.memory)  # so that the first status shows it
+            case State():
+                self._reported(rank, event)
+            case LogCalls():
+                self.logged.take(rank.rank, rank.uuid, event.first, event.calls)
+            case CommMessages():
+                self.comms.take(rank.uuid, event, buffers, len(self.alive()))
+            case Leaving():
+                rank.leaving = event
+            case AtDebugger():
+                rank.since = time.monotonic()
+                rank.debugger = event if event.open or event.stepping else None
+                self._pass_on(rank, event.cell, event)
+            case Output() | Done():
+                if self._is_new(rank, event):
+                    self._take_new(rank, event, buffers)
+            case CellEvent():
+                if isinstance(event, Began):
+                    rank.late.extend(unpacked(event.late))
+                elif isinstance(event, Unblocked) and event.broke:
+                    self.state = "broken"
+                self._pass_on(rank, event.cell, event)
+
+    def _greeted(self, rank: Rank, hello: Hello) -> None:
+        rank.connected, rank.pid = True, hello.pid
+        rank.ready = rank.ready or hello.ready
+        if self.adopting and hello.open:
+            # A cell of the notebook before: the rank now sends all that is kept of it.
+            rank.cell = hello.cell
+            self._listeners.setdefault(hello.cell, queue.SimpleQueue())
+        self.last_cell = max(self.last_cell, hello.cell)
+
+    def _reported(self, rank: Rank, state: State) -> None:
+        if state.waiting != rank.report.waiting:
+            rank.since = time.monotonic()
+        rank.report, rank.seq = state, state.seq
+        if self.history.due(time.time()):
+            self.history.add(self.snapshot())
+        self._pass_on(rank, state.cell, state)
+
+    def _take_new(self, rank: Rank, event: Output | Done, buffers: Sequence[Buffer]) -> None:
+        if isinstance(event, Output):
+            self._pass_on(rank, event.cell, event, items=unpacked(event.items))
+        else:
+            self._ended(rank, event)
+            self._pass_on(rank, event.cell, event, buffers)
+            self.acknowledge(rank.uuid, event.cell)
+
+    def _ended(self, rank: Rank, done: Done) -> None:
+        rank.past.add(done.cell)
+        rank.debugger = None
+        rank.cell, rank.since, rank.seq = None, time.monotonic(), done.at_seq
+        if done.timed is not None:
+            members = sum(each.cell == done.cell or done.cell in each.past for each in self.ranks)
+            self.profile.add(done.cell, rank.rank, done.timed, members)
+        rank.failed = done.error.ename if done.error is not None else None
+        rank.report = structs.replace(rank.report, running=False, waiting=False)
+
+    def _is_new(self, rank: Rank, event: Output | Done) -> bool:
+        """Whether this is the next message of the rank's cell, not one sent again after a reconnect."""
+        if event.cell != rank.cell or event.seq <= rank.seen:
+            return False
+        rank.seen = event.seq
+        return True
+
+    def _pass_on(
+        self,
+        rank: Rank,
+        cell: int | None,
+        event: Event,
+        buffers: Sequence[Buffer] = (),
+        items: Sequence[Item] = (),
+    ) -> None:
+        if cell in self._listeners:
+            self._listeners[cell].put(CellNews(rank.rank, event, buffers, items))
+
+    def disconnected(self, uuid: str) -> None:
+        """The rank's connection closed; whether it is dead is for its parent or its host to say."""
+        with self.changed:
+            rank = self._by_uuid.get(uuid)
+            if rank is not None:
+                rank.connected = False
+                self.changed.notify_all()
+
+    def died(self, number: int, cause: str) -> None:
+        """The rank's process has ended."""
+        with self.changed:
+            rank = self.ranks[number]
+            if rank.dead is not None or self.state == "down":
+                return
+            if rank.leaving:
+                line = rank.leaving.line or rank.report.line
+                cause = f"{rank.leaving.call} called" + (f" at line {line}" if line else "")
+            elif rank.cell is not None and rank.report.line:
+                cause += f"; last seen at line {rank.report.line}: {rank.report.source or ''}".rstrip(": ")
+            rank.dead, rank.connected, rank.since = cause, False, time.monotonic()
+            rank.debugger = None
+            self.comms.gone(rank.uuid)
+            cell, rank.cell = rank.cell, None
+            if self.state == "whole":
+                self.state = "broken"
+            if cell is not None and cell in self._listeners:
+                self._listeners[cell].put(CellNews(number, Died(cause)))
+            self.changed.notify_all()
+
+    def begins_replay(self, rank: Rank) -> None:
+        """An idle rank is to enter collectives that it missed: it is busy from now on."""
+        with self.changed:
+            rank.replaying = True
+
+    def ends_replay(self, rank: Rank, seq: int | None) -> None:
+        """It is through with them, and has come to collective `seq`, or did not answer; tells who waits for it."""
+        with self.changed:
+            rank.replaying = False
+            if seq is not None:
+                rank.seq = seq
+            self.changed.notify_all()
+
+    def is_stopped(self, uuid: str) -> bool:
+        """Whether a rank is known to be stopped, so that it answers nothing now."""
+        rank = self._by_uuid.get(uuid)
+        return rank is not None and rank.process_is_stopped()
+
+    def busy(self, ranks: Sequence[int]) -> list[Rank]:
+        """Those of `ranks` that still run a cell."""
+        return [rank for rank in (self.ranks[number] for number in ranks) if rank.busy]
+
+    def alive(self) -> list[Rank]:
+        return [rank for rank in self.ranks if rank.dead is None]
+
+    def snapshot(self) -> Snapshot:
+        """Everything there is to show, now."""
+        with self.changed:
+            return Snapshot(
+                self.name,
+                self.backend,
+                self.state,
+                self.epoch,
+                tuple(rank_view(rank, self.profile) for rank in self.ranks),
+                time.time(),
+                notes(self.state, self.ranks),
+                hosts=host_views(self.ranks),
+                links=tuple(link_view(link, self.ranks) for link in self.links),
+                peak=self.peak,
+                straggler=self.profile.straggler,
+            )

@@ -1,0 +1,86 @@
+"""The views that a Snapshot is made of, from what is known of the ranks. Asks nobody."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from msgspec import structs
+
+from allranks.messages.events import LedgerEntry, Machine
+from allranks_backends.plan import Collective, HostView, Link, LinkView, OpView, RankView, WorldState, rank_label
+
+from .collective_times import CollectiveTimes
+from .known_rank import Rank
+
+
+def rank_view(rank: Rank, profile: CollectiveTimes) -> RankView:
+    """One rank; `profile` knows how long its collectives took, where cells were profiled."""
+    report = rank.report
+    memory = report.memory
+    place = rank.debugger if rank.debugger is not None and rank.in_debugger else report
+    return RankView(
+        rank=rank.rank,
+        host=rank.host,
+        pid=rank.pid,
+        state=rank.state,
+        line=place.line if rank.cell is not None else None,
+        source=place.source if rank.cell is not None else None,
+        collective=collective(report.collective) if report.collective else None,
+        since=time.monotonic() - rank.since if rank.since else None,
+        cpu=report.cpu,
+        rss=memory.rss,
+        mlx_active=memory.mlx_active,
+        mlx_peak=memory.mlx_peak,
+        cause=rank.dead or rank.failed,
+        effective=report.effective if rank.dead is None else None,
+        ops=tuple(
+            OpView(each.op, each.calls, each.nbytes, each.smallest, each.largest, *profile.times(rank.rank, each.op))
+            for each in report.ops
+        ),
+    )
+
+
+def host_views(ranks: Sequence[Rank]) -> tuple[HostView, ...]:
+    """Each host, as its living ranks last described the machine."""
+    machines: dict[str, Machine] = {}
+    for rank in ranks:
+        machines.setdefault(rank.host, Machine())
+        if rank.dead is None and rank.report.machine is not None:
+            machines[rank.host] = rank.report.machine
+    return tuple(HostView(name, **structs.asdict(machine)) for name, machine in machines.items())
+
+
+def link_view(link: Link, ranks: Sequence[Rank]) -> LinkView:
+    """What the sending rank last read of its sockets; a link of which nobody can read anything stays unknown."""
+    rank = ranks[link.source] if link.source < len(ranks) else None
+    readings = rank.report.links if rank is not None and rank.dead is None else ()
+    read = next((each for each in readings if each.peer == link.target), None)
+    if read is None:
+        return LinkView(link)
+    link = replace(link, interface=read.interface)
+    return LinkView(link, read.connections, read.nominal, read.sent, read.rate, read.rtt, read.retransmits)
+
+
+def notes(state: WorldState, ranks: Sequence[Rank]) -> tuple[str, ...]:
+    """What a user should know of the world, in sentences."""
+    said = []
+    if state == "broken":
+        said.append("The world is broken. %distributed heal replaces dead ranks and re-forms it.")
+    if unordered := {rank.rank: rank.report.unordered for rank in ranks if rank.report.unordered}:
+        said.append(
+            f"In the last cell, --ordered could not chain {max(unordered.values())} collectives inside mx.compile, "
+            f"mx.grad or mx.vmap ({rank_label(list(unordered))}): they are evaluated in MLX's own order."
+        )
+    if untracked := [rank.rank for rank in ranks if rank.report.untracked]:
+        said.append(
+            f"Evaluation order is not checked ({rank_label(untracked)}): in this version of MLX, allranks cannot read "
+            "which arrays are computed. --ordered keeps the order."
+        )
+    return tuple(said)
+
+
+def collective(entry: LedgerEntry) -> Collective:
+    """The collective that a rank's ledger describes."""
+    return Collective(entry.seq, entry.op, entry.shape, entry.dtype, entry.nbytes, entry.line, entry.shared)

@@ -1,0 +1,59 @@
+"""What the monitor needs of whoever shows the widgets of ranks: a notebook's kernel, or nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from allranks.messages.events import CommMessages
+from allranks.messages.requests import Request
+from allranks.messages.wire import Buffer
+
+Tell = Callable[[str, Request, Sequence[Buffer]], None]
+
+
+class WidgetComms(Protocol):
+    """Implemented by `notebook.comms.ProxiedComms`."""
+
+    tell: Tell
+    """Sends a message to a process, by uuid; set by `head.world.ranks`."""
+    wanted: bool
+    """Whether a page has sent a cell."""
+
+    def shows(self, model: str) -> bool:
+        """Whether the page has the model of this id."""
+
+    def take(self, uuid: str, event: CommMessages, buffers: Sequence[Buffer], ranks: int) -> None:
+        """What the widgets of a process said."""
+
+    def told(self, uuid: str) -> int:
+        """How many messages of the page a process was sent."""
+
+    def gone(self, uuid: str) -> None:
+        """A process has ended."""
+
+    def close(self) -> None:
+        """All have ended."""
+
+
+class NoComms:
+    """Shows no widgets."""
+
+    def __init__(self) -> None:
+        self.tell: Tell = lambda _uuid, _message, _buffers: None
+        self.wanted = False
+
+    def shows(self, model: str) -> bool:
+        return False
+
+    def take(self, uuid: str, event: CommMessages, buffers: Sequence[Buffer], ranks: int) -> None:
+        pass
+
+    def told(self, uuid: str) -> int:
+        return 0
+
+    def gone(self, uuid: str) -> None:
+        pass
+
+    def close(self) -> None:
+        pass

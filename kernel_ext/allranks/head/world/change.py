@@ -1,0 +1,170 @@
+"""What `heal`, `resize` and `rewire` did: how the world is now, and what became of each rank's variables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import Literal
+
+from allranks.errors import NotLoaded
+from allranks_backends.plan import alike, rank_label
+
+UNLOADABLE = "cannot be loaded in a new process"
+
+
+@dataclass(frozen=True)
+class RankVariables:
+    """What became of the variables of one rank."""
+
+    how: Literal["kept", "restored", "copied", "empty", "lost"]
+    """``kept`` in the same process, ``restored`` in a new one, ``copied`` from the rank `source`, none since the rank
+    is new (``empty``), or ``lost`` though they were saved."""
+    source: int | None = None
+    error: str | None = None
+    """Why there are none, where there were to be some."""
+    left: tuple[str, ...] = ()
+    """Names that cannot be pickled."""
+    unloadable: Mapping[str, str] = field(default_factory=dict)
+    """Names that another process failed to load before anything was ended, and why."""
+    half_computed: tuple[str, ...] = ()
+    """Names that a blocked cell had set."""
+    not_loaded: Mapping[str, str] = field(default_factory=dict)
+    """Names that were saved and could not be loaded, and why."""
+    invalid: tuple[str, ...] = ()
+    """Names that are there and may be invalid, since a collective was aborted."""
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Names that the rank had, or its `source`, and that it has no more."""
+        return (*self.left, *self.unloadable, *self.half_computed, *self.not_loaded)
+
+    @property
+    def failed(self) -> bool:
+        """Whether it lacks what was saved for it."""
+        return self.error is not None or bool(self.not_loaded)
+
+    def __str__(self) -> str:
+        excepting = f", except {text}" if (text := self.missing_text) else ""
+        match self.how:
+            case "kept":
+                return "kept all variables"
+            case "restored":
+                return f"restarted with all variables{excepting}{self._doubtful}"
+            case "copied":
+                return f"got the variables of rank {self.source}{excepting}{self._doubtful}"
+            case "lost":
+                return f"lost all variables: they could not be loaded ({self.error})"
+            case "empty":
+                return "started empty" + (f" because {self.error}" if self.error else "")
+
+    @property
+    def missing_text(self) -> str:
+        """What is missing and why, in words; empty if nothing is."""
+        parts = [
+            f"{', '.join(self.left)}, which cannot be saved" if self.left else "",
+            _listed(self.unloadable, UNLOADABLE),
+            f"{', '.join(self.half_computed)}, which the blocked cell had set (possibly half computed)"
+            if self.half_computed
+            else "",
+            _listed(self.not_loaded, "could not be loaded"),
+        ]
+        return " and ".join(filter(None, parts))
+
+    @property
+    def _doubtful(self) -> str:
+        names = ", ".join(self.invalid)
+        return f" (invalid, because a collective was aborted: {names})" if names else ""
+
+
+@dataclass(frozen=True)
+class SavedFiles:
+    """Variables that are not in the ranks' new processes, in a file for each of these ranks on their host."""
+
+    ranks: tuple[int, ...]
+    host: str
+    paths: tuple[str, ...]
+    """In the order of `ranks`, after which the files are named."""
+
+    def __str__(self) -> str:
+        """How to load them."""
+        on = "" if self.host == "localhost" else f" ({self.host})"
+        path = PurePath(self.paths[0])
+        ending = path.name.removeprefix(str(self.ranks[0]))
+        which = f'"{path}"' if len(self.ranks) == 1 else f'f"{path.parent}/{{rank}}{ending}"'
+        return f"To load on {rank_label(self.ranks)}{on}: import allranks; allranks.load_variables({which})"
+
+
+@dataclass(frozen=True, repr=False)
+class WorldChange:
+    """What `heal`, `resize` or `rewire` did. As text it is what the magics print."""
+
+    verb: Literal["heal", "resize", "rewire"]
+    size: int
+    """Number of ranks now."""
+    backend: str
+    """Which collective runtime they are on now."""
+    epoch: int
+    """Number of the world, counted from the cluster's start."""
+    changed: bool = True
+    """False where there was nothing to do."""
+    ranks: Mapping[int, RankVariables] = field(default_factory=dict)
+    """What became of each rank's variables; empty where nothing was changed."""
+    files: tuple[SavedFiles, ...] = ()
+    """Where variables are that could not be loaded."""
+    busy: tuple[int, ...] = ()
+    """Ranks that still run a cell, where there was nothing to heal."""
+    unused_source: int | None = None
+    """The rank whose variables no new rank was there to get."""
+
+    @property
+    def missing(self) -> dict[int, tuple[str, ...]]:
+        """Names that are no longer there, for each rank that lacks some."""
+        return {number: rank.missing for number, rank in self.ranks.items() if rank.missing}
+
+    @property
+    def failed(self) -> bool:
+        """Whether ranks lack what was saved for them."""
+        return any(rank.failed for rank in self.ranks.values())
+
+    def check(self) -> WorldChange:
+        """Return it, or raise NotLoaded with it where ranks lack what was saved for them."""
+        if self.failed:
+            raise NotLoaded(str(self), self)
+        return self
+
+    def __str__(self) -> str:
+        if not self.changed:
+            return self._unchanged()
+        opening = {
+            "heal": "Healed the world",
+            "resize": f"The world now has {self._counted}",
+            "rewire": f"The world now runs on {self.backend}",
+        }[self.verb]
+        but = ", but some variables could not be loaded" if self.failed else ""
+        return " ".join([f"{opening}{but}: {'; '.join(self._lines())}.", *map(str, self.files)])
+
+    __repr__ = __str__
+
+    @property
+    def _counted(self) -> str:
+        return f"{self.size} {'rank' if self.size == 1 else 'ranks'}"
+
+    def _unchanged(self) -> str:
+        if self.verb == "resize":
+            return f"The world already has {self._counted}."
+        stuck = f" {rank_label(self.busy)} still busy: stop the cell with %distributed interrupt." if self.busy else ""
+        return f"Nothing to heal: all ranks are alive and the world is whole.{stuck}"
+
+    def _lines(self) -> list[str]:
+        if self.verb == "rewire" and all(rank.how == "kept" for rank in self.ranks.values()):
+            return ["all ranks kept their variables"]
+        texts = {number: str(rank) for number, rank in self.ranks.items()}
+        lines = [f"{rank_label(members)} {text}" for text, members in alike(texts).items()]
+        if self.unused_source is not None:
+            lines.append(f"there are no new ranks, so nothing was copied from rank {self.unused_source}")
+        return lines
+
+
+def _listed(failed: Mapping[str, str], what: str) -> str:
+    return f"{', '.join(f'{name} ({why})' for name, why in failed.items())}, which {what}" if failed else ""

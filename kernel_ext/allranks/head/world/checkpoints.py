@@ -1,0 +1,165 @@
+"""Checkpoints: variables in files on the ranks' hosts while processes are replaced, and a report of what was lost.
+
+Nothing is ended before each rank has saved its variables and another process on its host has shown that they load. A
+file is removed only by the rank that has loaded all of it: `down` leaves it where it is.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import PurePath
+from typing import TypeVar
+
+from allranks.errors import CannotStart
+from allranks.messages import requests
+from allranks.messages.questions import Reply, RequestFailed
+from allranks.messages.requests import Drop, Load, Loaded, Rescue, Save, Saved
+from allranks_backends.plan import alike, rank_label
+
+from .change import RankVariables, SavedFiles
+from .ranks import Ranks
+
+A = TypeVar("A", bound=requests.Answer)
+WITHIN = 600.0
+"""Seconds a rank gets to save its variables, or to load them."""
+CAUSE_WITHIN = 3.0
+"""Seconds in which the cause of a rank's death is heard of."""
+ASIDE = "-left"
+"""Added to the name of a file, for what could be saved and not be loaded."""
+
+
+class Carried:
+    """The variables of these ranks, from one process of a rank to the next."""
+
+    def __init__(self, ranks: Ranks, numbers: Sequence[int]) -> None:
+        self._ranks = ranks
+        # Beside the cluster's folders, which `down` removes, and never where an earlier file may still be.
+        directories = {number: PurePath(ranks.processes.end_of_rank(number).directory) for number in numbers}
+        unique = secrets.token_hex(3)
+        self._paths = {
+            number: str(directory.with_name(f"{directory.name}-variables-{unique}") / str(number))
+            for number, directory in directories.items()
+        }
+        self._hosts = {number: ranks.monitor.ranks[number].host for number in numbers}
+        self._saved: dict[int, Saved] = {}
+
+    def save(self, say: Callable[[str], None]) -> None:
+        """Save all, and `say` what will not be there. Raises CannotStart where a rank could not."""
+        ranks = self._ranks
+        answers = {}
+        for number, path in self._paths.items():
+            # The main thread of a rank that is blocked indefinitely saves nothing; another thread can.
+            save = Rescue if ranks.monitor.busy([number]) else Save
+            answers[number] = ranks.ask([number], save(path, path + ASIDE)).get(number)
+        given, failed = dict[int, Saved](), dict[int, str]()
+        for number, answer in answers.items():
+            try:
+                given[number] = _answered(ranks, number, answer).answer
+            except CannotAnswer as error:
+                failed[number] = str(error)
+        if failed:
+            for number, path in self._paths.items():
+                for each in (path + ASIDE, path):
+                    ranks.ask([number], Drop(each))
+            said = [f"{rank_label(members)}: {error}" for error, members in alike(failed).items()]
+            raise CannotStart(
+                f"could not save variables; nothing was changed. {'; '.join(said)}. To copy a variable to the "
+                "notebook: %distributed pull NAME"
+            )
+        self._saved = given
+        missing = {number: text for number, saved in given.items() if (text := _restored(saved).missing_text)}
+        for text, members in alike(missing).items():
+            say(f"{rank_label(members)}: saved all variables, except {text}.")
+
+    def load(self) -> tuple[dict[int, RankVariables], tuple[SavedFiles, ...]]:
+        """Have the new processes load what was saved: what became of it, and the files of what is not loaded."""
+        answers = {
+            number: self._ranks.ask([number], Load(path, invalid=self._saved[number].invalid))
+            for number, path in self._paths.items()
+        }
+        became = dict[int, RankVariables]()
+        for number, answer in answers.items():
+            saved = self._saved[number]
+            try:
+                became[number] = _restored(saved, _answered(self._ranks, number, answer.get(number)).answer)
+            except CannotAnswer as error:
+                became[number] = RankVariables("lost", error=str(error))
+        left = {number: self._paths[number] for number, rank in became.items() if rank.failed}
+        return became, (*self._files(left), *self._files(self._aside()))
+
+    def where(self) -> str:
+        """How to get at all of it, after the processes were ended and no new ones came."""
+        files = [*self._files(self._paths), *self._files(self._aside())]
+        return " ".join(["The ranks' variables are saved.", *map(str, files)]) if files else ""
+
+    def _aside(self) -> dict[int, str]:
+        return {number: self._paths[number] + ASIDE for number, saved in self._saved.items() if saved.failed}
+
+    def _files(self, paths: Mapping[int, str]) -> list[SavedFiles]:
+        """These files, which are named after their ranks: those of one folder together."""
+        folders = {number: (str(PurePath(path).parent), self._hosts[number]) for number, path in paths.items()}
+        return [
+            SavedFiles(tuple(members), host, tuple(paths[number] for number in members))
+            for (_folder, host), members in alike(folders).items()
+        ]
+
+
+def copy(ranks: Ranks, source: int, targets: Sequence[int]) -> dict[int, RankVariables]:
+    """Give `targets` the variables of `source`."""
+    # Through a file on their host, or, where they do not share one, through the notebook.
+    file: str | None = None
+    if all(ranks.hosts[target] == ranks.hosts[source] for target in targets):
+        file = str(ranks.processes.end_of_rank(source).directory / "copy")
+    try:
+        reply = _answered(ranks, source, ranks.ask([source], Save(file)).get(source))
+    except CannotAnswer as error:
+        because = f"rank {source} could not save its variables: {error}"
+        return dict.fromkeys(targets, RankVariables("empty", source, because))
+    saved = reply.answer
+    loads = ranks.ask(targets, Load(file, keep=file is not None, invalid=saved.invalid), reply.buffers)
+    became = dict[int, RankVariables]()
+    for number in targets:
+        try:
+            loaded = _answered(ranks, number, loads.get(number)).answer
+        except CannotAnswer as error:
+            because = f"the variables of rank {source} could not be loaded ({error})"
+            became[number] = RankVariables("empty", source, because)
+            continue
+        became[number] = replace(_restored(saved, loaded), how="copied", source=source)
+    if file is not None:
+        ranks.ask([source], Drop(file))
+    return became
+
+
+class CannotAnswer(Exception):
+    """Why a rank did not do what it was asked."""
+
+
+def _answered(ranks: Ranks, number: int, answer: Future[Reply[A]] | None) -> Reply[A]:
+    """What a rank answered. Raises CannotAnswer."""
+    try:
+        if answer is not None:
+            return answer.result(WITHIN)
+    except RequestFailed as error:
+        raise CannotAnswer(str(error)) from error
+    except TimeoutError:
+        raise CannotAnswer(f"no answer within {WITHIN:g} s") from None
+    except ConnectionError as error:
+        if not ranks.monitor.wait(lambda: ranks.monitor.ranks[number].dead is not None, CAUSE_WITHIN):
+            raise CannotAnswer(str(error) or "its connection is lost") from None
+    raise CannotAnswer(f"the rank died: {ranks.monitor.ranks[number].dead or 'its connection is lost'}")
+
+
+def _restored(saved: Saved, loaded: Loaded | None = None) -> RankVariables:
+    """What there is of a rank's variables that were `saved`, and, so far, `loaded` in a new process."""
+    return RankVariables(
+        "restored",
+        left=tuple(saved.left),
+        unloadable=saved.failed,
+        half_computed=tuple(saved.unsure),
+        not_loaded=loaded.failed if loaded is not None else {},
+        invalid=tuple(saved.invalid),
+    )

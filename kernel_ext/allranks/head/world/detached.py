@@ -1,0 +1,60 @@
+"""Clusters that outlive their notebook: what another one must know to take them over."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from jupyter_core.paths import jupyter_runtime_dir
+
+from allranks.errors import NoCluster
+from allranks.machine.files import write_private
+
+
+@dataclass(frozen=True)
+class Detached:
+    """Content of a detached cluster's file (0600: it holds the cluster's keys)."""
+
+    settings: dict[str, Any]
+    directory: str
+    engine_info: dict[str, Any]
+    url: str
+    """Where the ranks connect to their notebook."""
+    keys: tuple[str, str]
+    """CurveZMQ keys of the notebook's end."""
+    backend: str
+    epoch: int
+    ranks: list[tuple[str, int]]
+    """uuid and pid of each rank."""
+
+    def write(self) -> None:
+        path = detached_file(self.settings["name"])
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_private(path, json.dumps(asdict(self)))
+
+
+def detached_file(name: str) -> Path:
+    """Where the cluster called `name` says how to attach."""
+    return Path(jupyter_runtime_dir()) / "allranks" / f"{name}.json"
+
+
+def read_detached(name: str) -> Detached | None:
+    """The detached cluster of that name, if there is one. Raises NoCluster where its file is damaged."""
+    try:
+        content = json.loads(detached_file(name).read_text())
+        ranks = [(uuid, pid) for uuid, pid in content.pop("ranks")]
+        return Detached(**{**content, "keys": tuple(content["keys"])}, ranks=ranks)
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise NoCluster(
+            f"the file for attaching to {name!r} is damaged or from another version of allranks. If that cluster is "
+            f"gone: rm {detached_file(name)}"
+        ) from None
+
+
+def detached_names() -> list[str]:
+    """Names of all detached clusters."""
+    return sorted(path.stem for path in detached_file("x").parent.glob("*.json"))

@@ -1,0 +1,116 @@
+"""Form the MLX world over ranks that are up: plan it, wire every rank, let all enter together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from itertools import islice
+
+from allranks.errors import CannotStart
+from allranks.head.state.known_rank import Rank
+from allranks.head.state.monitor import Monitor
+from allranks.machine.ports import says_port_is_taken
+from allranks.messages.lifeline import Lifeline
+from allranks.messages.questions import Reply, RequestFailed
+from allranks.messages.requests import Form, Joined, Refusals
+from allranks_backends.limits import Limits, limits
+from allranks_backends.plan import Host, Placement, WorldPlan, alike, rank_label
+from allranks_backends.protocol import WORLD_VARIABLES, Backend
+
+FORM_WITHIN = 30.0
+"""Seconds a rank waits for its neighbours."""
+STAGGER = 0.03
+"""Seconds by which the last rank enters later: it connects first, and a refused connect costs the ring a second.
+
+Only where it cannot see that the others listen: four ranks importing mlx on two cores are further apart."""
+
+
+def place(
+    hosts: Sequence[Host], backend: Backend, connections: int, free_ports: Callable[[Host, int], list[int]]
+) -> tuple[Placement, ...]:
+    """One rank on each of `hosts` (named once for every rank), with free ports of that host for one epoch."""
+    placements = []
+    seen: dict[str, int] = {}
+    counts = [backend.ports(connections, len(host.addresses)) for host in hosts]
+    wanted: dict[Host, int] = {}
+    for host, count in zip(hosts, counts, strict=True):
+        wanted[host] = wanted.get(host, 0) + count
+    # Drawn together, so that no two ranks of a host get the same.
+    ports = {host: iter(free_ports(host, count) if count else []) for host, count in wanted.items()}
+    for rank, host in enumerate(hosts):
+        local_rank = seen.get(host.name, 0)  # two entries of one host may differ in their RDMA rows
+        seen[host.name] = local_rank + 1
+        placements.append(Placement(rank, host, local_rank, tuple(islice(ports[host], counts[rank]))))
+    return tuple(placements)
+
+
+def form(
+    plan: WorldPlan, backend: Backend, monitor: Monitor, lifeline: Lifeline, can_run: Sequence[str] | None = None
+) -> None:
+    """Have every rank join `plan`; returns when all have. `can_run` names the backends its hosts could run instead.
+
+    Raises CannotStart, naming who failed and how.
+    """
+    seq = max(rank.seq for rank in monitor.ranks)
+    refused = refusals(limits(backend, can_run))
+    answers = [
+        lifeline.ask(monitor.ranks[placement.rank].uuid, _request(plan, backend, placement.rank, seq, refused))
+        for placement in plan.placements
+    ]
+    failures = {
+        rank: failure
+        for rank, answer in enumerate(answers)
+        if (failure := _failure(answer, monitor.ranks[rank], monitor))
+    }
+    if failures:
+        listing = "; ".join(f"{rank_label(ranks)}: {failure}" for failure, ranks in alike(failures).items())
+        raise CannotStart(
+            f"could not form the {plan.backend} world of {plan.size}. {listing}.",
+            port_taken=says_port_is_taken(listing),
+        )
+    monitor.epoch, monitor.backend, monitor.state = plan.epoch, plan.backend, "whole"
+    monitor.breakable = backend.breakable
+
+
+def refusals(limits: Limits) -> Refusals:
+    """The limits of a backend, as they travel."""
+    return Refusals(dict(limits.operations), limits.neighbours, dict(limits.dtypes), dict(limits.reduced))
+
+
+def _request(plan: WorldPlan, backend: Backend, rank: int, seq: int, refused: Refusals) -> Form:
+    wiring = backend.wiring(plan, rank)
+    enters_last = rank == plan.size - 1 and plan.size > 1
+    in_turn = backend.joins_in_turn and plan.size > 1 and len({each.host for each in plan.placements}) == 1
+    breakable = backend.breakable and plan.size > 1
+    return Form(
+        backend.init_name,
+        rank,
+        plan.size,
+        seq,
+        refused,
+        FORM_WITHIN,
+        env=dict(wiring.env),
+        files=dict(wiring.files),
+        forget=sorted(WORLD_VARIABLES),
+        ports=[list(placement.ports) for placement in plan.placements] if breakable else [],
+        # A rank listens on its first port as soon as it enters.
+        after=[each.ports[0] for each in plan.placements[:-1]] if in_turn and enters_last else [],
+        delay=STAGGER if enters_last else 0.0,
+        in_turn=in_turn,
+        address=next(iter(plan.placements[rank].host.addresses), None) if len(plan.hosts) > 1 else None,
+        describes_host=plan.placements[rank].local_rank == 0,
+    )
+
+
+def _failure(answer: Future[Reply[Joined]], rank: Rank, monitor: Monitor) -> str | None:
+    try:
+        answer.result(FORM_WITHIN + 10)
+    except RequestFailed as error:
+        return str(error).rstrip(".")
+    except ConnectionError as error:
+        monitor.wait(lambda: rank.dead is not None, 1.0)
+        return rank.dead or str(error)
+    except FutureTimeout:
+        return f"no answer within {FORM_WITHIN + 10:g} s"
+    return None

@@ -1,0 +1,165 @@
+"""Change who is in the world without losing what the ranks hold: heal, resize, rewire.
+
+In place where the backend allows it: the processes that stay keep every variable untouched. Elsewhere the namespaces
+are saved to private files beside the cluster's folder, the processes started again, and the namespaces loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Literal
+
+from allranks.errors import Busy, CannotStart
+from allranks_backends.plan import Host, rank_label, rank_list
+
+from .change import RankVariables, SavedFiles, WorldChange
+from .checkpoints import Carried, copy
+from .ranks import Ranks
+
+Say = Callable[[str], None]
+"""Takes a line of text before anything is ended."""
+
+SEEN_WITHIN = 2.0
+"""Seconds in which ranks that wait for a dead one are seen waiting."""
+QUIET_WITHIN = 3.0
+"""Seconds running cells get to end before nothing is changed."""
+KEPT = RankVariables("kept")
+
+Became = dict[int, RankVariables]
+Files = tuple[SavedFiles, ...]
+
+
+def heal(ranks: Ranks, source: int | None, kill: Sequence[int], say: Say) -> WorldChange:
+    """Replace dead ranks, and those to `kill`; with `source`, by copies of that rank.
+
+    Raises NotLoaded where less was kept than should be, CannotStart and Busy.
+    """
+    monitor = ranks.monitor
+    _kill(ranks, kill)
+    all_free = _quiet(ranks)
+    dead = [rank.rank for rank in monitor.ranks if rank.dead]
+    kept = [rank.rank for rank in monitor.ranks if not rank.dead]
+    assert ranks.plan is not None
+    if ranks.backend.reform == "in place" and all_free:
+        ranks.plan_next(ranks.hosts, ranks.plan.backend)
+        ranks.launch(dead)
+        ranks.form()
+        became, files = dict.fromkeys(kept, KEPT), Files()
+    else:
+        became, files = _restart(ranks, ranks.hosts, ranks.plan.backend, kept, say)
+    if dead:
+        became |= _begun(ranks, source, dead)
+    return _change("heal", ranks, became, files).check()
+
+
+def _change(verb: Literal["heal", "resize", "rewire"], ranks: Ranks, became: Became, files: Files) -> WorldChange:
+    """How the world is after that, and what `became` of the ranks' variables."""
+    monitor = ranks.monitor
+    return WorldChange(verb, len(monitor.ranks), monitor.backend, monitor.epoch, ranks=became, files=files)
+
+
+def resize(ranks: Ranks, size: int, source: int | None, say: Say) -> WorldChange:
+    """Grow or shrink the world; the ranks that stay keep their variables, new ones are copies of `source`.
+
+    Raises what `heal` raises.
+    """
+    assert ranks.plan is not None
+    before = len(ranks.hosts)
+    _quiet(ranks)
+    hosts = resized(ranks.hosts, size)
+    if ranks.backend.reform == "in place":
+        ranks.plan_next(hosts, ranks.plan.backend)
+        if size < before:
+            ranks.stop_ranks(range(size, before))
+            ranks.monitor.truncate(size)
+        else:
+            ranks.launch(range(before, size))
+        ranks.form()
+        became, files = dict.fromkeys(range(min(size, before)), KEPT), Files()
+    else:
+        became, files = _restart(ranks, hosts, ranks.plan.backend, list(range(min(size, before))), say)
+    if size > before:
+        became |= _begun(ranks, source, list(range(before, size)))
+    change = _change("resize", ranks, became, files)
+    return replace(change, unused_source=source if size < before else None).check()
+
+
+def _begun(ranks: Ranks, source: int | None, new: list[int]) -> Became:
+    """What the ranks that are new hold: nothing, or the variables of `source`."""
+    return dict.fromkeys(new, RankVariables("empty")) if source is None else copy(ranks, source, new)
+
+
+def resized(hosts: Sequence[Host], size: int) -> list[Host]:
+    """The hosts of a world of `size` ranks: new ones join the last rank's."""
+    return [*hosts, *[hosts[-1]] * (size - len(hosts))][:size]
+
+
+def rewire(ranks: Ranks, backend: str, connections: int, say: Say) -> WorldChange:
+    """The same ranks over another backend, or with another number of connections. Raises what `heal` raises."""
+    assert ranks.plan is not None
+    ranks.draft(ranks.hosts, backend, connections)  # before anything is changed
+    _quiet(ranks)
+    ranks.settings.connections = connections
+    try:
+        if ranks.plan.backend == backend and ranks.backend.reform == "in place":
+            ranks.form_again()
+            became, files = dict.fromkeys(range(len(ranks.hosts)), KEPT), Files()
+        else:
+            became, files = _restart(ranks, ranks.hosts, backend, list(range(len(ranks.hosts))), say)
+    except BaseException:
+        ranks.settings.connections = ranks.plan.connections  # of the world as it is now
+        raise
+    return _change("rewire", ranks, became, files).check()
+
+
+def _quiet(ranks: Ranks) -> bool:
+    """Stop what runs; raises Busy where that cannot be done.
+
+    Ranks that wait in a collective for a dead one, where only a restart helps, are left there (see `_restart`), and
+    False is returned.
+    """
+    monitor = ranks.monitor
+    everybody = range(len(monitor.ranks))
+    ranks.interrupt()
+    if not monitor.wait(lambda: not monitor.busy(everybody), QUIET_WITHIN):
+        seen: set[int] = set()
+
+        def all_wait() -> bool:
+            """Each was seen waiting: a signal that is sent again wakes one for a moment."""
+            seen.update(view.rank for view in monitor.snapshot().ranks if view.state == "waiting")
+            return seen >= {rank.rank for rank in monitor.busy(everybody)}
+
+        if any(rank.dead for rank in monitor.ranks) and monitor.wait(all_wait, SEEN_WITHIN):
+            return False
+        busy = [rank.rank for rank in monitor.busy(everybody)]
+        raise Busy(
+            f"{rank_label(busy)} cannot be interrupted (%distributed status shows where). To replace: "
+            f"%distributed heal --kill {rank_list(busy).replace(' ', '')} (loses the variables there)"
+        )
+    return True
+
+
+def _kill(ranks: Ranks, numbers: Sequence[int]) -> None:
+    """End these ranks' processes, whatever they do."""
+    monitor = ranks.monitor
+    ranks.kill(numbers)
+    monitor.wait(lambda: all(monitor.ranks[number].dead for number in numbers), QUIET_WITHIN)
+
+
+def _restart(ranks: Ranks, hosts: Sequence[Host], backend: str, kept: Sequence[int], say: Say) -> tuple[Became, Files]:
+    """Start all processes again, one for each of `hosts`; the namespaces of `kept` are restored from local disk."""
+    monitor = ranks.monitor
+    ranks.draft(hosts, backend, ranks.settings.connections)  # before anything is ended
+    carried = Carried(ranks, kept)
+    carried.save(say)
+    monitor.state = "broken"  # until the new world is there
+    try:
+        ranks.stop_ranks(range(len(monitor.ranks)))
+        monitor.truncate(0)
+        ranks.plan_next(hosts, backend)
+        ranks.launch(range(len(hosts)))
+        ranks.form()
+    except CannotStart as error:
+        raise CannotStart(f"{error}\n{carried.where()}".strip()) from None
+    return carried.load()

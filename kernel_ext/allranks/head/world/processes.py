@@ -1,0 +1,158 @@
+"""The ranks' processes: started on their hosts, one by one or by mpirun, and ended there."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import psutil
+
+from allranks.head.state.known_rank import Rank
+from allranks.head.state.monitor import Monitor
+from allranks.hosts.host_process import HostEnd
+from allranks.hosts.hosts import Hosts
+from allranks.messages.host_messages import RankConfig
+from allranks.messages.lifeline import Lifeline
+from allranks.messages.requests import Exit
+from allranks.settings import Settings
+from allranks_backends.plan import WorldPlan
+from allranks_backends.registry import Backend, get_backend
+from allranks_backends.runtimes.mpi import find_mpirun
+
+from .process_events import ProcessEvents
+
+END_WITHIN = 6.0
+"""Seconds processes get to end."""
+_SIGTERM, _SIGKILL = 15, 9
+
+
+class Processes:
+    """Knows no world: which ranks there are to be is in the plan that each call is given."""
+
+    def __init__(
+        self, settings: Settings, monitor: Monitor, lifeline: Lifeline, hosts: Hosts, news: ProcessEvents
+    ) -> None:
+        self._settings, self._monitor, self._lifeline = settings, monitor, lifeline
+        self._hosts, self._news = hosts, news
+        self._cluster = secrets.token_hex(6)
+        """What the hosts call it, where a launcher's ranks look for their settings."""
+
+    def end_of_rank(self, number: int) -> HostEnd:
+        """The notebook's end of the host process where the rank lives."""
+        return self._hosts.end_at(self._monitor.ranks[number].host)
+
+    # Start.
+
+    def launch(self, plan: WorldPlan, numbers: Sequence[int]) -> None:
+        """Start new processes for these ranks of the plan, in place of any they had."""
+        configs = [self._rank_config(plan, number) for number in numbers]
+        for each in configs:
+            self._monitor.put(Rank(each.rank, each.host, each.uuid))
+        self._news.repeat(self._hosts.others.values())
+        backend: Any = get_backend(plan.backend)
+        if backend.launcher == "mpirun":
+            self._launch_mpi(plan, backend, configs)
+        else:
+            by_host: dict[str, list[RankConfig]] = {}
+            for each in configs:
+                by_host.setdefault(each.host, []).append(each)
+            for members in by_host.values():
+                self.end_of_rank(members[0].rank).start(members)
+
+    def _rank_config(self, plan: WorldPlan, number: int) -> RankConfig:
+        shared, host = self._settings, plan.placements[number].host
+        end = self._hosts.end_of(host)
+        return RankConfig(
+            number,
+            end.name,
+            secrets.token_hex(8),
+            str(end.directory / f"rank-{number}"),
+            shared.token,
+            end.lifeline_url,
+            self._lifeline.keys[0],
+            end.engine_info,
+            cwd=shared.cwd,
+            cwd_may_lack=not host.local and not shared.cwd_named,
+            env=dict(shared.env),
+            keep=shared.keep,
+        )
+
+    def _launch_mpi(self, plan: WorldPlan, backend: Any, configs: Sequence[RankConfig]) -> None:
+        as_root = os.geteuid() == 0
+        join = ["--join", "{join}"]
+        if self._hosts.others:
+            # Each host gets the settings of its own ranks, where they look for them by the cluster's name.
+            cluster = self._cluster
+            for end in {id(end): end for end in map(self.end_of_rank, range(len(configs)))}.values():
+                end.offer(cluster, [each for each in configs if self.end_of_rank(each.rank) is end])
+            join = ["--cluster", cluster]
+        here = self._hosts.here
+        hostfile, text = here.directory / "mpi-hosts", backend.hostfile(plan)
+        if text is not None:
+            hostfile.write_text(text)
+        command = backend.command(
+            plan,
+            mpirun=find_mpirun(),
+            python_args=[self._settings.python, "-m", "allranks.rank", *join],
+            mpi_args=self._settings.mpi_args,
+            as_root=as_root,
+            cores=os.cpu_count() or 1,
+            hostfile=str(hostfile) if text is not None else None,
+            reached_at=self._hosts.meet_at(),
+        )
+        here.launch(command, backend.launcher_env(as_root=as_root), configs)
+
+    # End.
+
+    def stop(self, backend: Backend, numbers: Sequence[int]) -> None:
+        """End these ranks' processes and wait until they are gone; the monitor forgets their deaths."""
+        ended = {number: self._monitor.ranks[number].pid or 0 for number in numbers}
+        for number in numbers:
+            self._monitor.ranks[number].pid = None  # what is told of this process from now on is no news
+        if backend.launcher == "mpirun":
+            self._stop_mpi(ended)
+        else:
+            self._stop_each(ended)
+        self._hosts.here.forget([self._monitor.ranks[number].uuid for number in numbers])
+
+    def _stop_mpi(self, ended: Mapping[int, int]) -> None:
+        """`ended`: rank to pid."""
+        here = self._hosts.here
+        launcher, self._news.launcher = self._news.launcher, None
+        here.signal(launcher or 0, _SIGTERM)
+        own = [pid for number, pid in ended.items() if self.end_of_rank(number) is here]
+        processes = [psutil.Process(pid) for pid in own if psutil.pid_exists(pid)]
+        for process in psutil.wait_procs(processes, END_WITHIN)[1]:
+            process.kill()
+        for number, pid in ended.items():
+            if (end := self.end_of_rank(number)) is not here:
+                end.wait_ended(pid, END_WITHIN)
+
+    def _stop_each(self, ended: Mapping[int, int]) -> None:
+        """`ended`: rank to pid."""
+        for number, pid in ended.items():
+            self.end_of_rank(number).signal(pid, _SIGTERM)
+        for end in {id(end): end for end in map(self.end_of_rank, ended)}.values():
+            members = [pid for number, pid in ended.items() if self.end_of_rank(number) is end]
+            left = end.wait_gone(members, END_WITHIN)
+            for pid in left:  # one that is stopped or deep in C does not hear SIGTERM
+                end.signal(pid, _SIGKILL)
+            end.wait_gone(left, END_WITHIN)
+
+    def kill(self, backend: Backend, numbers: Sequence[int]) -> None:
+        """End these ranks' processes at once, whatever they do."""
+        for number in numbers:
+            rank = self._monitor.ranks[number]
+            if rank.pid is None or rank.dead:
+                continue
+            end = self.end_of_rank(number)
+            if backend.launcher != "mpirun":
+                end.signal(rank.pid, _SIGKILL)
+            elif end is self._hosts.here:
+                with suppress(psutil.NoSuchProcess):
+                    psutil.Process(rank.pid).kill()
+            else:  # the process is mpirun's there; its agent obeys while its main thread is blocked
+                self._lifeline.tell(rank.uuid, Exit())

@@ -1,0 +1,299 @@
+"""The ranks of one cluster, and the epochs of the world they form."""
+
+from __future__ import annotations
+
+import platform
+import shlex
+import weakref
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+from allranks.errors import CannotStart
+from allranks.head.state.collective_times import CollectiveTimes
+from allranks.head.state.known_rank import Rank
+from allranks.head.state.monitor import Monitor
+from allranks.head.state.widget_comms import WidgetComms
+from allranks.hosts.addresses import LOOPBACK
+from allranks.hosts.hosts import Hosts
+from allranks.hosts.listener import Listener, Progress
+from allranks.hosts.local import LocalHost
+from allranks.machine.ports import says_port_is_taken
+from allranks.messages.lifeline import Lifeline
+from allranks.messages.questions import Reply
+from allranks.messages.requests import Acknowledge, Answer, Interrupt, Question
+from allranks.messages.wire import Buffer
+from allranks.settings import Settings
+from allranks_backends.plan import Host, Placement, Platform, Site, WorldPlan, alike, rank_label
+from allranks_backends.registry import Backend, BackendError, can_run, get_backend, this_platform
+
+from . import forming
+from .detached import Detached, detached_file
+from .process_events import ProcessEvents
+from .processes import Processes
+
+START_WITHIN = 60.0
+"""Seconds a rank's process gets to come up."""
+TAKE_OVER_WITHIN = 10.0
+"""Seconds the ranks of a detached cluster get to find the new notebook; they try once a second."""
+EVERYWHERE = "0.0.0.0"
+
+A = TypeVar("A", bound=Answer)
+
+
+class Ranks:
+    """Processes on their hosts, their lifeline, and the monitor that knows them.
+
+    Starts a host process, or takes over the one that `kept` describes. Raises OSError where that is no more.
+    """
+
+    def __init__(self, settings: Settings, kept: Detached | None = None, comms: WidgetComms | None = None) -> None:
+        self.settings = settings
+        self.monitor = Monitor(settings.name, comms)
+        self.plan: WorldPlan | None = None
+        self.hosts: list[Host] = []
+        self.can_run: Sequence[str] | None = None
+        """Names of the backends that the hosts can run; None where it was not asked."""
+        self.monitor.acknowledge = self._acknowledge
+        self.monitor.comms.tell = lambda uuid, request, buffers: self.lifeline.tell(uuid, request, buffers)
+        self.news = ProcessEvents(
+            self.monitor,
+            end_at=lambda name: self.reached.end_at(name),
+            tell=lambda uuid, request: self.lifeline.tell(uuid, request),
+            python_here=settings.python_here,
+        )
+        if kept is not None:
+            self._know(kept)
+        self.door: Listener | None = None
+        """Where ranks come in that a scheduler started."""
+        if settings.joins:
+            file = Path(settings.join_file) if settings.join_file else None
+            command = f"{shlex.quote(settings.python)} -m allranks.rank --join {shlex.quote(str(file))}" if file else ""
+            self.door = Listener(self.monitor.heard, file, command)
+        listen = EVERYWHERE if self.door is not None else LOOPBACK
+        self.lifeline = Lifeline(
+            settings.token,
+            on_message=self.door.heard if self.door is not None else self.monitor.heard,
+            on_gone=self._on_disconnect,
+            is_stopped=self.monitor.is_stopped,
+            url=kept.url if kept is not None else f"tcp://{listen}:*",
+            keys=kept.keys if kept is not None else None,
+        )
+        try:
+            self.host = self._local_host(kept, listen)
+        except BaseException:
+            self.lifeline.close()
+            raise
+        self.host.lifeline_url = self.lifeline.url
+        self.reached = Hosts(settings, self.host, self.door, self.news.of)
+        self.processes = Processes(settings, self.monitor, self.lifeline, self.reached, self.news)
+        self._at_exit = weakref.finalize(self, self.reached.end, self.lifeline, here=not settings.keep)
+        self.lifeline.connect_engines(self.host.client_info)
+
+    def _local_host(self, kept: Detached | None, listen: str) -> LocalHost:
+        """The host process of this machine, begun or taken over."""
+        settings, on_event = self.settings, self.news.of(LocalHost.NAME)
+        if kept is not None:
+            return LocalHost.adopt(Path(kept.directory), kept.engine_info, on_event)
+        return LocalHost.begin(
+            settings.name,
+            kept_as=detached_file(settings.name) if settings.keep else None,
+            python=settings.python_here,
+            on_event=on_event,
+            shared=settings.shared,
+            listen=listen,
+        )
+
+    def _know(self, kept: Detached) -> None:
+        """Expect the ranks of a detached cluster to connect."""
+        self.monitor.adopting = True
+        self.hosts = [Host("localhost")] * len(kept.ranks)
+        placements = tuple(Placement(number, host, number) for number, host in enumerate(self.hosts))
+        self.plan = WorldPlan(kept.backend, placements, kept.epoch, self.settings.connections)
+        self.monitor.backend, self.monitor.epoch = kept.backend, kept.epoch
+        self.monitor.breakable = self.backend.breakable
+        self.monitor.links = self.backend.links(self.plan)
+        for number, (uuid, pid) in enumerate(kept.ranks):
+            self.monitor.put(Rank(number, "localhost", uuid, pid=pid))
+
+    def take_over(self) -> None:
+        """Wait until the ranks of a detached cluster have connected; those that did not are dead."""
+        self.monitor.wait(lambda: all(rank.connected for rank in self.monitor.ranks), TAKE_OVER_WITHIN)
+        self.monitor.state = "whole"
+        for rank in self.monitor.ranks:
+            if not rank.connected:
+                self.news.died(rank.rank, "ended while no notebook was attached")
+
+    def _keep(self) -> None:
+        """Write down how another notebook can take over."""
+        assert self.plan is not None
+        Detached(
+            settings={**vars(self.settings), "env": dict(self.settings.env)},
+            directory=str(self.host.directory),
+            engine_info=self.host.engine_info,
+            url=self.lifeline.url,
+            keys=self.lifeline.keys,
+            backend=self.plan.backend,
+            epoch=self.plan.epoch,
+            ranks=[(rank.uuid, rank.pid or 0) for rank in self.monitor.ranks],
+        ).write()
+
+    def _acknowledge(self, uuid: str, cell: int) -> None:
+        self.lifeline.tell(uuid, Acknowledge(cell))
+
+    # Start and end.
+
+    def open_listener(self) -> dict[str, Any]:
+        """Let ranks in that others start; returns what these must know, which is secret. Raises UsageError."""
+        assert self.door is not None
+        return self.door.open(self.lifeline, self.settings.token, self.host.engine_info)
+
+    def gather(self, count: int | None, timeout: float, progress: Progress) -> list[Host]:
+        """Wait for the ranks that a scheduler starts; returns the host of each. Raises CannotStart."""
+        return self.reached.gather(count, timeout, progress)
+
+    def start(self, hosts: Sequence[Host], backend: str) -> None:
+        """Start one rank for each of `hosts` and form the world. Raises CannotStart."""
+        self.hosts = list(hosts)
+        self.plan_next(hosts, backend)
+        self.launch(range(len(hosts)))
+        self.form()
+
+    def plan_next(self, hosts: Sequence[Host], backend: str) -> WorldPlan:
+        """The next epoch's plan, over one rank for each of `hosts`. Raises CannotStart."""
+        plan = self.draft(hosts, backend, self.settings.connections)
+        if self.plan is None or (self.plan.backend, self.plan.size) != (plan.backend, plan.size):
+            self.monitor.peak = None  # it was measured on another world
+            self.monitor.profile = CollectiveTimes()
+        self.plan, self.hosts = plan, [placement.host for placement in plan.placements]
+        self.monitor.backend = plan.backend
+        return plan
+
+    def draft(self, hosts: Sequence[Host], backend: str, connections: int) -> WorldPlan:
+        """A plan that could be the next epoch's: hosts are reached, everything is checked. Raises CannotStart."""
+        runtime = get_backend(backend)
+        if self.door is not None and runtime.launcher == "mpirun":
+            raise CannotStart(
+                f"{backend} ranks must be started by mpirun, and these were started by something else: choose another "
+                "backend, or start them with --hosts."
+            )
+        hosts = self._reach(hosts)
+        epoch = self.plan.epoch + 1 if self.plan is not None else 1
+        try:
+            return runtime.plan(
+                forming.place(hosts, runtime, connections, self.reached.ports), epoch=epoch, connections=connections
+            )
+        except BackendError as error:
+            raise CannotStart(str(error)) from None
+
+    def sites(self, hosts: Sequence[Host]) -> list[Site]:
+        """What each of these hosts (one entry a rank) can run, this machine first, which may have no rank.
+
+        Logs in to the others. Raises CannotStart.
+        """
+        with ThreadPoolExecutor(1) as meanwhile:
+            asked = meanwhile.submit(this_platform)  # importing mlx takes a while
+            reached = self._reach(hosts)
+        try:
+            here = asked.result()
+        except BackendError as error:
+            if any(host.local for host in reached):
+                raise CannotStart(str(error)) from error
+            here = Platform(platform.system())  # a login node, say: no rank is to run on it
+        sites = self.reached.sites(reached, here)
+        rdma = any(host.rdma for host in reached)
+        self.can_run = [name for name in can_run(sites) if self.reached.worth_naming(name, rdma=rdma)]
+        return sites
+
+    def _reach(self, hosts: Sequence[Host]) -> list[Host]:
+        """Reach the other hosts, where that is not done; returns all, with addresses for each other."""
+        if self.door is None:
+            self.reached.log_in(hosts)
+        else:
+            hosts = self.reached.refill(hosts)
+            # What was taken in stays, whatever else fails now: every later plan counts on it.
+            self.hosts[: len(hosts)] = hosts[: len(self.hosts)]
+        return self.reached.with_addresses(hosts)
+
+    def launch(self, numbers: Sequence[int]) -> None:
+        """Start new processes for these ranks of the plan, in place of any they had."""
+        assert self.plan is not None
+        self.processes.launch(self.plan, numbers)
+
+    def form(self) -> None:
+        """Have all ranks join the planned epoch; new ones are waited for. Raises CannotStart."""
+        assert self.plan is not None
+        self.wait_for("connected", lambda rank: rank.connected)
+        if self.can_run is None:  # a cluster that was taken over
+            self.sites(self.hosts)
+        forming.form(self.plan, self.backend, self.monitor, self.lifeline, self.can_run)
+        self.monitor.links = self.backend.links(self.plan)
+        self.wait_for("ready", lambda rank: rank.ready)
+        if self.settings.keep:
+            self._keep()
+
+    def form_again(self) -> None:
+        """A new epoch over the same ranks, in place."""
+        assert self.plan is not None
+        self.plan_next(self.hosts, self.plan.backend)
+        self.form()
+
+    def stop_ranks(self, numbers: Sequence[int]) -> None:
+        """End these ranks' processes and wait until they are gone; the monitor forgets their deaths."""
+        self.processes.stop(self.backend, numbers)
+
+    def kill(self, numbers: Sequence[int]) -> None:
+        """End these ranks' processes at once, whatever they do."""
+        self.processes.kill(self.backend, numbers)
+
+    def end(self) -> None:
+        """End every process and remove every file."""
+        self.monitor.state = "down"
+        self.monitor.comms.close()
+        self._at_exit.detach()
+        self.reached.end(self.lifeline)
+
+    @property
+    def backend(self) -> Backend:
+        assert self.plan is not None
+        return get_backend(self.plan.backend)
+
+    # Waiting and asking.
+
+    def wait_for(self, what: str, condition: Callable[[Rank], bool]) -> None:
+        """Wait until `condition` holds for every rank. Raises CannotStart with what they died of."""
+        monitor = self.monitor
+
+        def settled() -> bool:
+            return any(rank.dead for rank in monitor.ranks) or all(condition(rank) for rank in monitor.ranks)
+
+        monitor.wait(settled, START_WITHIN)
+        if dead := [rank for rank in monitor.ranks if rank.dead]:
+            causes = alike({rank.rank: rank.dead or "" for rank in dead})
+            listing = "; ".join(f"{rank_label(ranks)} {cause}" for cause, ranks in causes.items())
+            raise self._not_started(f"the ranks did not start: {listing}")
+        if missing := [rank.rank for rank in monitor.ranks if not condition(rank)]:
+            raise self._not_started(f"{rank_label(missing)} not {what} after {START_WITHIN:g} s.")
+
+    def _not_started(self, why: str) -> CannotStart:
+        """The error, with what the processes complained of."""
+        said = why + self.reached.log()
+        return CannotStart(said, port_taken=says_port_is_taken(said))
+
+    def ask(
+        self, numbers: Sequence[int], question: Question[A], buffers: Sequence[Buffer] = ()
+    ) -> dict[int, Future[Reply[A]]]:
+        """Ask those of the ranks that are not dead; where one cannot answer, its answer is a ConnectionError."""
+        ranks = [self.monitor.ranks[number] for number in numbers]
+        return {rank.rank: self.lifeline.ask(rank.uuid, question, buffers) for rank in ranks if rank.dead is None}
+
+    def interrupt(self, numbers: Sequence[int] | None = None) -> None:
+        """Stop the cells that run, on all ranks or on these."""
+        for rank in self.monitor.busy(range(len(self.monitor.ranks)) if numbers is None else numbers):
+            self.lifeline.tell(rank.uuid, Interrupt(rank.cell))
+
+    def _on_disconnect(self, uuid: str) -> None:
+        if self.door is not None and self.door.lost(uuid):
+            return
+        self.news.disconnected(uuid, by_mpirun=self.plan is not None and self.backend.launcher == "mpirun")

@@ -1,0 +1,59 @@
+"""At which address each host is reached by the others, where nobody has named one. Pure: no sockets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Interface
+
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class HostNetwork:
+    """What a host says of its own network."""
+
+    own: Sequence[str]
+    """Its IPv4 addresses with their networks, ``10.0.0.3/24``."""
+    used: str | None = None
+    """The address at which the notebook's connection arrived; through a proxy or over IPv6 that is none of `own`."""
+
+
+def meeting_addresses(hosts: Mapping[str, HostNetwork]) -> dict[str, str]:
+    """The address of each host, by name; a host that has none is left out.
+
+    On a network that all of them share if there is one, by preference the one that the notebook's connections use.
+    Otherwise each keeps the address that its connection used, where that is its own, and the network must route.
+    """
+    own = {name: [IPv4Interface(address) for address in told.own] for name, told in hosts.items()}
+    shared: dict[object, dict[str, str]] = {}
+    for interface in next(iter(own.values()), []):
+        there = {
+            name: str(each.ip)
+            for name, mine in own.items()
+            for each in reversed(mine)
+            if each.network == interface.network
+        }
+        # Docker's and libvirt's own networks are on every host, and every host is .1 there: they join no hosts.
+        if len(there) == len(hosts) == len(set(there.values())):
+            shared.setdefault(interface.network, _as_used(there, own, hosts))
+    if shared:
+        return max(shared.values(), key=lambda there: sum(hosts[name].used == there[name] for name in there))
+    found = {}
+    for name, told in hosts.items():
+        mine = [str(each.ip) for each in own[name]]
+        if told.used in mine or mine:
+            found[name] = told.used if told.used in mine else mine[0]
+    return {name: address for name, address in found.items() if address}
+
+
+def _as_used(
+    there: Mapping[str, str], own: Mapping[str, Sequence[IPv4Interface]], hosts: Mapping[str, HostNetwork]
+) -> dict[str, str]:
+    """With the address that the connection used, where a host has several on that network."""
+    chosen = dict(there)
+    for name, told in hosts.items():
+        network = next(each.network for each in own[name] if str(each.ip) == there[name])
+        if any(str(each.ip) == told.used and each.network == network for each in own[name]):
+            chosen[name] = str(told.used)
+    return chosen

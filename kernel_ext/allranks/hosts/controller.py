@@ -1,0 +1,107 @@
+"""ipyparallel's controller as one process: schedulers and heartbeat on threads instead of nine processes.
+
+Reads its settings as one JSON line from standard input and ends when that is closed, so it never outlives the host
+process that started it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import traceback
+from typing import Any
+
+# Only the scheduler's weighted scheme uses numpy, and does without where there is none (ipyparallel 9.2). Ours does not
+# weigh, and importing numpy would take a third of the controller's start.
+sys.modules.setdefault("numpy", None)  # type: ignore[arg-type]
+
+from ipyparallel.controller import app as controller_app  # noqa: E402
+from ipyparallel.controller.app import IPController  # noqa: E402
+from traitlets.config import Config  # noqa: E402
+
+
+class Controller(IPController):
+    """An IPController whose ports were chosen by the notebook, so that nobody waits for a connection file."""
+
+    def init_hub(self) -> None:
+        super().init_hub()
+        process: Any = self.heartmonitor_process
+        self.heartmonitor_process: Any = threading.Thread(target=process._target, kwargs=process._kwargs, daemon=True)
+
+    def init_schedulers(self) -> None:
+        self.mq_class = "allranks.hosts.relay.Relay"
+        super().init_schedulers()
+
+    def construct_url(self, kind: str, channel: str, index: int | None = None) -> str:
+        """With a colon for Unix sockets too: engines and clients connect there, ipyparallel 9.2 listens at a dash."""
+        info = {"engine": self.engine_info, "client": self.client_info, "internal": self.internal_info}[kind]
+        return f"{info['interface']}:{info[channel] if index is None else info[channel][index]}"
+
+    def terminate_children(self) -> None:
+        """There are none: everything runs on threads of this process."""
+
+    def handle(self) -> None:
+        """Forget each engine that the host process names, one a line; end when it does."""
+        for line in sys.stdin.buffer:
+            self.loop.add_callback(self._forget, line.strip())
+        os._exit(0)
+
+    def _forget(self, ident: bytes) -> None:
+        """A dead engine says no goodbye, and whoever asked all engines would wait for it indefinitely."""
+        registering = {engine.ident: engine.id for engine in self.hub.incoming_registrations.values()}
+        if (number := self.hub.by_ident.get(ident, registering.get(ident))) is not None:
+            self.hub.unregister_engine(ident, {"content": {"id": number}})
+
+
+def main() -> None:
+    settings: dict[str, Any] = json.loads(sys.stdin.buffer.readline())
+    # init_hub sleeps 0.25 s "to connect the db" (ipyparallel 9.2); ours keeps no db.
+    controller_app.time = _NoSleep
+    controller = Controller(config=_config(settings), log_level=40)
+    controller.engine_info, controller.client_info = settings["engine_info"], settings["client_info"]
+    controller.write_connection_files = False
+    try:
+        controller.initialize([])
+        threading.Thread(target=controller.handle, daemon=True).start()
+        controller.start()
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)  # a usual end would wait for the thread that reads standard input
+
+
+class _NoSleep:
+    @staticmethod
+    def sleep(_seconds: float) -> None:
+        pass
+
+
+def _config(settings: dict[str, Any]) -> Config:
+    config = Config()
+    config.Session.key = settings["key"].encode()
+    config.ProfileDir.location = settings["profile"]
+    config.IPController.use_threads = True
+    config.IPController.db_class = "ipyparallel.controller.dictdb.NoDB"
+    config.IPController.broadcast_scheduler_depth = 0
+    for side, interface in (
+        ("engine", settings["engine_info"]["interface"]),
+        ("client", settings["client_info"]["interface"]),
+        ("monitor", settings["client_info"]["interface"]),
+    ):
+        transport, _, address = interface.partition("://")
+        config.IPController.update({f"{side}_transport": transport, f"{side}_ip": address})
+    config.IPController.enable_curve = settings["curve"] is not None
+    if settings["curve"] is not None:
+        config.IPController.curve_publickey, config.IPController.curve_secretkey = (
+            key.encode() for key in settings["curve"]
+        )
+    config.HeartMonitor.period = settings["heartbeat_ms"]
+    # A rank blocked in a collective still answers (its heart is a C thread); a stopped one is the lifeline's business.
+    config.HeartMonitor.max_heartmonitor_misses = 1000
+    return config
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,251 @@
+"""The notebook's end of one host process: orders down, events up."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, TypeAlias
+
+from allranks.errors import CannotStart
+from allranks.messages.host_messages import (
+    End,
+    Ended,
+    Forget,
+    Gone,
+    HostAnswer,
+    HostEvent,
+    HostOrder,
+    Launch,
+    Launched,
+    Offer,
+    Ports,
+    Present,
+    RankConfig,
+    Runs,
+    Signal,
+    Start,
+    Started,
+    Trouble,
+    read_event,
+    to_line,
+)
+from allranks.messages.wire import NotUnderstood
+
+
+@dataclass(frozen=True)
+class HostGone:
+    """A host process is no more, or out of reach."""
+
+    because: str = ""
+    code: int = 0
+    """Of this machine's, as in `subprocess.Popen.returncode`."""
+
+
+@dataclass(frozen=True)
+class RankLost:
+    """A rank went with the process that its scheduler had started."""
+
+    rank: int
+    pid: int
+    because: str
+
+
+HostReport: TypeAlias = HostEvent | HostGone | RankLost
+OnEvent = Callable[[HostReport], None]
+ANSWER_WITHIN = 10.0
+"""Seconds a host process gets to answer."""
+GONE_WITHIN = 8.0
+"""Seconds the host process is given to end everything before it is killed itself."""
+
+
+class HostEnd:
+    """The notebook's end of one host process: orders down, events up. How they travel is for subclasses to say."""
+
+    def __init__(self, name: str, on_event: OnEvent) -> None:
+        self.name = name
+        self._on_event = on_event
+        self._gone = threading.Event()
+        self._changed = threading.Condition()
+        self._living: set[int] = set()
+        self._answers: dict[int, HostAnswer] = {}
+        self._questions = itertools.count(1)
+        self.directory = Path()
+        """Its private folder, on that host."""
+        self.engine_info: dict[str, Any] = {}
+        """How an engine there reaches the controller."""
+        self.lifeline_url = ""
+        """How a rank there reaches the notebook."""
+        self.trouble = ""
+        """Why it could not carry out an order."""
+        self.ended: HostGone | None = None
+        """How the host process ended, once it has."""
+
+    def start(self, ranks: Sequence[RankConfig]) -> None:
+        """Start one engine for each of these."""
+        self._order(Start(list(ranks)))
+
+    def launch(self, command: Sequence[str], env: Mapping[str, str], ranks: Sequence[RankConfig]) -> None:
+        """Start all ranks through a launcher such as mpirun; `{join}` in `command` is the file they read."""
+        join = str(self.directory / "ranks.json")
+        self._order(Launch([part.replace("{join}", join) for part in command], dict(env), list(ranks), join))
+
+    def signal(self, pid: int, number: int) -> None:
+        self._order(Signal(pid, number))
+
+    def ports(self, count: int) -> list[int]:
+        """Free TCP ports of that host. Raises CannotStart where it does not answer."""
+        answer = self._answer(Ports(count))
+        if answer is None:
+            late = f"{self.name} did not report free ports within {ANSWER_WITHIN:g} s."
+            raise CannotStart(late if self.alive else f"{self.name}: the process that starts its ranks has ended.")
+        return list(answer.ports)
+
+    def offer(self, cluster: str, ranks: Sequence[RankConfig]) -> None:
+        """Lay these settings where the ranks of a launcher find them there. Raises CannotStart."""
+        if self._answer(Offer(cluster, list(ranks))) is None:
+            raise CannotStart(f"{self.name} could not write its ranks' settings.")
+
+    def runs(self, pid: int) -> bool:
+        """Whether there is such a process on that host, as far as it answers."""
+        answer = self._answer(Runs(pid))
+        return self.alive if answer is None else answer.pid == pid
+
+    def wait_ended(self, pid: int, within: float) -> bool:
+        """Wait until a process that a launcher started there has ended; whether it has."""
+        deadline = time.monotonic() + within
+        while self.runs(pid):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.1)
+        return True
+
+    def _answer(self, order: HostOrder) -> HostAnswer | None:
+        """Give an order and wait for its answer, which carries the number of the question: one may come too late."""
+        question = next(self._questions)
+        self._order(order, question)
+        with self._changed:
+            self._changed.wait_for(lambda: question in self._answers or self._gone.is_set(), ANSWER_WITHIN)
+            return self._answers.pop(question, None)
+
+    def wait_gone(self, pids: Iterable[int], within: float) -> set[int]:
+        """Wait until these processes have ended; returns those that have not."""
+        wanted = set(pids)
+        with self._changed:
+            self._changed.wait_for(lambda: not wanted & self._living or self._gone.is_set(), within)
+            return set() if self._gone.is_set() else wanted & self._living
+
+    def forget(self, uuids: Sequence[str]) -> None:
+        """These engines have ended: ipyparallel's clients must not wait for them."""
+        self._order(Forget(list(uuids)))
+
+    def end(self) -> None:
+        """End every process and remove every file; returns when they are gone."""
+        self._order(End())
+        self._gone.wait(GONE_WITHIN)
+
+    def wait_end(self) -> None:
+        """Wait for an `end` in another thread."""
+        self._gone.wait(GONE_WITHIN)
+
+    @property
+    def alive(self) -> bool:
+        return not self._gone.is_set()
+
+    def log(self) -> str:
+        """What the host process complained of, if anything."""
+        return self.trouble
+
+    def _order(self, order: HostOrder, number: int | None = None) -> None:
+        raise NotImplementedError
+
+    def _hear(self, event: HostEvent) -> None:
+        """Take an event of the host process in, and pass it on."""
+        with self._changed:
+            match event:
+                case Started(pid=pid) | Launched(pid):
+                    self._living.add(pid)
+                case Present(processes):
+                    self._living.update(processes.values())
+                case Ended(pid=pid):
+                    self._living.discard(pid)
+                case HostAnswer(number):
+                    self._answers[number] = event
+                case Trouble(text):
+                    self.trouble = last_line(text)
+            self._changed.notify_all()
+        self._on_event(event)
+
+    def _has_gone(self) -> None:
+        """The host process is no more, or unreachable."""
+        self._gone.set()
+        with self._changed:
+            self._changed.notify_all()
+        self.ended = self._how_ended()
+        self._on_event(self.ended)
+
+    def _how_ended(self) -> HostGone:
+        raise NotImplementedError
+
+
+def last_line(text: str) -> str:
+    """The line of a traceback that says what went wrong."""
+    return (text.strip().splitlines() or [""])[-1]
+
+
+class PipedHost(HostEnd):
+    """A host process whose orders and events are JSON lines of two streams."""
+
+    def __init__(self, name: str, reader: IO[bytes], writer: IO[bytes], on_event: OnEvent) -> None:
+        super().__init__(name, on_event)
+        self._reader, self._writer = reader, writer
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+
+    def follow(self) -> None:
+        """Hear its events, in a thread."""
+        threading.Thread(target=self._listen, name=f"allranks-host-{self.name}", daemon=True).start()
+
+    def end(self) -> None:
+        """See `HostEnd.end`."""
+        super().end()
+        if self._process is not None:
+            if not self._gone.is_set():
+                self._process.kill()
+            try:
+                self._process.wait(GONE_WITHIN)
+            except subprocess.TimeoutExpired:  # an ssh that waits for its tunnels
+                self._process.kill()
+                self._process.wait()
+
+    def _order(self, order: HostOrder, number: int | None = None) -> None:
+        with self._lock:
+            try:
+                self._writer.write(to_line(order, number) + b"\n")
+                self._writer.flush()
+            except (BrokenPipeError, ConnectionError, ValueError):
+                self._gone.set()
+
+    def _listen(self) -> None:
+        for line in self._reader:
+            try:
+                event = read_event(line)
+            except NotUnderstood as error:
+                if line.startswith(b"{"):  # and not what a login shell prints
+                    self._hear(Trouble(f"{error}: it may have another version of allranks"))
+                continue
+            if isinstance(event, Gone):
+                break
+            try:
+                self._hear(event)
+            except Exception:  # without this thread no death on that host would be known
+                logging.getLogger("allranks").exception("an event of %s could not be handled", self.name)
+        self._has_gone()
+
+    def _how_ended(self) -> HostGone:
+        return HostGone(code=self._process.wait() if self._process is not None else 0)

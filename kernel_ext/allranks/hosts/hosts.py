@@ -1,0 +1,183 @@
+"""The hosts of one cluster, as far as they are reached: this machine, those logged in to, and those that joined."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from allranks.machine.addresses import own_addresses
+from allranks.machine.facts import cuda_devices
+from allranks.messages.lifeline import Lifeline
+from allranks.settings import Settings
+from allranks_backends.plan import Host, Platform, Site
+from allranks_backends.registry import get_backend
+from allranks_backends.runtimes.nccl import SHARE, shared, visible_devices
+
+from .addresses import LOOPBACK, HostNetwork, meeting_addresses
+from .host_process import HostEnd, OnEvent
+from .joined import JoinedHost
+from .listener import Listener, Progress
+from .local import LocalHost
+from .remote import RemoteHost, reach
+
+
+class Hosts:
+    """The notebook's ends of all host processes. `on_event` makes, for a host's name, what hears its events."""
+
+    def __init__(
+        self, settings: Settings, here: LocalHost, door: Listener | None, on_event: Callable[[str], OnEvent]
+    ) -> None:
+        self._settings, self._on_event = settings, on_event
+        self.here = here
+        """This machine."""
+        self.others: dict[str, RemoteHost | JoinedHost] = {}
+        """The other hosts, by name."""
+        self.door = door
+        """Where ranks come in that a scheduler started."""
+
+    def end_of(self, host: Host) -> HostEnd:
+        """The notebook's end of that host's process."""
+        return self.here if host.local else self.others[host.name]
+
+    def end_at(self, name: str) -> HostEnd:
+        """The notebook's end of the host process that is called so."""
+        return self.here if name == self.here.name else self.others[name]
+
+    def ports(self, host: Host, count: int) -> list[int]:
+        """Free TCP ports of that host. Raises CannotStart where it does not answer."""
+        return self.end_of(host).ports(count)
+
+    # Reaching them.
+
+    def gather(self, count: int | None, timeout: float, progress: Progress) -> list[Host]:
+        """Wait for the ranks that a scheduler starts; returns the host of each. Raises CannotStart."""
+        assert self.door is not None
+        hosts, ends = self.door.gather(count, timeout, progress, self._on_event)
+        self.others.update(ends)
+        return hosts
+
+    def refill(self, hosts: Sequence[Host]) -> list[Host]:
+        """`hosts`, with those that joined and are gone replaced by what has joined since. Raises CannotStart."""
+        assert self.door is not None
+        joined = {name: end for name, end in self.others.items() if isinstance(end, JoinedHost)}
+        placed, living = self.door.refill(hosts, joined, self._on_event)
+        self.others.update(living)
+        return placed
+
+    def log_in(self, hosts: Sequence[Host]) -> None:
+        """Log in to those of `hosts` that are not reached, or not any more. Raises CannotStart."""
+        wanted = {host.name: host for host in hosts if not host.local}
+        missing = [host for name, host in wanted.items() if name not in self.others or not self.others[name].alive]
+        for host in missing:
+            if host.name in self.others:
+                self.others[host.name].end()
+        ends = reach(
+            missing,
+            python=self._settings.python,
+            engine_info=self.here.engine_info,
+            lifeline_url=self.here.lifeline_url,
+            on_event=self._on_event,
+        )
+        self.others.update({end.name: end for end in ends})
+
+    # What they say of themselves.
+
+    def with_addresses(self, hosts: Sequence[Host]) -> list[Host]:
+        """`hosts`, with an address for those that have none and others must reach, and the devices of each."""
+        counts = Counter(host.name for host in hosts)
+        devices = {host.name: self._devices(host, counts[host.name]) for host in hosts}
+        if all(host.local for host in hosts):
+            return [replace(host, cuda=devices[host.name]) for host in hosts]
+        told = {host.name: self._network(host) for host in hosts}
+        found = meeting_addresses(told)
+        nameless = {host for host in hosts if not host.addresses or (host.local and host.addresses == (LOOPBACK,))}
+        placed = [
+            replace(host, addresses=(found[host.name],)) if host in nameless and host.name in found else host
+            for host in hosts
+        ]
+        return [replace(host, cuda=devices[host.name]) for host in placed]
+
+    def _network(self, host: Host) -> HostNetwork:
+        """The host's network, as far as it matters: addresses that were named, or chosen before, stay."""
+        if host.local:
+            seen = (end.sees_notebook_at for end in self.others.values() if isinstance(end, RemoteHost))
+            told = HostNetwork(own_addresses(), next(filter(None, seen), None))
+        else:
+            told = self.others[host.name].network
+        fixed = [each for each in told.own if each.partition("/")[0] in host.addresses]
+        return HostNetwork(fixed, host.addresses[0]) if fixed else told
+
+    def _devices(self, host: Host, ranks: int) -> tuple[str, ...]:
+        """The CUDA devices for so many ranks there; empty where all devices may be used, by one rank each."""
+        environ = {**os.environ, **self._settings.env} if host.local else self._settings.env
+        if "CUDA_VISIBLE_DEVICES" in self._settings.env or host.local:
+            chosen = visible_devices(environ)
+        else:
+            chosen = self.others[host.name].cuda
+        if not chosen and SHARE in environ:  # dealt in turn, they must be counted
+            there = cuda_devices() if host.local else self.others[host.name].platform.cuda_devices
+            chosen = tuple(map(str, range(there)))
+        return shared(chosen, environ, ranks)
+
+    def sites(self, reached: Sequence[Host], here: Platform) -> list[Site]:
+        """What each of these hosts (one entry a rank) can run; this machine, which is `here`, comes first."""
+        counts = Counter(host.name for host in reached)
+        by_name = {host.name: host for host in reached}
+        others = [
+            Site(name, _with_devices(self.others[name].platform, host.cuda), counts[name], local=False)
+            for name, host in by_name.items()
+            if not host.local
+        ]
+        mine = by_name.get(self.here.name)
+        platform = _with_devices(here, mine.cuda if mine else ())
+        return [Site(self.here.name, platform, counts[self.here.name]), *others]
+
+    def worth_naming(self, backend: str, *, rdma: bool) -> bool:
+        """Whether to advise a backend that can run: JACCL where links are known, MPI where mpirun starts the ranks."""
+        runtime = get_backend(backend)
+        return (rdma or runtime.needs != "rdma") and (self.door is None or runtime.launcher == "engines")
+
+    def meet_at(self) -> list[str]:
+        """Addresses by which this machine and the other hosts talk; empty where something between them changes them."""
+        ends = [end for end in self.others.values() if end.alive and isinstance(end, RemoteHost)]
+        here = {end.sees_notebook_at for end in ends}
+        own = {address.partition("/")[0] for address in own_addresses()}
+        return [*map(str, here), *(str(end.network.used) for end in ends)] if ends and here <= own else []
+
+    def log(self) -> str:
+        """What their processes complained of, a line for each that did."""
+        logs = [self.here.log(), *(f"{end.name}: {end.log()}" for end in self.others.values() if end.log())]
+        return "".join(f"\n{log}" for log in logs if log)
+
+    # The end.
+
+    def end(self, lifeline: Lifeline, *, here: bool = True) -> None:
+        """End every process there and remove every file, and close the `lifeline`; this machine's only if `here`."""
+        others: list[HostEnd] = list(self.others.values())
+        own: list[HostEnd] = [self.here] if here else []
+        if self.door is not None:  # its ends are reached over the lifeline
+            self.door.close()
+            _end_all(others)
+            lifeline.close()
+            return _end_all(own)
+        lifeline.close()
+        _end_all([*others, *own])
+
+
+def _with_devices(platform: Platform, chosen: Sequence[str]) -> Platform:
+    """No more CUDA devices than ranks may use; one that is shared counts for each of its ranks."""
+    own = len(set(chosen))
+    return replace(platform, cuda_devices=min(platform.cuda_devices, own) * len(chosen) // own) if own else platform
+
+
+def _end_all(ends: Sequence[HostEnd]) -> None:
+    threads = [threading.Thread(target=end.end) for end in ends[1:]]
+    for thread in threads:
+        thread.start()
+    for end in ends[:1]:
+        end.end()
+    for thread in threads:
+        thread.join()

@@ -1,0 +1,30 @@
+"""The join file: how processes that a scheduler starts find the notebook. It holds the cluster's keys."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from allranks.errors import UsageError
+from allranks.machine.files import write_private
+
+
+def write_join_file(path: Path, settings: Mapping[str, Any]) -> None:
+    """Write it, or raise UsageError."""
+    if path.exists() and not is_join_file(path):
+        raise UsageError(f"--join {path}: this file exists and is not a join file; choose another name.")
+    try:
+        write_private(path, json.dumps(dict(settings)))
+    except OSError as error:
+        raise UsageError(f"--join {path}: cannot be written ({error.strerror}).") from None
+
+
+def is_join_file(path: Path, token: str | None = None) -> bool:
+    """Whether it is one, and with `token`, whether it is that cluster's."""
+    try:
+        content = json.loads(path.read_text())
+        return "urls" in content and (token is None or content["token"] == token)
+    except (OSError, ValueError, TypeError, KeyError):
+        return False

@@ -1,0 +1,166 @@
+"""The notebook's own machine: its host process, and the settings of ipyparallel's controller there."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import IO, Any
+
+import psutil
+import zmq
+
+from allranks.machine.files import write_private
+from allranks.machine.ports import free_ports
+from allranks.messages.host_messages import Prepare
+
+from .addresses import LOOPBACK
+from .host_process import OnEvent, PipedHost
+
+CONTROLLER_PORTS = {
+    "engine": ("registration", "control", "mux", "task", "iopub", "hb_ping", "hb_pong", "broadcast"),
+    "client": ("registration", "control", "mux", "task", "iopub", "notification", "broadcast"),
+}
+CONTROLLER_RANGE = range(14_000, 20_000)
+"""Below the ports that the system gives outgoing connections, which may take one before the controller does, and apart
+from the ring's, which are chosen before the controller has taken its own."""
+HEARTBEAT_MS = 1000
+"""ipyparallel counts an engine as registered after its first heartbeat; our own readiness comes over the lifeline."""
+
+
+class LocalHost(PipedHost):
+    """The notebook's own machine, where ipyparallel's controller lives too.
+
+    Made by `begin`, or by `adopt` for a host process that another notebook started and kept.
+    """
+
+    NAME = "localhost"
+
+    def __init__(self, directory: Path, reader: IO[bytes], writer: IO[bytes], on_event: OnEvent) -> None:
+        super().__init__(self.NAME, reader, writer, on_event)
+        self.directory = directory
+        self.connection_file = directory / "ipcontroller-client.json"
+        self.client_info: dict[str, Any] = {}
+
+    @classmethod
+    def begin(
+        cls, name: str, *, kept_as: Path | None, python: str, on_event: OnEvent, shared: bool, listen: str = LOOPBACK
+    ) -> LocalHost:
+        """Start a host process; with `kept_as`, the file that says how to attach, it outlives this notebook.
+
+        `shared` says that ranks on other hosts connect to the controller, at the address `listen`.
+        """
+        directory = Path(tempfile.mkdtemp(prefix=f"allranks-{name}-"))  # 0700
+        (directory / "profile").mkdir()
+        # Children must not inherit what a test or a notebook server set for itself alone.
+        environment = {key: value for key, value in os.environ.items() if key != "PYTEST_CURRENT_TEST"}
+        with open(directory / "host.log", "wb") as log:
+            process = subprocess.Popen(
+                [python, "-m", "allranks.rank.process.host"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=environment,
+                start_new_session=True,  # Ctrl-C in a terminal is for the notebook, not for the ranks' parent
+            )
+        assert process.stdin is not None and process.stdout is not None
+        host = cls(directory, process.stdout, process.stdin, on_event)
+        host._process = process
+        host.engine_info, host.client_info, controller = _controller_settings(directory, shared=shared, listen=listen)
+        host._order(
+            Prepare(str(directory), kept_as is not None, controller, also_remove=str(kept_as) if kept_as else None)
+        )
+        write_private(host.connection_file, json.dumps(host.client_info))
+        host.follow()
+        return host
+
+    @classmethod
+    def adopt(cls, directory: Path, engine_info: dict[str, Any], on_event: OnEvent) -> LocalHost:
+        """Take a kept host process over. Raises OSError when it is no more."""
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(str(directory / "control"))
+        host = cls(directory, connection.makefile("rb"), connection.makefile("wb"), on_event)
+        host.engine_info = engine_info
+        host.client_info = json.loads(host.connection_file.read_text())
+        host.follow()
+        return host
+
+    def ports(self, count: int) -> list[int]:
+        """See `HostEnd.ports`."""
+        return free_ports(count)
+
+    def wait_ended(self, pid: int, within: float) -> bool:
+        """See `HostEnd.wait_ended`."""
+        try:
+            psutil.Process(pid).wait(within)
+        except psutil.NoSuchProcess:
+            pass
+        except psutil.TimeoutExpired:
+            return False
+        return True
+
+    def end(self) -> None:
+        """See `HostEnd.end`."""
+        super().end()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def log(self) -> str:
+        """See `HostEnd.log`."""
+        try:
+            said = (self.directory / "host.log").read_text(errors="replace").strip()
+            return "\n".join(filter(None, (said, self.trouble)))
+        except OSError:
+            return ""
+
+
+def _controller_settings(
+    directory: Path, *, shared: bool, listen: str
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Choose addresses and keys for a controller; returns engine info, client info and its settings.
+
+    Every user of a machine can connect to a port of its loopback, and what ipyparallel sends is signed, not hidden. So
+    on one machine the controller listens on Unix sockets in the private folder. With engines on other hosts, and where
+    the folder's path is too long for sockets, it is CurveZMQ on ports, which is slower: a plain client pushes large
+    values at a fifth of the speed, and misses output of what it runs in its first milliseconds more often (8 times of
+    40 instead of once, on a busy machine).
+    """
+    key = secrets.token_hex(32)
+    names = [(side, port) for side, ports in CONTROLLER_PORTS.items() for port in ports]
+    sockets = f"{directory}/socket"
+    if tcp := shared or len(f"{sockets}:65535") > zmq.IPC_PATH_MAX_LEN:
+        engines_at, clients_at = f"tcp://{listen}", f"tcp://{LOOPBACK}"
+        numbers = free_ports(len(names), listen, CONTROLLER_RANGE)
+    else:
+        engines_at = clients_at = f"ipc://{sockets}"
+        numbers = list(range(1, len(names) + 1))
+    keys = [part.decode() for part in zmq.curve_keypair()] if tcp else None
+    ports = dict(zip(names, numbers, strict=True))
+    engine: dict[str, Any] = {port: ports["engine", port] for port in CONTROLLER_PORTS["engine"]}
+    client: dict[str, Any] = {port: ports["client", port] for port in CONTROLLER_PORTS["client"]}
+    engine |= {"interface": engines_at, "broadcast": [engine["broadcast"]]}
+    client |= {"interface": clients_at, "task_scheme": "leastload"}
+    if engines_at == clients_at:  # the hub binds once
+        client["registration"] = engine["registration"]
+    common = {
+        "ssh": "",
+        "key": key,
+        "curve_serverkey": keys[0] if keys else None,
+        "location": LOOPBACK,
+        "pack": "json",
+        "unpack": "json",
+        "signature_scheme": "hmac-sha256",
+    }
+    settings = {
+        "engine_info": engine,
+        "client_info": client,
+        "key": key,
+        "curve": keys,
+        "profile": str(directory / "profile"),
+        "heartbeat_ms": HEARTBEAT_MS,
+    }
+    return engine | common, client | common, settings

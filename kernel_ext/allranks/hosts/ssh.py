@@ -1,0 +1,78 @@
+"""ssh as this machine has it: how a host is called, with which options, and what is wrong where it cannot log in."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from allranks_backends.runtimes.checks import known_as, login_and_port
+
+CONNECT_WITHIN = 8
+"""Seconds ssh gets to connect and log in."""
+SSH_OPTIONS = (
+    *(
+        "-T",
+        "-o",
+        "BatchMode=yes",
+        "-o",
+        f"ConnectTimeout={CONNECT_WITHIN}",
+        "-o",
+        "ExitOnForwardFailure=yes",
+        "-o",
+        "LogLevel=INFO",
+    ),
+    # A network that is gone is noticed after 15 to 20 s; one of some seconds costs nothing.
+    *("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3", "-o", "ControlPath=none"),
+)
+
+_NOT_INSTALLED = "allranks is not installed for {python} there. There: {python} -m pip install allranks"
+_NO_PYTHON = "there is no {python} there. Name the Python that has allranks with --python"
+_CAUSES = (
+    ("Permission denied (", "it refused the ssh key. Copy the key there with: ssh-copy-id {words}"),
+    ("REMOTE HOST IDENTIFICATION HAS CHANGED", "its host key has changed. If that is expected: ssh-keygen -R {key}"),
+    ("Host key verification failed", "its host key is not known here. Accept it once with: ssh {words}"),
+    ("Could not resolve hostname", "unknown host name. Add it to ~/.ssh/config or DNS"),
+    ("Connection refused", "nothing listens for ssh there. Is Remote Login (macOS) or sshd (Linux) on?"),
+    ("No route to host", "there is no route to it. Is it on, and on this network?"),
+    ("timed out", "it does not answer. Is it on, and on this network?"),
+    ("remote port forwarding failed", "its sshd does not forward ports: set AllowTcpForwarding yes in its sshd_config"),
+    ("administratively prohibited", "its sshd does not forward ports: set AllowTcpForwarding yes in its sshd_config"),
+    (
+        "No module named 'allranks'",
+        _NOT_INSTALLED,
+    ),
+    ("No module named allranks", _NOT_INSTALLED),
+    ("No module named", "a package is missing for {python} there ({said}). There: {python} -m pip install allranks"),
+    # By dash, bash and zsh, each with the path in its own place.
+    ("{python}: not found", _NO_PYTHON),
+    ("{python}: No such file or directory", _NO_PYTHON),
+    ("{python}: command not found", _NO_PYTHON),
+    ("no such file or directory: {python}", _NO_PYTHON),
+    ("command not found: {python}", _NO_PYTHON),
+    (
+        "{python}: cannot execute",
+        "{python} is not a program there. Name the Python that has allranks with --python",
+    ),
+    ("{python}: Permission denied", "{python} there cannot be run. Name the Python that has allranks with --python"),
+    ("UNKNOWN port", "its ProxyJump or ProxyCommand in ~/.ssh/config does not get through. Try: ssh {words} true"),
+    ("No space left on device", "its disk is full (where TMPDIR points, or /tmp)"),
+    ("No usable temporary directory", "its disk is full (where TMPDIR points, or /tmp), or not writable"),
+)
+
+
+def destination(name: str) -> list[str]:
+    """ssh's words for ``user@host:port``."""
+    login, port = login_and_port(name)
+    # "--": a name from somebody's hostfile must not be an option.
+    return ["--", login] if port is None else ["-p", str(port), "--", login]
+
+
+def explained(said: Sequence[str], name: str, python: str) -> str:
+    """What these lines of ssh's, or of the host's shell, mean, and what to do (OpenSSH 9.2, dash, bash, zsh)."""
+    for sign, meaning in _CAUSES:
+        sign = sign.replace("{python}", python)
+        if line := next((line for line in reversed(said) if sign in line), ""):
+            words = shlex.join(word for word in destination(name) if word != "--")
+            key = shlex.quote(known_as(name))
+            return meaning.format(words=words, key=key, python=shlex.quote(python), said=line.partition(": ")[2])
+    return said[-1].rstrip(".")

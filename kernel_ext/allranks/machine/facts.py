@@ -1,0 +1,92 @@
+"""What this host is and can run, told without importing MLX.
+
+Ranks are forked from the process that tells it: where CUDA was asked anything before a fork, it fails in the children.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+COMPARED = ("allranks", "ipyparallel", "ipykernel", "mlx")
+"""Packages whose versions must be the notebook's."""
+COUNT_WITHIN = 5.0
+"""Seconds that nvidia-smi gets; it takes one or two where the driver has to be woken."""
+
+
+def description() -> dict[str, Any]:
+    """The fields of `messages.host_messages.Prepared`: what a head elsewhere must know before it starts ranks here."""
+    try:
+        from .addresses import own_addresses
+
+        addresses = own_addresses()
+    except ImportError:  # psutil is missing; what is missing is told by the versions
+        addresses = []
+    return {
+        "versions": versions(),
+        "ssh": os.environ.get("SSH_CONNECTION", ""),
+        "cores": os.cpu_count() or 1,
+        "addresses": addresses,
+        "platform": machine(),
+        "cuda": os.environ.get("CUDA_VISIBLE_DEVICES", ""),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages in `COMPARED`; empty for one that is not installed."""
+    return {"python": ".".join(map(str, sys.version_info[:3]))} | {package: _version(package) for package in COMPARED}
+
+
+def machine() -> dict[str, Any]:
+    """The fields of ``allranks_backends.plan.Platform``; a backend that is not in ``available`` is not ruled out."""
+    mac = sys.platform == "darwin"
+    return {
+        "system": platform.system(),
+        "release": platform.mac_ver()[0] if mac else platform.release(),
+        "available": _available(),
+        "cuda_devices": cuda_devices(),
+        "mlx": _version("mlx"),
+        # Beside the interpreter as it was called, as the notebook looks for its own.
+        "mpirun": shutil.which("mpirun", path=str(Path(sys.executable).parent)) or shutil.which("mpirun"),
+    }
+
+
+def cuda_devices() -> int:
+    """CUDA devices that a process here may use: what nvidia-smi lists, less what CUDA_VISIBLE_DEVICES leaves out."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return 0
+    try:
+        told = subprocess.run([tool, "-L"], capture_output=True, text=True, timeout=COUNT_WITHIN, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
+    # Slices of a card (MIG) are indented below it.
+    listed = sum(line.startswith("GPU ") for line in told.splitlines())
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return listed if chosen is None else min(listed, _named(chosen))
+
+
+def _named(chosen: str) -> int:
+    """How many devices a value of CUDA_VISIBLE_DEVICES names: CUDA stops at the first that cannot be, such as -1."""
+    names = [name.strip() for name in chosen.split(",")]
+    return next((number for number, name in enumerate(names) if not name or name.startswith("-")), len(names))
+
+
+def _available() -> dict[str, bool]:
+    """Whether NCCL is there. On Linux MLX comes in halves: ``mlx-cuda-12`` or ``-13`` has it, ``mlx-cpu`` has not."""
+    if _version("mlx-cuda-12") or _version("mlx-cuda-13"):
+        return {"nccl": True}
+    return {"nccl": False} if _version("mlx-cpu") or _version("mlx-metal") else {}
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""

@@ -1,0 +1,81 @@
+"""Files of a host's ranks that their owner alone may read: settings on their way in, and what they wrote to logs."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+LAST_WORDS = 6000
+"""Characters of a crash report passed on."""
+
+
+def offered(cluster: str) -> Path:
+    """The folder (0700) in which a cluster's ranks find their settings on any of its hosts.
+
+    Raises PermissionError where it is another user's.
+    """
+    folder = Path(tempfile.gettempdir(), f"allranks-{cluster}")
+    if folder.exists():
+        _refuse_open(folder)
+    return folder
+
+
+def make_private(folder: Path) -> None:
+    """Make a folder (0700), or use the one that is there. Raises PermissionError where that is another user's."""
+    folder.mkdir(mode=0o700, exist_ok=True)
+    _refuse_open(folder)
+
+
+def _refuse_open(folder: Path) -> None:
+    if folder.lstat().st_uid != os.getuid() or folder.stat().st_mode & 0o077:
+        raise PermissionError(f"{folder} is open to others, or theirs")
+
+
+def redirect_to_log(directory: str) -> None:
+    """Point the descriptors 0, 1 and 2 away from the host's protocol; crashes of C code are written to the log."""
+    import faulthandler
+
+    log = os.open(Path(directory, "rank.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    # The engine later captures descriptor 2; a crash must be written where its parent can read it.
+    faulthandler.enable(os.fdopen(log, "w"))
+
+
+def write_private(path: Path, content: str | bytes | bytearray | memoryview) -> None:
+    """Write a file (0600) that readers see whole, or not at all."""
+    with private_file(path) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+
+
+@contextmanager
+def private_file(path: Path) -> Iterator[BinaryIO]:
+    """A file (0600) to write, which takes `path`'s place when it is whole; nothing is left of one that fails."""
+    # A name that nobody can have taken before, in a folder that others may write in.
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with open(descriptor, "wb") as file:
+            yield file
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise
+
+
+def last_words(directory: Path, name: str, unread: str = "") -> str:
+    """The end of what the process `name` wrote outside any cell: a crash report, mpirun's complaint."""
+    kind, _, number = name.partition(" ")
+    path = directory / (f"rank-{number}/rank.log" if kind == "rank" else f"{kind}.log")
+    try:
+        text = path.read_text(errors="replace")
+    except OSError:
+        text = ""
+    text += unread
+    crash = text.rfind("Fatal Python error")  # all threads' stacks follow it
+    return (text[-LAST_WORDS:] if crash < 0 else text[crash : crash + LAST_WORDS]).strip()

@@ -1,0 +1,173 @@
+"""``%distributed VERB``, ``%%distributed`` and ``%%rank``: parse and delegate, nothing else."""
+
+from __future__ import annotations
+
+import argparse
+import contextvars
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
+from IPython.display import display
+
+from allranks.arguments import writable
+from allranks.cluster.cell import Cell
+from allranks.cluster.cluster import Cluster
+from allranks.cluster.result import CellResult
+from allranks.errors import AllranksError, CellInterrupted, UsageError
+from allranks.notebook.front_end import shown_in
+
+from . import auto, completion
+from .parsers import cell_parser, declared, line_parser, parse
+from .verbs import Verbs
+
+
+@magics_class
+class DistributedMagics(Verbs, Magics):
+    """The notebook's cluster and its magics."""
+
+    def __init__(self, shell: Any) -> None:
+        super().__init__(shell)
+        self.cluster: Cluster | None = None
+        self.ended: Cluster | None = None
+        self._lines = line_parser()
+        self._cells = {name: cell_parser(name) for name in ("distributed", "rank")}
+
+    @line_magic
+    def distributed(self, line: str) -> None:
+        """%distributed VERB: up, status, down, push, pull, interrupt, auto. `%distributed VERB -h` says more."""
+        options = parse(self._lines, line)
+        if options is None:
+            return
+        if options.verb is None:
+            self._lines.print_help()
+            return
+        try:
+            getattr(self, f"_{options.verb}")(options)
+        except CellInterrupted:
+            raise
+        except KeyboardInterrupt:  # without the frames of ours that waited
+            raise CellInterrupted from None
+
+    @cell_magic("distributed")  # type: ignore[arg-type]
+    def distributed_cell(self, line: str, cell: str) -> None:
+        """%%distributed: run the cell on all ranks, or on those of -r. `%%distributed -h` says more."""
+        self._cell("distributed", line, cell)
+
+    @cell_magic("rank")  # type: ignore[arg-type]
+    def rank_cell(self, line: str, cell: str) -> None:
+        """%%rank 0: run the cell on one rank (or on 0,2-3)."""
+        self._cell("rank", line, cell)
+
+    @cell_magic
+    def local(self, line: str, cell: str) -> None:
+        """%%local: run the cell here in the notebook while `%distributed auto on` sends the others to the ranks."""
+        result = self.shell.run_cell(cell)  # which shows what it raises
+        if error := result.error_before_exec or result.error_in_exec:
+            raise AllranksError(f"the cell raised {type(error).__name__}.")
+
+    def run_auto(self, cell: str) -> None:
+        """A cell without a magic, with `auto on`."""
+        self._run(cell, self._cells["distributed"].parse_args([]))
+
+    def _cell(self, name: str, line: str, cell: str) -> None:
+        options = parse(self._cells[name], line)
+        if options is None:
+            return
+        if not cell.strip():
+            raise UsageError(f"%%{name}: the cell is empty.")
+        # The magic's own line stays as a comment, so that tracebacks count lines as the notebook does. A cell magic
+        # for the rank must remain the first line.
+        head = "" if cell.lstrip().startswith("%%") else f"# %%{name} {line}".rstrip() + "\n"
+        self._run(head + cell, options)
+
+    def _run(self, code: str, options: argparse.Namespace) -> None:
+        cluster = self._need()
+        ranks = cluster.choose_ranks(options.ranks)
+        if options.out is not None and not options.out.isidentifier():
+            raise UsageError(f"--out {options.out}: not a valid variable name.")
+        if options.lazy and options.timeline is None:
+            raise UsageError("--lazy needs --timeline: it records collectives without evaluating each immediately.")
+        if options.timeline:
+            writable("--timeline", options.timeline)
+        cell = cluster.begin(
+            code,
+            **declared(options),
+            ranks=ranks,
+            want_values=options.out is not None,
+            timeline="lazy" if options.lazy else options.timeline is not None,
+            **shown_in(self.shell, ranks, cluster.has_widget, wait=not options.no_wait),
+        )
+        if options.no_wait:
+            self._follow_in_background(cell, options)
+            return
+        result = self._finish(cell, options)
+        if options.out is not None:
+            self.shell.user_ns[options.out] = result
+        for name in dict.fromkeys(error.missing_name for error in result.errors.values()):
+            if name in self.shell.user_ns and name not in self.shell.user_ns_hidden:
+                print(f"{name} is a notebook variable: copy it to the ranks with %distributed push {name}.")
+        result.check()
+
+    @staticmethod
+    def _finish(cell: Cell, options: argparse.Namespace) -> CellResult:
+        try:
+            return cell.finish()
+        finally:  # of a cell that was stopped, too
+            if cell.result is not None and (timeline := cell.result.timeline) is not None:
+                display(timeline)  # type: ignore[no-untyped-call]
+                if options.timeline:
+                    timeline.save(options.timeline)
+
+    def _follow_in_background(self, cell: Cell, options: argparse.Namespace) -> None:
+        if options.out is not None:
+            self.shell.user_ns[options.out] = cell
+
+        def follow() -> None:
+            try:
+                self._finish(cell, options).check()
+            except AllranksError as error:
+                self.shell.showtraceback((type(error), error, None))
+
+        # In this cell's context, so that ipykernel shows the output below it and not below the next one.
+        context = contextvars.copy_context()
+        threading.Thread(target=context.run, args=(follow,), name=f"allranks-cell-{cell.number}", daemon=True).start()
+
+
+def load(shell: Any) -> None:
+    """Add the magics, and completion and inspection that know the ranks' names."""
+    if _loaded(shell) is not None:
+        return
+    magics = DistributedMagics(shell)
+    shell.register_magics(magics)
+    shell.allranks_magics = magics
+    completion.install(shell, lambda: magics.cluster)
+
+
+def unload(shell: Any) -> None:
+    """End the cluster and take the magics away."""
+    magics = _loaded(shell)
+    if magics is None:
+        return
+    if magics.cluster is not None:
+        magics.cluster.down()
+    auto.switch(shell, False)
+    completion.remove(shell)
+    for kind, names in (("line", ["distributed"]), ("cell", ["distributed", "rank", "local"])):
+        for name in names:
+            shell.magics_manager.magics[kind].pop(name, None)
+    del shell.allranks_magics
+
+
+def _loaded(shell: Any) -> DistributedMagics | None:
+    return getattr(shell, "allranks_magics", None)
+
+
+def current(shell: Any) -> Cluster | None:
+    """The notebook's cluster."""
+    magics = _loaded(shell)
+    return magics.cluster if magics is not None else None
+
+
+__all__: Sequence[str] = ["current", "load", "unload"]

@@ -1,0 +1,230 @@
+"""The options of ``%distributed``, ``%%distributed`` and ``%%rank``, each with its help."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+import shlex
+from collections.abc import Sequence
+from typing import Any, NoReturn, get_args
+
+from allranks.discovery import discover as discover_module
+from allranks.discovery import doctor
+from allranks.errors import UsageError
+from allranks.messages import cell_options
+
+BACKENDS = "auto, ring, jaccl, jaccl-ring, mpi or nccl"
+
+
+class Parser(argparse.ArgumentParser):
+    """Argparse that raises instead of ending the kernel."""
+
+    def error(self, message: str) -> NoReturn:
+        said = _with_suggestion(message)
+        raise UsageError(f"{said}{'' if said.endswith('?') else '.'}\n{self.format_usage().strip()}")
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        raise _HelpShown(message or "")
+
+
+def _with_suggestion(message: str) -> str:
+    """Argparse's complaint about a choice (CPython 3.11), with the one that was probably meant."""
+    found = re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message)
+    if found is None:
+        return re.sub(r"^argument [^:]*: (?=invalid (ranks|numbers|setting) )", "", message)
+    choices = [choice.strip("' ") for choice in found[2].split(",")]
+    close = difflib.get_close_matches(found[1], choices, 1)
+    return (
+        f"unknown {found[1]!r}. "
+        + (f"Did you mean {close[0]!r}? " if close else "")
+        + f"Choose from {', '.join(choices)}"
+    )
+
+
+class _HelpShown(Exception):
+    pass
+
+
+def parse_ranks(text: str) -> list[int]:
+    """``0,2-3`` as [0, 2, 3]."""
+    ranks: list[int] = []
+    for part in text.replace(" ", "").split(","):
+        first, dash, last = part.partition("-")
+        if not first.isdigit() or (dash and not last.isdigit()) or (dash and int(last) < int(first)):
+            raise argparse.ArgumentTypeError(f"invalid ranks {text!r}: use 0, 0-3 or 0,2-3")
+        ranks.extend(range(int(first), int(last or first) + 1))
+    return ranks
+
+
+def _setting(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise argparse.ArgumentTypeError(f"invalid setting {text!r}: use NAME=VALUE")
+    return name, value
+
+
+def _listed(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _counts(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"invalid numbers {text!r}: use 1,2,4") from None
+
+
+def line_parser() -> Parser:
+    parser = Parser(prog="%distributed", description="Interactive MLX clusters.")
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", parser_class=Parser)
+
+    up = verbs.add_parser("up", help="start the ranks and form the world")
+    where = up.add_mutually_exclusive_group()
+    where.add_argument("-n", type=int, help="ranks on this machine (default 2)")
+    where.add_argument("--hosts", type=_listed, help="comma-separated hosts, one rank on each")
+    where.add_argument("--hostfile", help="mlx's JSON hostfile, or MPI's 'host slots=n'")
+    up.add_argument("--join", metavar="FILE", help="write FILE, for ranks that a scheduler starts")
+    up.add_argument("--profile", metavar="P", help="ranks next to the engines of a running ipyparallel cluster")
+    up.add_argument("--timeout", type=float, default=600.0, metavar="S", help="seconds to wait for them (default 600)")
+    up.add_argument("--ranks-per-host", type=int, default=1, help="ranks per host of --hosts or --hostfile")
+    up.add_argument("--backend", default="auto", help=BACKENDS)
+    up.add_argument(
+        "--env", type=_setting, action="append", default=[], metavar="K=V", help="set this variable on all ranks"
+    )
+    up.add_argument("--python", help="interpreter of the ranks (default: the notebook's)")
+    up.add_argument("--cwd", help="working folder of the ranks (default: the notebook's)")
+    up.add_argument("--connections", type=int, default=1, help="TCP connections per ring link")
+    up.add_argument("--mpi-arg", action="append", default=[], metavar="A", help="passed to mpirun; may be repeated")
+    up.add_argument("--keep", action="store_true", help="keep running when the notebook ends; see attach")
+    up.add_argument(
+        "--check", choices=["off", "warn", "strict"], default="warn", help="check that ranks' collectives agree"
+    )
+    up.add_argument("--ordered", action="store_true", help="run collectives in call order")
+    up.add_argument("--name", default="main", help="name of the cluster")
+
+    attach = verbs.add_parser("attach", help="take over a detached cluster and its running cell")
+    attach.add_argument("name", nargs="?", default="main")
+    verbs.add_parser("status", help="show hosts, ranks, what each does, and memory")
+    verbs.add_parser("down", help="stop all ranks and clean up")
+    heal = verbs.add_parser("heal", help="replace dead ranks, re-form the world, report what was kept and lost")
+    heal.add_argument("--kill", type=parse_ranks, metavar="RANKS", help="kill stuck ranks; loses their variables")
+    heal.add_argument("--from", type=int, dest="source", metavar="R", help="copy rank R's variables to new ranks")
+    resize = verbs.add_parser("resize", help="grow or shrink the world; ranks that stay keep their variables")
+    resize.add_argument("size", type=int, metavar="N")
+    resize.add_argument("--from", type=int, dest="source", metavar="R", help="copy rank R's variables to new ranks")
+    rewire = verbs.add_parser("rewire", help="change the backend; ranks keep their variables")
+    rewire.add_argument("--backend", help=BACKENDS.removeprefix("auto, "))
+    rewire.add_argument("--connections", type=int, help="TCP connections per ring link")
+    bench = verbs.add_parser("bench", help="measure collectives: time and bandwidth by size")
+    bench.add_argument("--ops", type=_listed, default=["all_sum"], metavar="OPS", help="e.g. all_sum,all_gather,send")
+    bench.add_argument("--min", default="1K", metavar="SIZE", help="smallest array: 1K, 4MiB (default 1K)")
+    bench.add_argument("--max", default="64M", metavar="SIZE", help="largest array (default 64M)")
+    bench.add_argument("--seconds", type=float, default=0.3, metavar="S", help="seconds per size, about (default 0.3)")
+    bench.add_argument(
+        "--compare", type=_listed, default=[], metavar="BACKENDS", help="measure these too, e.g. ring,mpi"
+    )
+    bench.add_argument(
+        "--connections", type=_counts, default=[], metavar="N,N", help="measure a ring with these, e.g. 1,2,4"
+    )
+    bench.add_argument("--save", metavar="FILE", help="save the results as JSON")
+    bench.add_argument("--against", metavar="FILE", help="compare with saved results")
+    doctor.add_arguments(verbs.add_parser("doctor", help="diagnose hosts and suggest fixes"))
+    free = verbs.add_parser("break", help="abort the collective in which ranks of a --no-wait cell are blocked")
+    free.add_argument("-r", "--ranks", type=parse_ranks, help="only these ranks, e.g. 0,2-3")
+    watch = verbs.add_parser("watch", help="the live dashboard: topology, ranks, throughput, log")
+    watch.add_argument("views", nargs="*", metavar="PICTURE", help="topology, ranks, throughput or log (default: all)")
+    verbs.add_parser("interrupt", help="stop a cell that runs with --no-wait")
+    for verb, text in (("push", "copy notebook variables to the ranks"), ("pull", "copy variables from the ranks")):
+        move = verbs.add_parser(verb, help=text)
+        move.add_argument("names", nargs="+", metavar="NAME")
+        move.add_argument("-r", "--ranks", type=parse_ranks, help="only these ranks, e.g. 0,2-3")
+    scatter = verbs.add_parser("scatter", help="split notebook arrays or lists over the ranks")
+    scatter.add_argument("names", nargs="+", metavar="NAME")
+    gather = verbs.add_parser("gather", help="join the ranks' parts in the notebook, in rank order")
+    gather.add_argument("names", nargs="+", metavar="NAME")
+    gather.add_argument("-r", "--ranks", type=parse_ranks, help="only these ranks, e.g. 0,2-3")
+    held = verbs.add_parser("vars", help="list the ranks' variables and whether they agree; evaluates nothing")
+    held.add_argument("names", nargs="*", metavar="NAME")
+    differ = verbs.add_parser("diff", help="show where a variable differs between ranks, and by how much")
+    differ.add_argument("name", metavar="NAME")
+    discover = verbs.add_parser("discover", help="find how hosts are connected, draw it, write a hostfile")
+    discover_module.add_arguments(discover)
+    timeline = verbs.add_parser("timeline", help="show what each rank did when, in the last cell run with --timeline")
+    timeline.add_argument("file", nargs="?", metavar="FILE", help="write it for Perfetto or Chrome (.json, .gz)")
+    debug = verbs.add_parser("debug", help="debug a rank: at its breakpoint, or after an error")
+    debug.add_argument(
+        "-r", "--rank", type=int, metavar="R", help="default: the first at a breakpoint or with an error"
+    )
+    console = verbs.add_parser("console", help="print the command that opens a console on one rank in a terminal")
+    console.add_argument("-r", "--rank", type=int, required=True, metavar="R", help="the rank")
+    auto = verbs.add_parser("auto", help="run every cell on the ranks")
+    auto.add_argument("switch", choices=["on", "off"])
+    for each in verbs.choices.values():
+        each.set_defaults(parser=each)
+    return parser
+
+
+def cell_parser(name: str) -> Parser:
+    parser = Parser(prog=f"%%{name}", description="Run the cell on the ranks.")
+    if name == "rank":
+        parser.add_argument("ranks", type=parse_ranks, metavar="RANKS", help="ranks, e.g. 0 or 0,2-3")
+    else:
+        parser.add_argument("-r", "--ranks", type=parse_ranks, help="only these ranks, e.g. 0,2-3")
+    parser.add_argument("-o", "--out", metavar="NAME", help="store the CellResult in this notebook variable")
+    parser.add_argument("--no-wait", action="store_true", help="return the prompt immediately; output keeps appearing")
+    for option, (kind, how) in cell_options.typed().items():
+        _add(parser, option, kind, how)
+    parser.add_argument(
+        "--timeline", nargs="?", const="", metavar="FILE", help="also show (or write) what each rank did when"
+    )
+    parser.add_argument("--lazy", action="store_true", help="with --timeline: keep evaluation lazy")
+    return parser
+
+
+def _add(parser: Parser, option: str, kind: Any, how: cell_options.Typed) -> None:
+    """Let one of `CellOptions` be typed."""
+    flag, said = f"--{option.replace('_', '-')}", how.help
+    if how.parse is not None:
+        parser.add_argument(flag, type=how.parse, metavar=how.metavar, help=said)
+    elif bool in (kind, *get_args(kind)):
+        parser.add_argument(flag, action="store_true", default=None, help=said)
+    elif words := cell_options.choices(kind):
+        parser.add_argument(flag, choices=words, help=said)
+    else:
+        parser.add_argument(flag, type=next(each for each in get_args(kind)), metavar=how.metavar, help=said)
+
+
+def declared(options: argparse.Namespace) -> dict[str, Any]:
+    """Those of `CellOptions` that were typed."""
+    given = {name: getattr(options, name) for name in cell_options.typed()}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def parse(parser: Parser, line: str) -> argparse.Namespace | None:
+    """The options typed; None where help was asked for, and shown. Raises UsageError, with the verb's own usage."""
+    try:
+        options, more = parser.parse_known_args(shlex.split(line))
+        if more:
+            verb: Parser = getattr(options, "parser", parser)
+            kind = "option" if more[0].startswith("-") else "argument"
+            verb.error(f"unknown {kind} {more[0]}" + _meant(verb, options, more))
+        return options
+    except _HelpShown:
+        return None
+    except ValueError as error:
+        if isinstance(error, UsageError):
+            raise
+        raise UsageError(f"{line}: {error}.") from None
+
+
+def _meant(verb: Parser, options: argparse.Namespace, words: Sequence[str]) -> str:
+    """What was probably meant by words that `verb` does not take; empty where that is unknown."""
+    known = re.findall(r"--[a-z][a-z-]*", verb.format_usage())
+    if close := difflib.get_close_matches(words[0].partition("=")[0], known, 1):
+        return f". Did you mean {close[0]}?"
+    counted = any(getattr(options, name, None) for name in ("n", "hosts", "hostfile"))
+    number = next((word for word in words if word.isdigit()), None)
+    if number is not None and getattr(options, "verb", None) == "up" and not counted:
+        return f". Did you mean -n {number}?"
+    return ""

@@ -1,0 +1,212 @@
+"""The verbs of ``%distributed``: each is handed to the cluster, and what comes back is shown."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from IPython.display import display
+
+from allranks.arguments import writable
+from allranks.cluster.cluster import Cluster
+from allranks.discovery import discover, doctor
+from allranks.errors import NoCluster, UsageError
+from allranks.head.cell.unblocking import RELEASE_WITHIN
+from allranks.notebook.fold import Block
+from allranks.notebook.keyboard import can_ask
+from allranks.notebook.show import Show
+
+from . import auto
+
+
+def _counted(ranks: int) -> str:
+    return f"{ranks} {'rank' if ranks == 1 else 'ranks'}"
+
+
+class Verbs:
+    """One method for each verb, called with the options of its line."""
+
+    shell: Any
+    cluster: Cluster | None
+    ended: Cluster | None
+    """The one that `down` ended last."""
+
+    def _need(self) -> Cluster:
+        if self.cluster is None or self.cluster.state == "down":
+            raise NoCluster("no ranks are up. Start some with %distributed up -n 4.")
+        return self.cluster
+
+    def _up(self, options: argparse.Namespace) -> None:
+        if self.cluster is not None and self.cluster.state != "down":
+            raise UsageError(
+                f"already up: {self.cluster.size} {self.cluster.backend} rank{'s' if self.cluster.size > 1 else ''}. "
+                "Resize with %distributed resize N, or stop them with %distributed down."
+            )
+        cluster = Cluster(
+            options.n,
+            backend=options.backend,
+            hosts=options.hosts,
+            hostfile=options.hostfile,
+            ranks_per_host=options.ranks_per_host,
+            join=options.join,
+            profile=options.profile,
+            timeout=options.timeout,
+            env=dict(options.env),
+            python=options.python,
+            cwd=options.cwd,
+            connections=options.connections,
+            mpi_args=options.mpi_arg,
+            name=options.name,
+            keep=options.keep,
+            check=options.check,
+            ordered=options.ordered,
+        )
+        if options.join or options.profile:
+            from allranks.bench.measure import Progress
+
+            with Progress(live=hasattr(self.shell, "kernel")) as progress:
+                self.cluster = cluster.up(progress)
+        else:
+            self.cluster = cluster.up()
+        if cluster.chosen_because:
+            print(f"backend: {cluster.chosen_because}")
+        display(cluster)  # type: ignore[no-untyped-call]
+
+    def _attach(self, options: argparse.Namespace) -> None:
+        if self.cluster is not None and self.cluster.state != "down":
+            raise UsageError("this notebook already has a cluster. Stop it with %distributed down first.")
+        self.cluster = cluster = Cluster.attach(options.name)
+        display(cluster)  # type: ignore[no-untyped-call]
+        for cell in cluster.adopted_cells(lambda ranks: Show(ranks, live=hasattr(self.shell, "kernel"))):
+            print(f"cell {cell.number} of the previous notebook:")
+            cell.finish().check()
+
+    def _status(self, _: argparse.Namespace) -> None:
+        display(self._need())  # type: ignore[no-untyped-call]
+
+    def _down(self, _: argparse.Namespace) -> None:
+        cluster = self.ended = self._need()
+        self.cluster = None
+        cluster.down()
+        print(f"{_counted(cluster.size)} ended.")
+
+    def _heal(self, options: argparse.Namespace) -> None:
+        print(self._need().heal(source=options.source, kill=options.kill or (), progress=print))
+
+    def _resize(self, options: argparse.Namespace) -> None:
+        print(self._need().resize(options.size, source=options.source, progress=print))
+
+    def _rewire(self, options: argparse.Namespace) -> None:
+        print(self._need().rewire(options.backend, connections=options.connections, progress=print))
+
+    def _bench(self, options: argparse.Namespace) -> None:
+        from allranks.arguments import parse_size
+        from allranks.bench.measure import Progress
+        from allranks.bench.result import BenchResult
+
+        cluster = self._need()
+        smallest, largest = parse_size(options.min), parse_size(options.max)
+        earlier = BenchResult.load(options.against) if options.against else None
+        if options.save:
+            writable("--save", options.save)
+        with Progress(live=hasattr(self.shell, "kernel")) as progress:
+            result = cluster.bench(
+                options.ops,
+                smallest=smallest,
+                largest=largest,
+                seconds=options.seconds,
+                compare=options.compare,
+                connections=options.connections,
+                progress=progress,
+            )
+        display(result)  # type: ignore[no-untyped-call]
+        if options.save:
+            result.save(options.save)
+        if earlier is not None:
+            print("\n".join(result.against(earlier)))
+
+    def _doctor(self, options: argparse.Namespace) -> None:
+        display(doctor.asked_by(options))  # type: ignore[no-untyped-call]
+
+    def _break(self, options: argparse.Namespace) -> None:
+        self._need().break_collectives(ranks=options.ranks)
+
+    def _watch(self, options: argparse.Namespace) -> None:
+        display(self._need().watch(*options.views))  # type: ignore[no-untyped-call]
+
+    def _interrupt(self, _: argparse.Namespace) -> None:
+        if still := self._need().interrupt(within=RELEASE_WITHIN):
+            print(f"Still busy: {still}. To replace them: %distributed heal --kill RANKS (loses their variables)")
+
+    def _push(self, options: argparse.Namespace) -> None:
+        cluster = self._need()
+        if absent := [name for name in options.names if name not in self.shell.user_ns]:
+            raise UsageError(f"the notebook has no variable {', '.join(absent)}.")
+        cluster.push({name: self.shell.user_ns[name] for name in options.names}, ranks=options.ranks)
+
+    def _pull(self, options: argparse.Namespace) -> None:
+        cluster = self._need()
+        ranks = cluster.choose_ranks(options.ranks)
+        for name in options.names:
+            values = cluster.pull(name, ranks=ranks)
+            self.shell.user_ns[name.rpartition(".")[2]] = values[0] if len(values) == 1 else values
+
+    def _scatter(self, options: argparse.Namespace) -> None:
+        cluster = self._need()
+        if absent := [name for name in options.names if name not in self.shell.user_ns]:
+            raise UsageError(f"the notebook has no variable {', '.join(absent)}.")
+        cluster.scatter({name: self.shell.user_ns[name] for name in options.names})
+
+    def _gather(self, options: argparse.Namespace) -> None:
+        cluster = self._need()
+        for name in options.names:
+            self.shell.user_ns[name.rpartition(".")[2]] = cluster.gather(name, ranks=options.ranks)
+
+    def _vars(self, options: argparse.Namespace) -> None:
+        display(self._need().vars(*options.names))  # type: ignore[no-untyped-call]
+
+    def _diff(self, options: argparse.Namespace) -> None:
+        differences = self._need().diff(options.name)
+        for each in differences:
+            print(f"{each.path}: {each.said}")
+        if not differences:
+            print(f"{options.name} is identical on all ranks (arrays and plain values are compared).")
+
+    def _discover(self, options: argparse.Namespace) -> None:
+        discover.run(options, display, "%distributed discover")
+
+    def _timeline(self, options: argparse.Namespace) -> None:
+        timeline = self._need().last_timeline
+        if timeline is None:
+            raise UsageError("no timeline yet: run a cell with %%distributed --timeline.")
+        if options.file is None:
+            display(timeline)  # type: ignore[no-untyped-call]
+            return
+        timeline.save(options.file)
+        print(f"{options.file}: open it in https://ui.perfetto.dev or chrome://tracing.")
+
+    def _debug(self, options: argparse.Namespace) -> None:
+        cluster = self._need()
+        rank = cluster.to_debug() if options.rank is None else options.rank
+        if not can_ask(self.shell):
+            raise UsageError(
+                "no interactive input here, which %distributed debug needs. From Python: "
+                f'allranks.current().debug({rank}).ask("where").'
+            )
+        debugger = cluster.debug(rank)
+        screen = Show([rank], live=False)
+        text = debugger.text
+        try:
+            while debugger.open:
+                screen.blocks([Block("text", (rank,), text)] if text else [])
+                typed = debugger.ask_user(input)
+                text = debugger.ask(typed) if typed is not None else ""
+        finally:
+            print(debugger.leave())
+
+    def _console(self, options: argparse.Namespace) -> None:
+        print(self._need().console(options.rank))
+
+    def _auto(self, options: argparse.Namespace) -> None:
+        self._need()
+        auto.switch(self.shell, options.switch == "on")

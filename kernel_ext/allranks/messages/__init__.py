@@ -1,0 +1,6 @@
+"""What travels between processes: `requests` and `events` as types, both ends of the lifeline, values as buffers.
+
+Runs in: every process of ours.
+Called by: every room but ``magics``.
+May call: nothing of allranks but ``errors``.
+"""

@@ -1,0 +1,137 @@
+"""What can be set for a cell, declared once.
+
+`CellOptions` is what a user may set: the options of ``%%distributed`` (`magics.parsers`), the keywords of `Cluster.run`
+and `begin`, and what a rank is sent are all made of its fields. A new option is a field here, and what acts on it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from allranks.errors import UsageError
+
+Check = Literal["off", "warn", "strict"]
+
+
+@dataclass(frozen=True)
+class Typed:
+    """That an option can be typed after ``%%distributed``; the rest follows from its name and type."""
+
+    help: str
+    metavar: str | None = None
+    parse: Callable[[str], Any] | None = None
+    """Makes the value of what was typed, where its type does not."""
+
+
+def megabytes(text: str) -> int:
+    """``4`` is 4,000,000 bytes. Raises ValueError."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(text)
+    return int(number * 1e6)
+
+
+class CellOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What can be set for one cell: keywords of `Cluster.run`, `begin` and `options`."""
+
+    ranks: Sequence[int] | int | None = None
+    """The ranks that run it; all for None."""
+    timeout: Annotated[float | None, Typed("stop the cell after S seconds", "S")] = None
+    """Seconds after which it is stopped, which raises CellTimeout."""
+    want_values: bool = True
+    """Whether the value of its last expression is sent back."""
+    max_output: Annotated[int | None, Typed("text kept per rank (default 4)", "MB", megabytes)] = None
+    """Bytes of text kept of each rank (4 MB)."""
+    check: Annotated[Check | None, Typed("check that ranks' collectives agree")] = None
+    """What happens if ranks enter different collectives, as for `Cluster`; the cluster's own setting for None."""
+    ordered: Annotated[bool | None, Typed("run collectives in call order")] = None
+    """Whether the collectives of a rank are chained, as for `Cluster`; the cluster's own setting for None."""
+    profile: Annotated[bool, Typed("time each collective (slower): transfer and wait")] = False
+    """Time each collective by evaluating it at once, which costs overlap (`OpView.transfer`, `wait`)."""
+    timeline: bool | Literal["lazy"] = False
+    """Do the same, and record when (`CellResult.timeline`); ``"lazy"`` records without evaluating."""
+    breakpoints: bool = False
+    """Whether a rank stops at ``breakpoint()``, for `Cluster.debug`; otherwise it skips it and prints a line."""
+
+
+class CellRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A cell as a rank is sent it, beside its code: in the metadata of the ``execute_request``."""
+
+    number: int
+    """Of the cell, counted by the cluster."""
+    count: int
+    """Its number in tracebacks: that in the notebook's margin."""
+    options: CellOptions
+    widgets: bool = False
+    """Whether it comes from a page that shows widgets."""
+    comms: int = 0
+    """How many messages of the page's widgets were sent before it."""
+    sender: str = ""
+    """The notebook's end of the lifeline that sent it."""
+
+
+class Unreadable(ValueError):
+    """What came as a cell's options cannot be; the message says why."""
+
+
+def checked(given: Mapping[str, Any]) -> CellOptions:
+    """The options that a user has `given`. Raises UsageError for a value that cannot be."""
+    try:
+        return msgspec.convert({name: _plain(value) for name, value in given.items()}, CellOptions, strict=False)
+    except msgspec.ValidationError as error:
+        what, _, where = str(error).partition(" - at `$.")
+        name = where.rstrip("`").partition("[")[0]
+        if what.startswith("Invalid enum"):
+            *others, last = choices(get_type_hints(CellOptions)[name])
+            what = f"must be {', '.join(others)} or {last}"
+        raise UsageError(f"{name}={given.get(name)!r}: {what.replace('null', 'None')}.") from None
+
+
+def read(sent: object) -> CellRequest:
+    """What a rank was sent. Raises Unreadable."""
+    try:
+        return msgspec.convert(sent, CellRequest)
+    except msgspec.ValidationError as error:
+        raise Unreadable(
+            f"this rank cannot read the options of the cell: {error}. The notebook and the rank may have different "
+            "versions of allranks."
+        ) from None
+
+
+def unknown(name: str, known: Iterable[str]) -> str:
+    """Which option was probably meant."""
+    known = list(known)
+    close = difflib.get_close_matches(name, known, 1)
+    return f"unknown option {name!r}. " + (f"Did you mean {close[0]!r}?" if close else f"Known: {', '.join(known)}.")
+
+
+def choices(kind: Any) -> list[str]:
+    """The words that a type allows, if it allows only some."""
+    if kind is bool:
+        return ["True", "False"]
+    inner = [choice for each in get_args(kind) if get_origin(kind) is not Literal for choice in choices(each)]
+    return list(get_args(kind)) if get_origin(kind) is Literal else inner
+
+
+def typed() -> dict[str, tuple[Any, Typed]]:
+    """The type of each option that can be typed, and how."""
+    hints = get_type_hints(CellOptions, include_extras=True)
+    return {
+        name: (hint.__origin__, how)
+        for name, hint in hints.items()
+        for how in getattr(hint, "__metadata__", ())
+        if isinstance(how, Typed)
+    }
+
+
+def _plain(value: Any) -> Any:
+    """Numbers and arrays of numpy and MLX, ranges and sets as what they stand for."""
+    if isinstance(value, (range, set, frozenset)):
+        return sorted(value)
+    return value.tolist() if hasattr(value, "tolist") else value

@@ -1,0 +1,84 @@
+"""What a rank reports to the head, and what a process of a scheduler reports before it has ranks.
+
+Each type says when it is sent. Reports of a cell carry its number; those that must not get lost carry `seq` as well,
+are kept until the head acknowledges the cell, and are sent again after a reconnect.
+
+Runs in: every process of ours.
+Called by: ``rank``, which sends them; ``head`` and ``hosts``, which take them.
+May call: ``messages``.
+"""
+
+from __future__ import annotations
+
+from .measures import LedgerEntry, LinkReading, Machine, Memory, OpTotals
+from .output import Bundle, BundleKind, CellError, Clear, Cut, Item, OutputItem, Raised, Stream, Text, packed, unpacked
+from .reports import (
+    Answered,
+    AtDebugger,
+    Began,
+    CellEvent,
+    CommKind,
+    CommMessages,
+    CommRow,
+    Done,
+    Entering,
+    Event,
+    Failed,
+    Hello,
+    JoinedFrom,
+    Leaving,
+    LogCall,
+    LogCalls,
+    Output,
+    Ready,
+    State,
+    TaskEvent,
+    TaskHello,
+    Timed,
+    Unblocked,
+    snake,
+)
+
+__all__ = [
+    "Answered",
+    "AtDebugger",
+    "Began",
+    "Bundle",
+    "BundleKind",
+    "CellError",
+    "CellEvent",
+    "Clear",
+    "CommKind",
+    "CommMessages",
+    "CommRow",
+    "Cut",
+    "Done",
+    "Entering",
+    "Event",
+    "Failed",
+    "Hello",
+    "Item",
+    "JoinedFrom",
+    "Leaving",
+    "LedgerEntry",
+    "LinkReading",
+    "LogCall",
+    "LogCalls",
+    "Machine",
+    "Memory",
+    "OpTotals",
+    "Output",
+    "OutputItem",
+    "Raised",
+    "Ready",
+    "State",
+    "Stream",
+    "TaskEvent",
+    "TaskHello",
+    "Text",
+    "Timed",
+    "Unblocked",
+    "packed",
+    "snake",
+    "unpacked",
+]

@@ -1,0 +1,68 @@
+"""What a rank measures: its collectives, its memory, its links, its machine."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class LedgerEntry(Struct, array_like=True, frozen=True):
+    """One collective, as the ledger of a rank has it."""
+
+    seq: int
+    op: str
+    shape: tuple[int, ...]
+    dtype: str
+    nbytes: int
+    line: int | None
+    """Of the running cell; None for code that stands elsewhere."""
+    shared: bool
+    """Every rank of the world must enter it alike."""
+
+
+class Memory(Struct, frozen=True):
+    """Bytes of a rank's process; None before mlx is imported."""
+
+    rss: int | None = None
+    mlx_active: int | None = None
+    mlx_peak: int | None = None
+
+
+class OpTotals(Struct, array_like=True, frozen=True):
+    """The calls of one operation so far: how many, their bytes in all, and those of the smallest and the largest."""
+
+    op: str
+    calls: int
+    nbytes: int
+    smallest: int
+    largest: int
+
+
+class LinkReading(Struct, array_like=True, frozen=True):
+    """All connections to one neighbour, as their sockets count."""
+
+    peer: int
+    connections: int
+    sent: int
+    """Bytes."""
+    rate: float
+    """Bytes a second since the reading before."""
+    rtt: float
+    """Seconds."""
+    retransmits: int
+    interface: str | None
+    nominal: float | None
+    """Bits a second that the interface claims."""
+
+
+class Machine(Struct, frozen=True):
+    """A host, as one of its ranks describes it: memory in bytes, load as a share of all cores, bytes a second."""
+
+    model: str = ""
+    chip: str = ""
+    cores: int | None = None
+    memory: int | None = None
+    memory_used: int | None = None
+    load: float | None = None
+    interface: str | None = None
+    sent_rate: float | None = None
+    received_rate: float | None = None

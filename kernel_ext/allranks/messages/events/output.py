@@ -1,0 +1,113 @@
+"""What a cell puts out on a rank, item by item."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal, TypeAlias
+
+from msgspec import Struct, structs
+
+from allranks.messages.wire import dict_from_json, to_json
+
+from .measures import LedgerEntry
+
+Stream = Literal["stdout", "stderr"]
+BundleKind = Literal["display", "update", "result"]
+Item: TypeAlias = "tuple[object, ...]"
+"""An item of output as the rooms pass it on: its kind first, then what there is of it (see `unpacked`)."""
+
+
+class CellError(Struct, frozen=True):
+    """What a cell raised on one rank."""
+
+    ename: str
+    evalue: str
+    traceback: list[str]
+    """As IPython shows it, in lines with colours."""
+    line: int | None = None
+    place: str = ""
+    """Where `line` is, if that is not the cell: the file of a function it calls."""
+    collective: LedgerEntry | None = None
+    """The one that the rank was in."""
+    aborted: bool = False
+    """Raised only because a collective was aborted."""
+
+
+class Text(Struct, array_like=True, tag="text", frozen=True):
+    """Text that was printed."""
+
+    stream: Stream
+    text: str
+
+
+class Bundle(Struct, array_like=True, tag="bundle", frozen=True):
+    """A MIME bundle: JSON of ``data``, ``metadata`` and ``display_id``."""
+
+    kind: BundleKind
+    content: bytes
+
+
+class Raised(Struct, array_like=True, tag="raised", frozen=True):
+    """The error, where it was shown among the output."""
+
+    error: CellError
+
+
+class Clear(Struct, array_like=True, tag="clear", frozen=True):
+    """``clear_output``."""
+
+    wait: bool
+
+
+class Cut(Struct, array_like=True, tag="cut", frozen=True):
+    """What was printed and not kept."""
+
+    lines: int
+    nbytes: int
+
+
+OutputItem = Text | Bundle | Raised | Clear | Cut
+
+
+def packed(items: Iterable[Sequence[object]]) -> tuple[OutputItem, ...]:
+    """Items of a rank's output buffer, for their way."""
+    return tuple(map(_packed, items))
+
+
+def _packed(item: Sequence[object]) -> OutputItem:
+    match item:
+        case ["text", "stdout" | "stderr" as stream, str(text)]:
+            return Text(stream, text)
+        case ["error", CellError() as error]:
+            return Raised(error)
+        case ["clear", bool(wait)]:
+            return Clear(wait)
+        case ["cut", {"lines": int(lines), "bytes": int(nbytes)}]:
+            return Cut(lines, nbytes)
+        case ["display" | "update" | "result" as kind, content]:
+            return Bundle(kind, to_json(content))
+    raise TypeError(f"no item of output: {item!r:.80}")
+
+
+def unpacked(items: Iterable[OutputItem]) -> list[Item]:
+    """Items as a fold takes them: ``("text", stream, text)``, ``("display", bundle)``, ``("error", dict, CellError)``.
+
+    Raises NotUnderstood.
+    """
+    return [_unpacked(item) for item in items]
+
+
+def _unpacked(item: OutputItem) -> Item:
+    match item:
+        case Text(stream, text):
+            return "text", stream, text
+        case Bundle(kind, content):
+            return kind, dict_from_json(content)
+        case Raised(error):
+            shown = structs.asdict(error)
+            del shown["place"], shown["collective"], shown["aborted"]
+            return "error", shown, error
+        case Clear(wait):
+            return "clear", wait
+        case Cut(lines, nbytes):
+            return "cut", {"lines": lines, "bytes": nbytes}

@@ -1,0 +1,245 @@
+"""Orders to the host process of each host, and its events: JSON lines, over a pipe, a Unix socket or ssh.
+
+Dataclasses of the standard library, since that is all a host process needs until it starts ranks: one that lacks a
+package can still say which. The head, which has everything, checks each event against its type.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from .wire import JSON
+
+
+@dataclass
+class RankConfig:
+    """What a rank process is told when it starts."""
+
+    rank: int
+    host: str
+    uuid: str
+    """The engine's ZeroMQ identity, which is also its identity on the lifeline."""
+    directory: str
+    """This rank's private folder (0700), removed with the cluster."""
+    token: str
+    lifeline_url: str
+    lifeline_key: str
+    engine: Mapping[str, JSON]
+    """Connection info of the ipyparallel controller (the content of ``ipcontroller-engine.json``)."""
+    cwd: str | None = None
+    cwd_may_lack: bool = False
+    """Whether to stay in the home folder where there is no `cwd`."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    keep: bool = False
+    """Whether the rank outlives the notebook."""
+    patience: float = 0.0
+    """Further seconds to wait for the notebook before ending oneself."""
+    holder: int | None = None
+    """Descriptor by which the host process is given what is to outlive the rank (see `rank.world.held_sockets`)."""
+
+
+@dataclass
+class Prepare:
+    """The first order: start ipyparallel's controller if it is to live here, and import what ranks need meanwhile.
+
+    Without a `directory` one is made, and the host describes itself (`Prepared`) to a head that is elsewhere.
+    """
+
+    directory: str | None = None
+    keep: bool = False
+    """Whether the host process outlives the head."""
+    controller: dict[str, JSON] | None = None
+    also_remove: str | None = None
+    """A file that goes with the directory."""
+    patience: float | None = None
+    """Seconds without a word after which the head, or the network to it, counts as gone."""
+
+
+@dataclass
+class Start:
+    """Start one engine for each of these."""
+
+    ranks: list[RankConfig]
+
+
+@dataclass
+class Launch:
+    """Start all ranks through a launcher such as mpirun; each reads the file `join` and knows its rank from it."""
+
+    command: list[str]
+    env: dict[str, str]
+    ranks: list[RankConfig]
+    join: str
+
+
+@dataclass
+class Offer:
+    """Lay these settings where the ranks of a launcher find them here. Answered."""
+
+    cluster: str
+    ranks: list[RankConfig]
+
+
+@dataclass
+class Signal:
+    pid: int
+    number: int
+
+
+@dataclass
+class Forget:
+    """These engines have ended: ipyparallel's clients must not wait for them."""
+
+    uuids: list[str]
+
+
+@dataclass
+class Runs:
+    """Whether there is such a process. Answered with its `pid`, or 0."""
+
+    pid: int
+
+
+@dataclass
+class Ports:
+    """Free TCP ports. Answered."""
+
+    count: int
+
+
+@dataclass
+class Alive:
+    """The head is there."""
+
+
+@dataclass
+class End:
+    """End every process and remove every file."""
+
+
+HostOrder: TypeAlias = Prepare | Start | Launch | Offer | Signal | Forget | Runs | Ports | Alive | End
+
+
+@dataclass(frozen=True)
+class HostPlatform:
+    """The fields of ``allranks_backends.plan.Platform``."""
+
+    system: str
+    release: str
+    available: dict[str, bool]
+    cuda_devices: int
+    mlx: str
+    mpirun: str | None = None
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a host says of itself."""
+
+    directory: str
+    """Its private folder."""
+    versions: dict[str, str]
+    """Of Python and the packages that must be alike; empty for one that is not installed."""
+    ssh: str
+    """``SSH_CONNECTION``."""
+    cores: int
+    addresses: list[str]
+    """Its own, with their networks: ``10.0.0.3/24``."""
+    platform: HostPlatform
+    cuda: str
+    """``CUDA_VISIBLE_DEVICES``."""
+
+
+@dataclass(frozen=True)
+class Started:
+    rank: int
+    pid: int
+
+
+@dataclass(frozen=True)
+class Launched:
+    """The launcher runs."""
+
+    pid: int
+
+
+@dataclass(frozen=True)
+class Present:
+    """To a head that took the host process over: what runs, by name."""
+
+    processes: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A process has ended: ``rank 3``, ``launcher`` or ``controller``."""
+
+    name: str
+    pid: int
+    code: int
+    """As in `subprocess.Popen.returncode`."""
+    out_of_memory: bool
+    log: str = ""
+    """What it wrote last."""
+
+
+@dataclass(frozen=True)
+class HostAnswer:
+    """The answer to the order with this number."""
+
+    number: int
+    ports: list[int] = field(default_factory=list)
+    pid: int = 0
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """An order could not be carried out: the traceback."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Gone:
+    """The last event."""
+
+
+HostEvent: TypeAlias = Prepared | Started | Launched | Present | Ended | HostAnswer | Trouble | Gone
+
+_ORDERS = {each.__name__: each for each in (Prepare, Start, Launch, Offer, Signal, Forget, Runs, Ports, Alive, End)}
+_EVENTS: dict[str, type[HostEvent]] = {
+    each.__name__: each for each in (Prepared, Started, Launched, Present, Ended, HostAnswer, Trouble, Gone)
+}
+
+
+def to_line(message: HostOrder | HostEvent, number: int | None = None) -> bytes:
+    """As it travels, without the newline; with a `number`, an order is answered."""
+    return json.dumps({"type": type(message).__name__, "number": number, "body": asdict(message)}).encode()
+
+
+def read_order(line: bytes) -> tuple[HostOrder, int | None]:
+    """What `to_line` was given. Raises ValueError, TypeError or KeyError for anything else."""
+    found = json.loads(line)
+    body = found["body"]
+    if "ranks" in body:
+        body["ranks"] = [RankConfig(**each) for each in body["ranks"]]
+    return _ORDERS[found["type"]](**body), found["number"]
+
+
+def read_event(line: bytes) -> HostEvent:
+    """What `to_line` was given. Raises NotUnderstood for anything else, such as what a login shell prints."""
+    import msgspec  # no host process needs it
+
+    from .wire import NotUnderstood
+
+    try:
+        found = json.loads(line)
+        kind = _EVENTS[found["type"]]
+        event: HostEvent = msgspec.convert(found["body"], kind)
+    except (ValueError, TypeError, KeyError, RecursionError, msgspec.MsgspecError) as error:
+        raise NotUnderstood(f"no event of a host: {error}") from None
+    return event

@@ -1,0 +1,281 @@
+"""The notebook's end of the lifeline, and of the way cells take to the engines.
+
+One thread owns three sockets: the ROUTER all ranks connect to, the DEALER through which ipyparallel's controller passes
+``execute_request`` to an engine, and the monitor that tells when a rank's connection closed. A killed process closes
+its connection at once, so its death is known within milliseconds.
+
+A question ends with ConnectionError where its rank has no connection, loses it, or is known to be stopped. Silence
+alone proves nothing: a rank that pickles a large value holds Python's lock. ZeroMQ answers heartbeats in a thread that
+needs no lock, so a lost connection does. A cell that a rank never began is sent again (`messages.delivery`).
+"""
+
+from __future__ import annotations
+
+import hmac
+import itertools
+import logging
+import os
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+import msgspec
+import zmq
+from jupyter_client.session import Session
+from zmq.utils.monitor import parse_monitor_message
+
+from .cell_options import CellRequest
+from .delivery import Deliveries
+from .events import Answered, CellEvent, Event, Failed, Hello, State, TaskHello
+from .questions import CLOSED, LOST, STOPPED, Questions, Reply
+from .requests import Answer, Question, Request
+from .wire import Buffer, NotUnderstood, Reader, encode
+
+AT_ONCE = 1000
+"""Messages taken before orders are sent again: ranks that print without end must not keep an interrupt from them."""
+LOOK_EVERY = 0.25
+"""Seconds between two looks at what ranks have yet to answer, or to begin."""
+AFTER_TROUBLE = 0.05
+"""Seconds until this thread goes on after an error of its own."""
+LONGEST_COMPLAINT = 300
+"""Characters of the log's line on a message that was not understood."""
+Handler = Callable[[str, Event, Sequence[Buffer]], None]
+"""Called with a rank's uuid, its message and the buffers of that, in the lifeline's thread."""
+A = TypeVar("A", bound=Answer)
+_log = logging.getLogger("allranks")
+
+
+class Lifeline:
+    """Listens from the moment it is made."""
+
+    def __init__(
+        self,
+        token: str,
+        *,
+        on_message: Handler,
+        on_gone: Callable[[str], None],
+        is_stopped: Callable[[str], bool] = lambda _uuid: False,
+        url: str = "tcp://127.0.0.1:*",
+        keys: tuple[str, str] | None = None,
+    ) -> None:
+        """Bind to `url`; `keys` are the public and secret CurveZMQ key, new ones if not given.
+
+        `is_stopped` says whether a rank's process is known to be stopped, so that no answer can come. Raises
+        zmq.ZMQError where the address is taken.
+        """
+        self._token, self._on_message, self._on_gone = token, on_message, on_gone
+        self._is_stopped = is_stopped
+        self._context = zmq.Context()
+        self._router = self._context.socket(zmq.ROUTER)
+        public, secret = zmq.curve_keypair()
+        self.keys = keys or (public.decode(), secret.decode())
+        self._router.curve_server = True
+        self._router.curve_secretkey = self.keys[1].encode()
+        for option, value in ((zmq.ROUTER_HANDOVER, 1), (zmq.SNDHWM, 0), (zmq.RCVHWM, 0), (zmq.LINGER, 200)):
+            self._router.setsockopt(option, value)
+        self._router.setsockopt(zmq.HEARTBEAT_IVL, 2000)
+        self._router.setsockopt(zmq.HEARTBEAT_TIMEOUT, 6000)
+        self._events = self._router.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self._router.bind(url)
+        self.url = str(self._router.get_string(zmq.LAST_ENDPOINT))
+        self._mux: zmq.Socket[bytes] | None = None
+        self._session: Session | None = None
+        self._peers: dict[bytes, int] = {}
+        self._greeted: dict[bytes, int] = {}
+        self._outbox: deque[tuple[zmq.Socket[bytes], list[Any], int | None]] = deque()
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_write, False)
+        self._sender = secrets.token_hex(8)
+        self._questions, self._deliveries = Questions(), Deliveries(self)
+        self._looked_at = 0.0
+        self._greetings = itertools.count(1)
+        self._reader = Reader(Event)
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="allranks-lifeline", daemon=True)
+        self._thread.start()
+
+    def connect_engines(self, info: Mapping[str, Any]) -> None:
+        """Learn the way to the engines from the controller's client connection info."""
+        from ipyparallel.util import _disable_session_extract_dates
+
+        _disable_session_extract_dates()
+        session = Session(key=info["key"].encode(), signature_scheme=info["signature_scheme"])
+        mux = self._context.socket(zmq.DEALER)
+        mux.setsockopt(zmq.LINGER, 200)
+        if info.get("curve_serverkey"):
+            mux.curve_serverkey = info["curve_serverkey"].encode()
+            mux.curve_publickey, mux.curve_secretkey = zmq.curve_keypair()
+        mux.connect(f"{info['interface']}:{info['mux']}")
+        self._session, self._mux = session, mux
+        self._wake()
+
+    def execute(self, uuid: str, code: str, request: CellRequest) -> None:
+        """Send a cell to one engine, again where it gets lost."""
+        request = msgspec.structs.replace(request, sender=self._sender)
+        self._deliveries.add(uuid, request, lambda: self._execute(uuid, code, request), time.monotonic())
+        self._execute(uuid, code, request)
+
+    def _execute(self, uuid: str, code: str, request: CellRequest) -> None:
+        """An ordinary ``execute_request``, marked as ours in its metadata."""
+        assert self._session is not None and self._mux is not None
+        content = {
+            "code": code,
+            "silent": False,
+            "store_history": True,
+            "user_expressions": {},
+            "allow_stdin": False,
+            "stop_on_error": False,
+        }
+        metadata = {"allranks": msgspec.to_builtins(request)}
+        message = self._session.msg("execute_request", content=content, metadata=metadata)
+        self._outbox.append((self._mux, self._session.serialize(message, ident=uuid.encode()), None))
+        self._wake()
+
+    def tell(self, uuid: str, request: Request, buffers: Sequence[Buffer] = ()) -> None:
+        """Send a request that needs no answer."""
+        self._send(uuid, request, buffers)
+
+    def ask(self, uuid: str, question: Question[A], buffers: Sequence[Buffer] = ()) -> Future[Reply[A]]:
+        """Send a question; the future has the answer, or RequestFailed, or ConnectionError where none can come."""
+        number, future = self._questions.put(uuid, question)
+        self._send(uuid, msgspec.structs.replace(question, number=number), buffers, number)
+        if self._closing:  # nobody may be there any more to send it
+            self._questions.give_up(number, CLOSED)
+        return future
+
+    def _send(self, uuid: str, request: Request, buffers: Sequence[Buffer], question: int | None = None) -> None:
+        self._outbox.append((self._router, [uuid.encode(), encode(request), *buffers], question))
+        self._wake()
+
+    def close(self) -> None:
+        """Stop listening; open questions end with ConnectionError."""
+        self._closing = True
+        self._wake()
+        self._thread.join(5)
+
+    def _wake(self) -> None:
+        try:
+            os.write(self._wake_write, b"!")
+        except (BlockingIOError, OSError):
+            pass
+
+    def _run(self) -> None:
+        poller = zmq.Poller()
+        for socket in (self._router, self._events, self._wake_read):
+            poller.register(socket, zmq.POLLIN)
+        while not self._closing:
+            try:
+                self._turn(poller)
+            except Exception:  # without this thread all ranks would be lost
+                _log.exception("what a rank sent could not be handled")
+                time.sleep(AFTER_TROUBLE)
+        self._shut()
+
+    def _turn(self, poller: zmq.Poller) -> None:
+        mux = self._mux
+        if mux is not None and mux not in poller:
+            poller.register(mux, zmq.POLLIN)
+        ready = dict(poller.poll(int(LOOK_EVERY * 1000) if self._waited_for() else None))
+        if self._wake_read in ready:
+            os.read(self._wake_read, 4096)
+        self._send_queued()
+        if self._events in ready:
+            self._handle_disconnect()
+        if self._router in ready:
+            self._receive_all()
+        if mux is not None and mux in ready:
+            mux.recv_multipart()  # the engine's reply repeats what the rank's agent tells
+        self._look(time.monotonic())
+
+    def _send_queued(self) -> None:
+        while self._outbox:
+            socket, frames, question = self._outbox.popleft()
+            if question is not None and frames[0] not in self._peers:  # ZeroMQ would drop it
+                self._questions.give_up(question, LOST)
+                continue
+            try:
+                socket.send_multipart(frames, copy=len(frames) < 3 or socket is self._mux)
+            except Exception as error:
+                if question is not None:
+                    self._questions.give_up(question, f"it could not be sent: {error}")
+                raise
+
+    def _waited_for(self) -> set[str]:
+        """The ranks that have yet to answer something, or to begin a cell, and that are there to do it."""
+        waited_for = self._questions.asked | self._deliveries.expected
+        return {uuid for uuid in waited_for if uuid.encode() in self._peers}
+
+    def _look(self, now: float) -> None:
+        """Give up what cannot come, and see that cells arrive."""
+        if now - self._looked_at < LOOK_EVERY:
+            return
+        self._looked_at = now
+        for uuid in self._waited_for():
+            if self._is_stopped(uuid):
+                self._questions.give_up_on(uuid, STOPPED)
+            self._deliveries.look(uuid, now)
+
+    def _shut(self) -> None:
+        for uuid in self._questions.asked:
+            self._questions.give_up_on(uuid, CLOSED)
+        self._router.disable_monitor()
+        self._context.destroy(linger=200)
+        # Whoever tells something later must not write into what has this number then.
+        wake, self._wake_write = self._wake_write, -1
+        os.close(self._wake_read)
+        os.close(wake)
+
+    def _receive_all(self) -> None:
+        for _ in range(AT_ONCE):
+            try:
+                identity, first, *rest = self._router.recv_multipart(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                return
+            except ValueError:
+                continue  # an empty message of a stranger
+            try:
+                uuid = identity.bytes.decode()
+            except UnicodeDecodeError:
+                # When a rank connects again, ZeroMQ gives what its old connection still held a name of random bytes.
+                continue
+            try:
+                self._receive(uuid, first, [frame.buffer for frame in rest])
+            except NotUnderstood as error:
+                if self._peers.get(identity.bytes) == first.get(zmq.SRCFD):  # strangers are not worth a line
+                    _log.warning("a message of %s was dropped: %s", uuid, str(error)[:LONGEST_COMPLAINT])
+            except Exception:  # this thread must go on whatever one rank sends
+                _log.exception("a message of %s could not be handled", uuid)
+
+    def _receive(self, uuid: str, first: zmq.Frame, buffers: list[Buffer]) -> None:
+        identity, connection = uuid.encode(), first.get(zmq.SRCFD)
+        event = self._reader.read(first.buffer)
+        if isinstance(event, (Hello, TaskHello)):
+            if not hmac.compare_digest(event.token.encode(errors="replace"), self._token.encode()):
+                return
+            if identity in self._peers:  # answers may be lost with the connection that was there before
+                self._questions.give_up_on(uuid, LOST)
+            self._peers[identity] = connection
+            self._greeted[identity] = next(self._greetings)
+        elif self._peers.get(identity) != connection:  # a stranger, perhaps under a rank's name
+            return
+        if isinstance(event, (Answered, Failed)):
+            self._questions.answered(uuid, event, buffers)
+            return
+        if isinstance(event, (CellEvent, Hello, State)):
+            self._deliveries.begun(uuid, event.cell)
+        self._on_message(uuid, event, buffers)
+
+    def _handle_disconnect(self) -> None:
+        descriptor = parse_monitor_message(self._events.recv_multipart())["value"]
+        gone = {identity: self._greeted[identity] for identity, known in self._peers.items() if known == descriptor}
+        self._receive_all()  # what the rank said before it went
+        for identity, greeted in gone.items():
+            # One that reconnects may be given the same descriptor; it has said hello again and is not gone.
+            if self._greeted[identity] == greeted:
+                del self._peers[identity], self._greeted[identity]
+                self._questions.give_up_on(identity.decode(), LOST)
+                self._on_gone(identity.decode())

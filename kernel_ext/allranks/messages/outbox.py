@@ -1,0 +1,136 @@
+"""What comms have yet to say, bounded: of each the last state, however often that changes before it can go.
+
+A comm is a widget's line to its other half (target ``jupyter.widget``): it is opened with a state, says ``update`` with
+what has changed of it, and a few things besides.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from .events import CommKind, CommRow
+from .wire import Buffer, NotUnderstood, dict_from_json, to_json
+
+TARGET = "jupyter.widget"
+"""The comm target of widgets."""
+EVERY = 0.05
+"""Seconds between two states of a widget; more where the notebook asks for it."""
+OTHERS_KEPT = 100
+"""Messages of one comm kept that are no states; the oldest go first."""
+
+
+class CommMessage(NamedTuple):
+    """One message of a comm."""
+
+    kind: CommKind
+    comm: str
+    data: dict[str, Any]
+    metadata: dict[str, Any]
+    buffers: Sequence[bytes] = ()
+
+    @property
+    def is_state(self) -> bool:
+        return self.kind == "comm_msg" and self.data.get("method") == "update"
+
+
+@dataclass
+class _Waiting:
+    opening: CommMessage | None = None
+    state: CommMessage | None = None
+    others: deque[CommMessage] = field(default_factory=lambda: deque(maxlen=OTHERS_KEPT))
+
+    def rest(self) -> list[CommMessage]:
+        return [*([self.state] if self.state is not None else []), *self.others]
+
+
+class Outbox:
+    """Filled and emptied by any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: dict[str, _Waiting] = {}
+        self.opens = 0
+        """Comms in it that have yet to be opened."""
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def put(self, letter: CommMessage) -> None:
+        """Keep a message, in place of what it makes needless."""
+        with self._lock:
+            waiting = self._waiting.setdefault(letter.comm, _Waiting())
+            if letter.kind == "comm_open":
+                waiting.opening = letter
+                self.opens += 1
+            elif letter.kind == "comm_close" and waiting.opening is not None:
+                del self._waiting[letter.comm]
+                self.opens -= 1
+            elif letter.kind == "comm_close":
+                self._waiting[letter.comm] = _Waiting(others=deque([letter]))
+            elif not letter.is_state:
+                waiting.others.append(letter)
+            elif waiting.opening is not None:
+                waiting.opening = merged(waiting.opening, letter)
+            else:
+                waiting.state = letter if waiting.state is None else merged(waiting.state, letter)
+
+    def take_opens(self) -> list[CommMessage]:
+        """Those that open a comm, in their order; what else there is stays."""
+        if not self.opens:
+            return []
+        with self._lock:
+            self.opens = 0
+            opened = [waiting.opening for waiting in self._waiting.values() if waiting.opening is not None]
+            for letter in opened:
+                self._waiting[letter.comm].opening = None
+                if not self._waiting[letter.comm].others:
+                    del self._waiting[letter.comm]
+        return opened
+
+    def take(self) -> list[CommMessage]:
+        """All there is; comms are opened first, since a state may name others' comms."""
+        opened = self.take_opens()
+        with self._lock:
+            waiting, self._waiting = self._waiting, {}
+            # One that was opened meanwhile waits for the next call.
+            self._waiting = {comm: each for comm, each in waiting.items() if each.opening is not None}
+            return opened + [letter for each in waiting.values() if each.opening is None for letter in each.rest()]
+
+
+def merged(old: CommMessage, new: CommMessage) -> CommMessage:
+    """``old`` with the state of ``new`` over its own."""
+    fresh = new.data.get("state") or {}
+    changed = set(fresh) | {path[0] for path in new.data.get("buffer_paths", ())}
+    kept = [pair for pair in _buffers(old) if pair[0][0] not in changed]
+    pairs = kept + _buffers(new)
+    state = {name: value for name, value in (old.data.get("state") or {}).items() if name not in changed}
+    data = {**old.data, "state": {**state, **fresh}, "buffer_paths": [path for path, _ in pairs]}
+    return old._replace(data=data, buffers=[buffer for _, buffer in pairs])
+
+
+def _buffers(letter: CommMessage) -> list[tuple[list[Any], bytes]]:
+    return list(zip(letter.data.get("buffer_paths", ()), letter.buffers, strict=False))
+
+
+def pack(messages: Sequence[CommMessage]) -> tuple[tuple[CommRow, ...], list[bytes]]:
+    """As they travel, and their buffers in one row."""
+    rows = tuple(
+        CommRow(each.kind, each.comm, to_json(each.data), to_json(each.metadata), len(each.buffers))
+        for each in messages
+    )
+    return rows, [buffer for each in messages for buffer in each.buffers]
+
+
+def unpack(rows: Sequence[CommRow], buffers: Sequence[Buffer]) -> list[CommMessage]:
+    """The messages that `pack` was given; buffers are copied. Raises NotUnderstood."""
+    if sum(row.buffers for row in rows) != len(buffers) or any(row.buffers < 0 for row in rows):
+        raise NotUnderstood(f"comms that announce other buffers than the {len(buffers)} that came")
+    messages, left = [], iter(buffers)
+    for row in rows:
+        own = [bytes(next(left)) for _ in range(row.buffers)]
+        messages.append(CommMessage(row.kind, row.comm, dict_from_json(row.data), dict_from_json(row.metadata), own))
+    return messages

@@ -1,0 +1,160 @@
+"""The rank's end of the lifeline: an authenticated, encrypted channel that works while the main thread is blocked.
+
+One ZeroMQ DEALER connects out to the notebook, so no rank listens on a port. CurveZMQ encrypts it, and the first
+message carries the cluster's secret, without which the notebook ignores the peer. ZeroMQ reconnects automatically, also
+to a new notebook on the same address; `on_connect` is then called again.
+
+A message is one of `messages.requests` or `messages.events`, followed by raw buffers.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import zmq
+from zmq.utils.monitor import parse_monitor_message
+
+from .events import Event, Failed
+from .requests import Request
+from .wire import Buffer, NotUnderstood, Reader, encode, question_number
+
+AFTER_TROUBLE = 0.2
+"""Seconds until the next look at everything after one that raised."""
+
+
+class Lifeline:
+    """Owns the socket; `send` may be called from any thread, the callbacks run in the lifeline's own thread."""
+
+    def __init__(
+        self,
+        url: str,
+        server_key: bytes,
+        identity: bytes,
+        *,
+        on_connect: Callable[[], None],
+        on_message: Callable[[Request, Sequence[Buffer]], None],
+        on_tick: Callable[[], float],
+    ) -> None:
+        self._on_connect, self._on_message = on_connect, on_message
+        self._on_tick = on_tick
+        self._reader = Reader(Request)
+        self._outbox: deque[list[Buffer]] = deque()
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_write, False)
+        os.set_blocking(self._wake_read, False)
+        self._woken = False
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.DEALER)
+        self._socket.setsockopt(zmq.IDENTITY, identity)
+        self._socket.setsockopt(zmq.LINGER, 500)
+        self._socket.setsockopt(zmq.SNDHWM, 0)
+        self._socket.setsockopt(zmq.RECONNECT_IVL, 50)
+        self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
+        # A vanished network says nothing by itself: ping, and give up on a silent peer after 6 s.
+        self._socket.setsockopt(zmq.HEARTBEAT_IVL, 2000)
+        self._socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 6000)
+        # While not connected, messages are dropped rather than piled up: on_connect tells all that still matters.
+        self._socket.setsockopt(zmq.IMMEDIATE, 1)
+        self._socket.curve_serverkey = server_key
+        self._socket.curve_publickey, self._socket.curve_secretkey = zmq.curve_keypair()
+        self._events = self._socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
+        self._url = url
+        self.connected = False
+        self._thread = threading.Thread(target=self._run, name="allranks-agent", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def send(self, event: Event, buffers: Sequence[Buffer] = ()) -> None:
+        """Queue a message; it leaves at once if there is a connection."""
+        self._outbox.append([encode(event), *buffers])
+        self.wake()
+
+    def wake(self) -> None:
+        """Have `on_tick` called soon."""
+        if not self._woken:
+            self._woken = True
+            try:
+                os.write(self._wake_write, b"!")
+            except BlockingIOError:
+                pass
+
+    def flushed(self, timeout: float) -> bool:
+        """Wait until everything queued was given to the network (at most `timeout` seconds)."""
+        done = threading.Event()
+        self._flush_waiter = done
+        self.wake()
+        return done.wait(timeout)
+
+    _flush_waiter: threading.Event | None = None
+
+    def _run(self) -> None:
+        poller = zmq.Poller()
+        poller.register(self._socket, zmq.POLLIN)
+        poller.register(self._events, zmq.POLLIN)
+        poller.register(self._wake_read, zmq.POLLIN)
+        self._socket.connect(self._url)
+        wait = 0.0
+        while True:
+            try:
+                wait = self._turn(dict(poller.poll(max(1, int(wait * 1000)))))
+            except Exception:  # without its agent the rank would be lost: tell it in the next cell, and go on
+                traceback.print_exc()
+                wait = AFTER_TROUBLE
+
+    def _turn(self, ready: dict[Any, int]) -> float:
+        if self._wake_read in ready:
+            os.read(self._wake_read, 4096)
+            self._woken = False
+        if self._events in ready:
+            self._handle_event()
+        while self._receive():
+            pass
+        wait = self._on_tick()
+        self._send_queued()
+        return wait
+
+    def _handle_event(self) -> None:
+        event = parse_monitor_message(self._events.recv_multipart())["event"]
+        if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+            self.connected = True
+            self._outbox.clear()
+            self._on_connect()
+        elif self.connected:
+            self.connected = False
+
+    def _receive(self) -> bool:
+        try:
+            first, *buffers = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
+        except zmq.Again:
+            return False
+        try:
+            request = self._reader.read(first.buffer)
+        except NotUnderstood as error:
+            print(f"allranks: a message to this rank was dropped: {error}", file=sys.stderr)
+            if (number := question_number(first.buffer)) is not None:
+                self.send(
+                    Failed(number, "NotUnderstood", f"this rank, of another version perhaps, cannot read: {error}")
+                )
+            return True
+        self._on_message(request, [buffer.buffer for buffer in buffers])
+        return True
+
+    def _send_queued(self) -> None:
+        waiter, self._flush_waiter = self._flush_waiter, None
+        if not self.connected:
+            self._outbox.clear()
+        while self._outbox:
+            try:
+                self._socket.send_multipart(self._outbox[0], zmq.NOBLOCK, copy=len(self._outbox[0]) == 1)
+            except zmq.Again:
+                break
+            self._outbox.popleft()
+        if waiter is not None:
+            waiter.set()

@@ -1,0 +1,94 @@
+"""About cells, the widgets that they show, and the process that runs them."""
+
+from __future__ import annotations
+
+from allranks.messages.cell_options import CellRequest
+from allranks.messages.events import CommRow
+
+from .base import Answer, Nothing, Question, Request
+
+
+class HasBegun(Answer):
+    cell: int
+    """The highest number of a cell of that sender's that has begun."""
+    busy: bool
+    """Whether something keeps the next one waiting."""
+
+
+class Begun(Question[HasBegun]):
+    """Which cell has begun last: asked about a cell that may have got lost."""
+
+    runs = "main"
+    sender: str
+
+
+class Undelivered(Request):
+    """A cell could not be brought to the rank: it fails there, and is not run any more."""
+
+    runs = "main"
+    cell: CellRequest
+    """What came, or would have come, with it."""
+    because: str
+
+
+class KeepCall(Question[Nothing]):
+    """The buffers hold a function and its arguments, which cell `cell` is to call."""
+
+    cell: int
+
+
+class Acknowledge(Request):
+    """The head has everything of this cell."""
+
+    cell: int
+
+
+class Interrupt(Request):
+    """Stop a cell: a blocked collective is aborted where that is possible, Python code gets a SIGINT.
+
+    Without a number, whatever runs: a cell, or a look back in the debugger.
+    """
+
+    cell: int | None
+
+
+class Unblock(Request):
+    """Make the collective return that the rank is blocked in; nothing happens if it is in none."""
+
+    cell: int
+
+
+# Widgets
+
+
+class PageComms(Request):
+    """What the user did to the rank's widgets in the page."""
+
+    number: int
+    messages: tuple[CommRow, ...]
+
+
+class CommsTaken(Request):
+    """The head has what the comms said up to this `number`, and wants no more for `every` seconds."""
+
+    number: int
+    every: float
+
+
+# Processes
+
+
+class Exit(Request):
+    """End at once, whatever the main thread is blocked in."""
+
+
+class Welcome(Request):
+    """For a process that a scheduler started: it is in. The text is for its log."""
+
+    text: str
+
+
+class TaskOrder(Request):
+    """For such a process: an order for the host process in it, as that reads it."""
+
+    line: bytes

@@ -1,0 +1,115 @@
+"""About the world and its collectives."""
+
+from __future__ import annotations
+
+from msgspec import Struct, field
+
+from allranks.messages.events import LedgerEntry
+
+from .base import Answer, Nothing, Question, Request
+
+
+class Joined(Answer):
+    rank: int
+    size: int
+
+
+class Refusals(Struct, frozen=True):
+    """What a backend cannot do: ``allranks_backends.limits.Limits``."""
+
+    operations: dict[str, str]
+    neighbours: str | None
+    dtypes: dict[str, str]
+    reduced: dict[str, str]
+
+
+class Form(Question[Joined]):
+    """Leave the world before, and join this one. What fails is told with MLX's own words."""
+
+    runs = "main"
+    backend: str
+    """As ``mx.distributed.init`` calls it."""
+    rank: int
+    size: int
+    seq: int
+    """Number from which the ledger goes on."""
+    limits: Refusals
+    timeout: float
+    """Seconds to wait for the others."""
+    env: dict[str, str]
+    files: dict[str, str]
+    """By name, in the rank's folder."""
+    forget: list[str]
+    """Variables of other backends."""
+    ports: list[list[int]] = field(default_factory=list)
+    """Of the ring's sockets, by rank; none elsewhere."""
+    after: list[int] = field(default_factory=list)
+    """Ports of this host that must be listened to before."""
+    delay: float = 0.0
+    """Seconds by which to come later, where that cannot be seen."""
+    in_turn: bool = False
+    """Whether to take turns with the other ranks of the host in ``init``."""
+    address: str | None = None
+    """At which the other hosts reach this rank."""
+    describes_host: bool = False
+    """Whether this rank is the one that describes its host."""
+
+
+class Entries(Answer):
+    entries: list[LedgerEntry]
+    swapped: list[tuple[int, int]]
+    """Which collectives were evaluated before which older ones, counted from `LedgerSince.after`."""
+
+
+class LedgerSince(Question[Entries]):
+    """The collectives that the rank asked for after number `after`."""
+
+    after: int
+
+
+class Entered(Answer):
+    seq: int
+    """Number of the last collective the rank asked for."""
+
+
+class Abort(Question[Nothing]):
+    """Collectives of a cell are aborted, up to number `newest`: others enter them in the place of missing ranks."""
+
+    cell: int
+    newest: int
+
+
+class EnterMissed(Question[Entered]):
+    """Enter these collectives of another rank's ledger, so that those blocked in them return."""
+
+    runs = "main"
+    entries: list[LedgerEntry]
+
+
+class Settle(Question[Entered]):
+    """Evaluate what the user's variables, and the frames of what the last cell raised, want from collectives."""
+
+    runs = "main"
+
+
+class OpenBarrier(Request):
+    """The ranks agree on the next collective, or they do not: `refusal` says how."""
+
+    cell: int
+    refusal: str | None
+
+
+class Refuse(Request):
+    """The world is broken elsewhere: enter no more collectives in it."""
+
+    because: str
+
+
+class Names(Answer):
+    names: list[str]
+
+
+class Pending(Question[Names]):
+    """Which variables that `code` mentions wait for a collective."""
+
+    code: str

@@ -1,0 +1,263 @@
+"""Values between the notebook and the ranks: arrays as raw buffers, the rest with pickle.
+
+Both ends are ours and the channel between them is authenticated and encrypted (see `lifeline`), which makes pickle
+acceptable here. Arrays, also inside lists, dicts and objects, travel as pickle protocol 5 out-of-band buffers: their
+bytes are never turned into text.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import inspect
+import io
+import pickle
+import sys
+import types
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import cloudpickle
+
+from .reducers import reduced
+
+
+class CannotTravel(ValueError):
+    """A value that cannot leave the process it lives in; the message says which part and what can."""
+
+
+def pack(value: Any, *, for_rank: bool = False) -> list[Any]:
+    """Turn a value into buffers that `unpack` restores.
+
+    With `for_rank`, the world's Group in it becomes the receiving rank's own (a notebook has none, so otherwise it
+    cannot travel), and the user's functions look up their global names in the receiving rank's namespace.
+    Returns the pickle stream followed by the out-of-band buffers. Evaluates MLX arrays, so a pending collective among
+    them must be packed by every rank. Raises CannotTravel.
+    """
+    return _packed(lambda _: [value], for_rank)
+
+
+def unpack(buffers: Sequence[Any]) -> Any:
+    """The value of `pack`. Numpy arrays are copied once out of the message, so that they can be written to."""
+    stream, *rest = buffers
+    return pickle.loads(stream, buffers=[bytearray(buffer) for buffer in rest])
+
+
+def pack_call(value: Any, without: Container[str]) -> tuple[list[Any], set[str]]:
+    """Like `pack` for a rank, with what the user's functions in it use of the namespace here, for `unpack_call`.
+
+    That is code: functions, classes and modules, and what these use in turn. Data, and names that are in `without`,
+    stay here, and so does what cannot travel. Also returns the files of these functions. Raises CannotTravel.
+    """
+    files: set[str] = set()
+
+    def each(pickler: _Pickler) -> Iterator[Any]:
+        yield value
+        left, seen = pickler.left, set[str]()
+        while new := [name for name in left if name not in seen]:
+            seen.update(new)
+            for name in new:
+                if name not in without and is_code(left[name]) and can_travel(left[name]):
+                    yield name, left[name]
+        files.update(pickler.files)
+
+    return _packed(each, for_rank=True), files
+
+
+def unpack_call(buffers: Sequence[Any]) -> tuple[Any, dict[str, Any]]:
+    """The value of `pack_call`, and what goes with it, by name."""
+    stream, *rest = buffers
+    unpickler = pickle.Unpickler(io.BytesIO(stream), buffers=[bytearray(buffer) for buffer in rest])
+    value, names = unpickler.load(), dict[str, Any]()
+    while True:
+        try:
+            name, code = unpickler.load()
+        except EOFError:
+            return value, names
+        names[name] = code
+
+
+def can_travel(value: Any) -> bool:
+    """Whether it can be sent to a rank."""
+    try:
+        pack(value, for_rank=True)
+    except CannotTravel:
+        return False
+    return True
+
+
+def pack_names(variables: Mapping[str, Any]) -> list[Any]:
+    """Like `pack` for another rank, for `unpack_names` to restore one by one: what they share, they share there too.
+
+    Modules come first and what can be called second, since methods that restore objects look up names, too.
+    """
+    names = sorted(variables, key=lambda name: _turn(variables[name]))
+    return _packed(lambda _: [names, *(variables[name] for name in names)], for_rank=True)
+
+
+def unpack_names(unpickler: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Each name of `pack_names`, with what loads its value, which is to be called before the next name is asked for."""
+    for name in unpickler.load():
+        yield name, unpickler.load
+
+
+def python_function(value: Any) -> types.FunctionType | None:
+    """The function written in Python that a call of `value` runs in the end; None where there is none."""
+    while not isinstance(value, types.FunctionType) or hasattr(value, "__wrapped__"):
+        if isinstance(value, functools.partial):
+            value = value.func
+        elif isinstance(value, types.MethodType):
+            value = value.__func__
+        elif hasattr(value, "__wrapped__"):
+            value = value.__wrapped__
+        elif isinstance(called := _called(value), types.FunctionType):
+            value = called
+        else:
+            return None
+    return value
+
+
+def is_code(value: Any) -> bool:
+    """Whether it is a module, function or class, and no data."""
+    return isinstance(value, types.ModuleType) or (callable(value) and hasattr(value, "__qualname__"))
+
+
+def global_names(code: types.CodeType) -> Iterator[str]:
+    """The global names that are used in a function."""
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            yield str(instruction.argval)
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            yield from global_names(inner)
+
+
+def _called(value: Any) -> Any:
+    """What a call of a class, or of an object of one, calls."""
+    made = isinstance(value, type)
+    return inspect.getattr_static(value if made else type(value), "__init__" if made else "__call__", None)
+
+
+def _turn(value: Any) -> int:
+    return 0 if isinstance(value, types.ModuleType) else 1 if callable(value) else 2
+
+
+def _packed(each: Callable[[_Pickler], Iterable[Any]], for_rank: bool) -> list[Any]:
+    """One stream of several pickles that share what they have in common, and the out-of-band buffers.
+
+    `each` is given the pickler, which knows what the functions packed so far use.
+    """
+    buffers: list[Any] = []
+    stream = io.BytesIO()
+    value = None
+    try:
+        pickler = _Pickler(stream, protocol=5, buffer_callback=lambda buffer: buffers.append(buffer.raw()))
+        if for_rank:
+            pickler.for_rank = True
+            pickler.globals_ref[id(_namespace())] = _Namespace()
+        for value in each(pickler):
+            pickler.dump(value)
+    except Exception as error:  # an object's own __reduce__ may raise anything
+        kind = type(value).__name__
+        raise CannotTravel(
+            f"cannot send {'an' if kind[:1] in 'aeiouAEIOU' else 'a'} {kind} to another process ({_reason(error)}). "
+            "Arrays, numbers, strings, and lists, dicts and dataclasses of them can be sent."
+        ) from None
+    return [stream.getvalue(), *buffers]
+
+
+def _reason(error: Exception) -> str:
+    return str(error).strip().rstrip(".") or type(error).__name__
+
+
+class _Pickler(cloudpickle.Pickler):
+    for_rank = False
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.left: dict[str, Any] = {}
+        """What functions use of the user's namespace, by name: it was left out."""
+        self.files: set[str] = set()
+        """Where they are defined."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        mx = sys.modules.get("mlx.core")
+        if mx is not None:
+            if type(obj) is mx.array:
+                return _array_from_buffer, _array_parts(obj)
+            if type(obj) is mx.Dtype:
+                return _dtype, (_dtype_name(obj),)
+            if type(obj) is mx.distributed.Group:
+                if self.for_rank and obj is mx.distributed.init():
+                    return _own_group, ()
+                raise pickle.PicklingError("a Group belongs to the process that joined the world")
+            if type(obj).__name__ == "_gc_func":  # it would arrive as the function it was made of
+                raise pickle.PicklingError("MLX does not expose the function that was transformed")
+        if (own := reduced(obj)) is not None:
+            return own
+        cloudpickled = super().reducer_override(obj)
+        if self.for_rank and isinstance(obj, types.FunctionType) and obj.__globals__ is _namespace():
+            self.left |= _leave_globals(cloudpickled)
+            self.files.add(obj.__code__.co_filename)
+        return cloudpickled
+
+
+class _Namespace:
+    """Stands for the user's namespace, in a process as it is there."""
+
+    def __reduce__(self) -> Any:
+        return _namespace, ()
+
+
+def _namespace() -> dict[str, Any]:
+    return sys.modules["__main__"].__dict__
+
+
+def _leave_globals(reduced: Any) -> dict[str, Any]:
+    """Take the global names that a function uses out of what cloudpickle (3.1) sends with it, and return them.
+
+    They travel by themselves. Underscored ones do not, so they stay.
+    """
+    if not (isinstance(reduced, tuple) and len(reduced) > 2 and isinstance(reduced[2], tuple)):
+        return {}
+    names = reduced[2][1]["__globals__"]
+    return {name: names.pop(name) for name in list(names) if not name.startswith("_")}
+
+
+def _own_group() -> Any:
+    import mlx.core as mx
+
+    return mx.distributed.init()  # the group this process has joined: MLX keeps it
+
+
+def _dtype_name(dtype: Any) -> str:
+    return str(dtype).removeprefix("mlx.core.")
+
+
+def _dtype(name: str) -> Any:
+    import mlx.core as mx
+
+    return getattr(mx, name)
+
+
+def _array_parts(array: Any) -> tuple[str, tuple[int, ...], pickle.PickleBuffer]:
+    import mlx.core as mx
+    import numpy as np
+
+    name = _dtype_name(array.dtype)
+    # numpy has no bfloat16: its bits travel as 16-bit integers.
+    plain = array.view(mx.uint16) if name == "bfloat16" else array
+    return name, tuple(array.shape), pickle.PickleBuffer(np.ascontiguousarray(np.array(plain, copy=False)).data)
+
+
+def _array_from_buffer(name: str, shape: tuple[int, ...], buffer: Any) -> Any:
+    import mlx.core as mx
+    import numpy as np
+
+    plain = np.frombuffer(buffer, dtype="uint16" if name == "bfloat16" else name).reshape(shape)
+    # MLX would make float32 of numpy's float64 unless told not to.
+    array = mx.array(plain, dtype=mx.float64) if name == "float64" else mx.array(plain)
+    if isinstance(buffer, bytearray):  # MLX has copied it, and the unpickler holds on to it until all is loaded
+        del plain
+        buffer.clear()
+    return array.view(mx.bfloat16) if name == "bfloat16" else array

@@ -1,0 +1,61 @@
+"""Asks the user for a line, and stops asking when the answer is no longer wanted."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from allranks.head.state.monitor import Monitor
+
+Read = Callable[[str], str]
+"""``input``: in a kernel it asks the notebook."""
+
+
+def can_ask(shell: Any) -> bool:
+    """Whether somebody can type: not where a notebook runs without its user (papermill), nor in a script."""
+    kernel = getattr(shell, "kernel", None)
+    if kernel is not None:
+        return bool(getattr(kernel, "_allow_stdin", False))
+    return sys.stdin is not None and sys.stdin.isatty()
+
+
+def ask(read: Read, prompt: str, monitor: Monitor, over: Callable[[], bool], deadline: float | None) -> str | None:
+    """What the user types; None once `over` is true (looked at whenever a rank tells) or the deadline has passed.
+
+    Raises KeyboardInterrupt for Ctrl-C. Only in the main thread.
+    """
+    lock, state = threading.Lock(), {"typed": False, "dropped": False}
+
+    def watch() -> None:
+        within = 1e9 if deadline is None else max(0.0, deadline - time.monotonic())
+        monitor.wait(lambda: state["typed"] or over(), within)
+        with lock:
+            if not state["typed"]:
+                state["dropped"] = True
+                # `input` waits in C code of the kernel or of readline; a signal is the only thing it heeds.
+                signal.pthread_kill(main, signal.SIGINT)
+
+    main = threading.main_thread().ident or 0
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        threading.Thread(target=watch, name="allranks-prompt", daemon=True).start()
+        text = read(prompt)
+        with lock:
+            state["typed"] = True
+        if state["dropped"]:
+            time.sleep(0.05)  # the signal is on its way
+        return None if state["dropped"] else text
+    except KeyboardInterrupt:
+        if state["dropped"]:
+            return None
+        raise
+    finally:
+        with lock:
+            state["typed"] = True
+        with monitor.changed:
+            monitor.changed.notify_all()
+        signal.signal(signal.SIGINT, before)

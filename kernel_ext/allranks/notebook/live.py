@@ -1,0 +1,67 @@
+"""The display area for unfinished lines, such as progress bars."""
+
+from __future__ import annotations
+
+import html
+import time
+import uuid
+from collections.abc import Callable, Mapping
+
+from IPython.display import display, update_display
+
+from .terminal import plain
+
+PERIOD = 0.1
+"""Seconds between two updates, so that fast bars do not flood the front end."""
+
+
+class LiveArea:
+    """One display that is rewritten in place, and empty when no line is unfinished."""
+
+    def __init__(self, prefix: Callable[[tuple[int, ...]], tuple[str, str]]) -> None:
+        self._prefix = prefix
+        self._id: str | None = None
+        self._wanted = self._shown = ""
+        self._shown_at = 0.0
+        self._buried = False  # other output has been written below the area
+
+    def want(self, lines: Mapping[int, str]) -> None:
+        """Show ``lines`` by rank, equal ones once; now if ``PERIOD`` is over, else with a later call."""
+        groups: dict[str, list[int]] = {}
+        for rank, line in sorted(lines.items()):
+            if text := plain(line).strip("\n"):
+                groups.setdefault(text, []).append(rank)
+        rows = [self._prefix(tuple(ranks))[0] + text for text, ranks in groups.items()]
+        self._wanted = "\n".join(rows)
+        self.refresh()
+
+    def refresh(self, wrote: bool = False) -> None:
+        """Bring the screen up to date; ``wrote`` says that other output was just written below."""
+        self._buried |= wrote
+        now = time.monotonic()
+        if self._wanted == self._shown or (self._wanted and now - self._shown_at < PERIOD):
+            return
+        if self._buried and not self._shown:
+            self._id = None  # an area that starts afresh starts below what was written since
+        if self._id is None:
+            self._id = f"allranks-{uuid.uuid4().hex}"
+            self._buried = False
+            display(_bundle(self._wanted), raw=True, display_id=self._id)  # type: ignore[no-untyped-call]
+        else:
+            update_display(_bundle(self._wanted), raw=True, display_id=self._id)  # type: ignore[no-untyped-call]
+        self._shown, self._shown_at = self._wanted, now
+
+    def wiped(self) -> None:
+        """The cell's output was cleared, and the area with it."""
+        self._id, self._shown, self._buried = None, "", False
+
+
+def _bundle(text: str) -> dict[str, str]:
+    if not text:
+        return {}  # a bundle without any form leaves no gap in the output, as an empty text would
+    # The variables are JupyterLab's: they put the lines in column with text output.
+    style = (
+        "margin:0;padding:0 var(--jp-code-padding,0);background:transparent;white-space:pre;"
+        "font-size:var(--jp-code-font-size,inherit);line-height:var(--jp-code-line-height,inherit)"
+    )
+    return {"text/plain": text, "text/html": f'<pre style="{style}">{html.escape(text)}</pre>'}

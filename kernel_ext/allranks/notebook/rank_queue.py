@@ -1,0 +1,100 @@
+"""The items of one rank that wait to be folded with those of the others."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Iterable, Sequence
+from itertools import count, islice
+from typing import Any, Literal, TypeAlias
+
+BlockKind = Literal["text", "display", "update", "result", "clear", "error", "cut"]
+
+LOOK = 64
+"""Items past a rank's head that are surely looked at to line it up with the others; up to twice as many may be."""
+
+
+class Rich:
+    """An item that is not text, comparable across ranks: display ids are left out, since every rank invents its own."""
+
+    __slots__ = ("content", "key", "kind")
+
+    def __init__(self, kind: BlockKind, content: Any) -> None:
+        self.kind, self.content = kind, content
+        same: Any = content
+        if kind in ("display", "update", "result"):
+            same = [content.get("data"), content.get("metadata"), content.get("display_id") is not None]
+        self.key = kind + json.dumps(same, sort_keys=True, default=repr)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Rich) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+
+# Nearly all items are lines on stdout, so those are bare strings: they hash once, compare in C and cost no object each.
+Item: TypeAlias = "str | tuple[str, str] | Rich"
+"""stdout text, (stream, text), or anything else."""
+
+
+def _item(raw: Sequence[Any]) -> Item:
+    if raw[0] == "text":
+        return raw[2] if raw[1] == "stdout" else (raw[1], raw[2])
+    return Rich(raw[0], raw[1])
+
+
+class RankQueue:
+    """The items of one rank that wait to be folded."""
+
+    __slots__ = ("_arrivals", "_fed", "_seen_from", "_seen_to", "finished", "items", "only", "rank", "seen", "taken")
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+        self.only = (rank,)
+        self.items: deque[Item] = deque()
+        self.finished = False
+        self.taken = 0
+        """Items that have left; with it every item has a position that never changes."""
+        self._fed = 0
+        self._arrivals: deque[tuple[int, float]] = deque()
+        self.seen: dict[Item, int] = {}
+        """The items in sight, each with its last position there. May still hold some that were taken."""
+        self._seen_from = self._seen_to = -2 * LOOK
+
+    def feed(self, raw: Iterable[Sequence[Any]], now: float) -> None:
+        before = len(self.items)
+        self.items.extend([r[2] if r[0] == "text" and r[1] == "stdout" else _item(r) for r in raw])
+        if len(self.items) > before:
+            self._fed += len(self.items) - before
+            self._arrivals.append((self._fed, now))
+
+    def take(self, n: int) -> list[Item]:
+        pop = self.items.popleft
+        self.taken += n
+        while self._arrivals and self._arrivals[0][0] <= self.taken:
+            self._arrivals.popleft()
+        return [pop()] if n == 1 else [pop() for _ in range(n)]
+
+    def head_time(self) -> float:
+        """When the head arrived; only for a queue with items."""
+        return self._arrivals[0][1]
+
+    def arrived_by(self, then: float) -> int:
+        """How many of the waiting items came at ``then`` or before."""
+        ends = [end for end, at in self._arrivals if at <= then]
+        return ends[-1] - self.taken if ends else 0
+
+    def look(self) -> bool:
+        """Bring ``seen`` up to date; True if that changed it."""
+        grown = self._seen_to < min(self._fed, self._seen_from + 2 * LOOK)
+        if not grown and self.taken - self._seen_from < LOOK:
+            return False
+        self.seen = dict(zip(islice(self.items, 2 * LOOK), count(self.taken)))
+        self._seen_from = self.taken
+        self._seen_to = self.taken + min(len(self.items), 2 * LOOK)
+        return True
+
+    def sight_left(self) -> int:
+        """Items that may be taken before ``look`` looks again."""
+        return self._seen_from + LOOK - self.taken

@@ -1,0 +1,186 @@
+"""Shows folded blocks in the notebook, and takes back and changes what ranks clear and update."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, ClassVar
+
+from IPython.display import clear_output
+
+from .fold import Block
+from .live import LiveArea
+from .writer import Display, Writer, is_plain, settled
+
+DISPLAYS_KEPT = 4096
+"""Displays, over all cells, that an update can still find."""
+
+
+class Show:
+    """The output of one cell on ``ranks``. For one thread at a time.
+
+    ``live`` says that output can be taken back and changed: true in a kernel, false in a terminal. Where it cannot,
+    clears are ignored, an update is shown as a new display, and unfinished lines are not shown. ``has_widget`` says of
+    a model's id whether the page has that model; other widgets are shown as text.
+    """
+
+    _displays: ClassVar[dict[tuple[int, str], Display]] = {}
+    """By rank and the id it uses, over all cells: a cell may update displays of earlier ones."""
+
+    def __init__(self, ranks: Sequence[int], *, live: bool, has_widget: Callable[[str], bool] | None = None) -> None:
+        self.live = live
+        self._has_widget = has_widget or (lambda _model: False)
+        self._writer = Writer(ranks)
+        self._live_area = LiveArea(self._writer.prefix) if live else None
+        # What the output shows, so that it can be written again when part of it is taken back. The first ``_painted``
+        # of it are on the screen; ``_stale`` says that those are no longer right.
+        self._model: list[Block | Display] = []
+        self._painted = 0
+        self._stale = False
+        self._changed: dict[Display, None] = {}
+        self._clearing: set[int] = set()  # ranks whose clear_output(wait=True) waits for their next output
+
+    def blocks(self, blocks: Iterable[Block]) -> None:
+        """Show ``blocks`` after what was shown before."""
+        for block in blocks:
+            self._take(block)
+        self._paint()
+
+    def live_lines(self, lines: Mapping[int, str]) -> None:
+        """The unfinished last line of every rank that has one; no lines when all are finished.
+
+        Shown at most 10 times a second: what comes too soon is made up for by the next call of any kind.
+        """
+        if self._live_area:
+            self._live_area.want(lines)
+
+    def close(self) -> None:
+        """The cell is over: take the unfinished lines away and let go of the output."""
+        self.live_lines({})
+        for shown in self._model:
+            if isinstance(shown, Display):
+                shown.bundle = {}
+        self._model.clear()
+        self._painted = 0
+
+    def _take(self, block: Block) -> None:
+        if block.kind in ("display", "result", "update"):
+            block = block._replace(content=settled(block.content, self._has_widget))
+        if block.kind == "clear":
+            if block.content:
+                self._clearing.update(block.ranks)
+            else:
+                self._forget(block.ranks)
+        elif block.kind == "update":
+            self._update(block.ranks, block.content)
+        else:
+            if due := self._clearing.intersection(block.ranks):
+                self._clearing -= due
+                self._forget(due)
+            if block.kind in ("display", "result") and block.content.get("display_id") is not None:
+                self._add_display(block.ranks, block.content)
+            else:
+                self._model.append(block)
+
+    def _add_display(self, ranks: tuple[int, ...], bundle: Mapping[str, Any]) -> None:
+        new = Display(ranks, _ids(ranks, bundle), bundle, owner=self)
+        self._model.append(new)
+        self._register(new)
+
+    def _register(self, new: Display) -> None:
+        for rank in new.ranks:
+            self._displays.pop((rank, new.ids[rank]), None)
+            self._displays[rank, new.ids[rank]] = new
+        while len(self._displays) > DISPLAYS_KEPT:
+            del self._displays[next(iter(self._displays))]
+
+    def _forget(self, ranks: Collection[int]) -> None:
+        """Take back what ``ranks`` put out; what they share with others stays with those."""
+        if not self.live:
+            return
+        kept: list[Block | Display] = []
+        painted = 0
+        for i, shown in enumerate(self._model):
+            others = tuple(rank for rank in shown.ranks if rank not in ranks)
+            if len(others) != len(shown.ranks):
+                self._stale |= i < self._painted
+                if isinstance(shown, Display):
+                    self._leave(shown, ranks)
+                else:
+                    shown = shown._replace(ranks=others)
+            if others:
+                kept.append(shown)
+                painted += i < self._painted
+        self._model, self._painted = kept, painted
+
+    def _leave(self, shown: Display, ranks: Collection[int]) -> None:
+        """``shown`` is no longer of ``ranks``, and they cannot update it."""
+        for rank in set(ranks).intersection(shown.ranks):
+            if self._displays.get((rank, shown.ids[rank])) is shown:
+                del self._displays[rank, shown.ids[rank]]
+        shown.ranks = tuple(rank for rank in shown.ranks if rank not in ranks)
+
+    def _update(self, ranks: tuple[int, ...], bundle: Mapping[str, Any]) -> None:
+        """Change the displays that the ranks' ids name; where that cannot be done, show a new one."""
+        ids = _ids(ranks, bundle)
+        named: dict[Display | None, list[int]] = {}
+        for rank in ranks:
+            named.setdefault(self._displays.get((rank, ids[rank])), []).append(rank)
+        new = named.pop(None, [])
+        for shown, by in named.items():
+            if shown is None or not self.live or (shown.owner is not self and len(by) < len(shown.ranks)):
+                new += by
+                if shown:
+                    self._leave(shown, by)
+                continue
+            target = shown if len(by) == len(shown.ranks) else self._split(shown, tuple(by))
+            if target.owner is self:
+                self._stale |= is_plain(bundle) != is_plain(target.bundle)  # the label moves into it or out of it
+            target.bundle = bundle
+            self._changed[target] = None
+        if new:
+            self._add_display(tuple(sorted(new)), bundle)
+
+    def _split(self, shown: Display, ranks: tuple[int, ...]) -> Display:
+        """Give ``ranks`` a display of their own, in rank order beside what the others keep."""
+        new = Display(ranks, shown.ids, shown.bundle, owner=self)
+        shown.ranks = tuple(rank for rank in shown.ranks if rank not in ranks)
+        self._register(new)
+        at = self._model.index(shown)
+        self._model.insert(at + (ranks[0] > shown.ranks[0]), new)
+        if at < self._painted:
+            self._painted += 1
+            self._stale = True
+        return new
+
+    def _paint(self) -> None:
+        """Bring the screen up to date with the model."""
+        if self._stale:
+            # wait: the old output stays until the new one is there, so nothing flickers
+            clear_output(wait=bool(self._model))  # type: ignore[no-untyped-call]
+            self._painted, self._stale = 0, False
+            self._writer.start_over()
+            if self._live_area:
+                self._live_area.wiped()
+        fresh = self._model[self._painted :]
+        self._update_in_place(fresh)
+        self._writer.write(fresh)
+        if self.live:
+            self._painted = len(self._model)
+        else:
+            self._model.clear()
+        if self._live_area:
+            self._live_area.refresh(wrote=bool(fresh))
+
+    def _update_in_place(self, fresh: Sequence[Block | Display]) -> None:
+        written_anyway = set(map(id, fresh)) if self._changed else set()
+        for shown in self._changed:
+            if shown.ranks and id(shown) not in written_anyway:
+                self._writer.update(shown)
+            if shown.owner is not self:
+                shown.bundle = {}
+        self._changed.clear()
+
+
+def _ids(ranks: Iterable[int], bundle: Mapping[str, Any]) -> dict[int, str]:
+    ids: Mapping[int, str] = bundle.get("ids") or {}
+    return {rank: ids[rank] if rank in ids else str(bundle["display_id"]) for rank in ranks}

@@ -1,0 +1,198 @@
+"""Feeds the pictures: one thread brings the Snapshot, and what cells put out, to every dashboard of a cluster."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from allranks.head.state.logged import Row
+from allranks_backends.plan import Snapshot
+
+from .fold import Block
+from .terminal import clean, plain
+
+if TYPE_CHECKING:
+    from allranks.cluster.cell import Cell, Screen
+
+REFRESH_EVERY = 2.0
+"""Seconds at least between two updates of the tables that the notebook saves."""
+EVERY = 0.1
+"""Seconds between two looks."""
+KEEP_ITEMS = 50_000
+"""Output that waits to be drawn; a dashboard that falls behind is given the newest."""
+
+Item = dict[str, Any]
+
+
+class Viewer(Protocol):
+    """A dashboard, or a recorder in its place."""
+
+    def show(self, snapshot: Snapshot) -> None: ...
+    def output(self, items: Sequence[Item]) -> None: ...
+    def logged(self, rows: Sequence[Row]) -> None: ...
+    def flush(self) -> None: ...
+    def refresh(self) -> None: ...
+
+
+class Watch:
+    """The dashboards of one cluster. `snapshot` says how it is now, `logged` what was logged since its last answer."""
+
+    def __init__(
+        self, snapshot: Callable[[], Snapshot], logged: Callable[[int], tuple[int, Sequence[Row]]] = lambda at: (at, ())
+    ) -> None:
+        self._snapshot, self._logged = snapshot, logged
+        self._dashboards: weakref.WeakKeyDictionary[Viewer, int] = weakref.WeakKeyDictionary()
+        """How far each was told what was logged."""
+        self._changing = threading.Lock()
+        """Held where the feeding begins and ends: what is added meanwhile must not be left to a thread that ends."""
+        self._items: deque[Item] = deque(maxlen=KEEP_ITEMS)
+        self._wake = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def add(self, dashboard: Viewer) -> None:
+        """Feed one more, as long as somebody holds it."""
+        dashboard.show(self._snapshot())
+        with self._changing:
+            self._dashboards[dashboard] = 0
+            if self._thread is None or not self._thread.is_alive():
+                self._wake.clear()
+                self._thread = threading.Thread(target=self._feed, name="allranks-watch", daemon=True)
+                self._thread.start()
+
+    @property
+    def watched(self) -> bool:
+        """Whether there is anybody to feed."""
+        return len(self._dashboards) > 0
+
+    def put(self, item: Item) -> None:
+        """Something a cell put out."""
+        if self.watched:
+            self._items.append(item)
+
+    def stop(self) -> None:
+        """The cluster is down: show that, and end."""
+        thread = self._thread
+        self._wake.set()
+        if thread is not None:
+            thread.join(2.0)
+
+    def _viewers(self) -> list[Viewer]:
+        """Those that somebody holds. Copied in one go: another thread may add one meanwhile (CPython 3.11)."""
+        return [viewer for each in self._dashboards.keyrefs() if (viewer := each()) is not None]
+
+    def _ends(self, last: bool) -> bool:
+        """Whether there is nothing more to feed; who is added from now on is fed by another thread."""
+        with self._changing:
+            if self.watched and not last:
+                return False
+            self._thread = None
+            return True
+
+    def _feed(self) -> None:
+        last, ended, refreshed = False, False, 0.0
+        while not self._ends(last):
+            last = self._wake.wait(EVERY)
+            items: list[Item] = []
+            while self._items:
+                items.append(self._items.popleft())
+            ended = ended or any(item["kind"] == "end" for item in items)
+            refresh = ended and time.monotonic() - refreshed > REFRESH_EVERY
+            if refresh:  # what the notebook saves is the end of a cell
+                ended, refreshed = False, time.monotonic()
+            self._bring(items, refresh, last)
+
+    def _bring(self, items: Sequence[Item], refresh: bool, last: bool) -> None:
+        """What is new, to everyone."""
+        snapshot = self._snapshot()
+        for dashboard in self._viewers():
+            try:
+                if items:
+                    dashboard.output(items)
+                dashboard.show(snapshot)
+                self._dashboards[dashboard], rows = self._logged(self._dashboards[dashboard])
+                if rows:
+                    dashboard.logged(rows)
+                if refresh:
+                    dashboard.refresh()
+                if last:
+                    dashboard.flush()
+            except Exception:  # its page or its comm is gone: the others go on
+                logging.getLogger("allranks").exception("a dashboard could not be drawn and was disconnected")
+                self._dashboards.pop(dashboard, None)
+
+
+class Nowhere:
+    """A screen for cells of our own that nobody wants to see, in a notebook or in a dashboard."""
+
+    def blocks(self, blocks: list[Block]) -> None:
+        """See `cluster.cell.Screen`."""
+
+    def live_lines(self, lines: dict[int, str]) -> None:
+        """See `cluster.cell.Screen`."""
+
+    def close(self) -> None:
+        """See `cluster.cell.Screen`."""
+
+
+class Tee:
+    """A cell's screen, and the dashboards beside it."""
+
+    def __init__(
+        self, watch: Watch, screen: Screen | None, number: int, ranks: Sequence[int], code: str, count: int
+    ) -> None:
+        """`count` is the cell's number in the notebook's margin."""
+        self._watch, self._screen, self._number = watch, screen, number
+        self._ranks = list(ranks)
+        self._live: Mapping[int, str] = {}
+        self.cell: Cell | None = None
+        """Whose screen it is."""
+        # The magic's line, which stays in the code as a comment, says nothing about what runs.
+        self._tell("begin", ranks=self._ranks, count=count, code=re.sub(r"\A# %%.*\n", "", code))
+
+    def blocks(self, blocks: list[Block]) -> None:
+        """See `cluster.cell.Screen`."""
+        if self._screen is not None:
+            self._screen.blocks(blocks)
+        for block in blocks:
+            self._tell(block.kind, ranks=list(block.ranks), **_content(block))
+
+    def live_lines(self, lines: dict[int, str]) -> None:
+        """See `cluster.cell.Screen`."""
+        if self._screen is not None:
+            self._screen.live_lines(lines)
+        if lines != self._live:
+            self._live = dict(lines)
+            self._tell("live", lines={str(rank): plain(line).strip("\n") for rank, line in lines.items()})
+
+    def close(self) -> None:
+        """See `cluster.cell.Screen`."""
+        if self._screen is not None:
+            self._screen.close()
+        result = self.cell.result if self.cell is not None else None
+        if result is not None:
+            self._tell("end", ok=result.ok, seconds=round(result.seconds, 3))
+
+    def _tell(self, kind: str, **content: Any) -> None:
+        self._watch.put({"cell": self._number, "kind": kind, **content})
+
+
+def _content(block: Block) -> dict[str, Any]:
+    from .writer import as_text, settled, showable  # it imports IPython, which a script without pictures does not need
+
+    content = block.content
+    if block.kind == "text":
+        return {"stream": block.stream, "text": clean(content)}
+    if block.kind == "clear":
+        return {"wait": bool(content)}
+    if block.kind == "error":
+        return {"ename": content["ename"], "evalue": content["evalue"], "traceback": list(content["traceback"])}
+    if block.kind == "cut":
+        return {"text": as_text(block)}
+    content = settled(content, lambda _model: False)
+    return {"data": showable(content["data"]), "display_id": content.get("display_id")}

@@ -1,0 +1,167 @@
+"""Writes what ranks put out: text with the label of its ranks before every line, the rest as IPython displays it."""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from IPython.display import display, update_display
+
+from allranks_backends.plan import rank_label
+from allranks_widgets.status import human_bytes
+
+from .fold import Block
+from .terminal import clean, closed_lines
+
+BAR = "\u2502"
+WIDGET_AS_TEXT = "(a rank's widget, shown as text)"
+WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+
+
+class Display:
+    """A display with an id: the one kind of output that can change after it was shown."""
+
+    def __init__(
+        self, ranks: tuple[int, ...], ids: Mapping[int, str], bundle: Mapping[str, Any], owner: object
+    ) -> None:
+        self.ranks = ranks
+        self.ids = ids
+        """The id that each rank uses."""
+        self.bundle = bundle
+        self.owner = owner
+        """Who shows it, and can show it again."""
+        self.id = f"allranks-{uuid.uuid4().hex}"
+        """Unique in the notebook, which the ranks' own ids are not."""
+
+
+class Writer:
+    """Remembers the line written last, so that a label is written where it changes and blanks where it does not."""
+
+    def __init__(self, ranks: Sequence[int]) -> None:
+        last = max(ranks, default=0)
+        span = f"ranks {last}-{last}" if len(ranks) > 1 else f"rank {last}"
+        self._width = max(len(span), len(rank_label(tuple(ranks))))
+        self._prefixes: dict[tuple[int, ...], tuple[str, str]] = {}
+        self._last: tuple[tuple[int, ...], str] | None = None
+
+    def start_over(self) -> None:
+        """The output was cleared."""
+        self._last = None
+
+    def write(self, items: Iterable[Block | Display]) -> None:
+        """Everything in order, with as few writes as that allows."""
+        stream, texts = "stdout", list[str]()
+        for item in items:
+            to, text = self._as_text(item)
+            if to != stream:
+                _flush(stream, texts)
+                stream = to
+            texts.append(text)
+            if _is_rich(item):
+                _flush(stream, texts)
+                self._display(item)
+        _flush(stream, texts)
+
+    def _as_text(self, item: Block | Display) -> tuple[str, str]:
+        """Stream and text: all there is of plain items, of the others the label above them."""
+        if _is_rich(item):
+            self._last = None
+            within = isinstance(item, Display) and is_plain(item.bundle)
+            return "stdout", "" if within else self.prefix(item.ranks)[0].rstrip() + "\n"
+        assert isinstance(item, Block)
+        stream = "stderr" if item.kind == "error" else item.stream
+        text = as_text(item)
+        if not text:
+            return stream, ""
+        first = self._last != (item.ranks, stream)
+        self._last = item.ranks, stream
+        return stream, self.labelled(item.ranks, text, first)
+
+    def update(self, item: Display) -> None:
+        """Change a display that was written before, where it stands."""
+        metadata = item.bundle.get("metadata") or {}
+        update_display(self._data(item), display_id=item.id, metadata=metadata, raw=True)  # type: ignore[no-untyped-call]
+
+    def _display(self, item: Block | Display) -> None:
+        bundle, name = (item.content, None) if isinstance(item, Block) else (item.bundle, item.id)
+        metadata = bundle.get("metadata") or {}
+        display(self._data(item), metadata=metadata, raw=True, display_id=name)  # type: ignore[no-untyped-call]
+
+    def _data(self, item: Block | Display) -> dict[str, Any]:
+        """What to show. Text alone carries its label within, so that it stays in column when it is updated."""
+        bundle = item.content if isinstance(item, Block) else item.bundle
+        data = showable(bundle["data"])
+        if is_plain(bundle):
+            return {"text/plain": self.labelled(item.ranks, data["text/plain"]).removesuffix("\n")}
+        return data
+
+    def labelled(self, ranks: tuple[int, ...], text: str, first: bool = True) -> str:
+        """``text`` with the label in front of its first line if ``first``, and blanks in front of the others."""
+        text = closed_lines(clean(text.removesuffix("\n")))
+        label, blanks = self.prefix(ranks)
+        body = text.replace("\n", "\n" + blanks) if "\n" in text else text
+        return f"{label if first else blanks}{body}\n"
+
+    def prefix(self, ranks: tuple[int, ...]) -> tuple[str, str]:
+        """The label of ``ranks`` with the bar, and blanks of the same width with the bar."""
+        if ranks not in self._prefixes:
+            label = rank_label(ranks).ljust(self._width)
+            self._prefixes[ranks] = f"{label} {BAR} ", f"{' ' * len(label)} {BAR} "
+        return self._prefixes[ranks]
+
+
+def is_plain(bundle: Mapping[str, Any]) -> bool:
+    """There is nothing but text to show of ``bundle``."""
+    return showable(bundle["data"]).keys() == {"text/plain"}
+
+
+def settled(bundle: Mapping[str, Any], has_widget: Callable[[str], bool]) -> Mapping[str, Any]:
+    """``bundle`` with a widget's view only where the page has its model, and always with its text: that is saved."""
+    data = dict(bundle["data"])
+    view = data.get(WIDGET_VIEW)
+    if view is None:
+        return bundle
+    if "text/plain" in data:
+        data["text/plain"] = f"{data['text/plain']}\n{WIDGET_AS_TEXT}"
+    if not has_widget(str(view.get("model_id"))):
+        del data[WIDGET_VIEW]
+    return {**bundle, "data": data}
+
+
+def showable(data: Mapping[str, Any]) -> dict[str, Any]:
+    """``data`` with its text made safe."""
+    kept = dict(data)
+    if "text/plain" in kept:
+        kept["text/plain"] = clean(str(kept["text/plain"]))
+    return kept or {"text/plain": "(output that cannot be shown from a rank)"}
+
+
+def _is_rich(item: Block | Display) -> bool:
+    """It goes to IPython's display; everything else is written as text."""
+    return isinstance(item, Display) or (item.kind in ("display", "result") and not is_plain(item.content))
+
+
+def as_text(block: Block) -> str:
+    match block.kind:
+        case "text":
+            return str(block.content)
+        case "error":
+            error = block.content
+            return "\n".join(error["traceback"]) or f"{error['ename']}: {error['evalue']}"
+        case "cut":
+            lines, size = block.content["lines"], human_bytes(block.content["bytes"])
+            if not lines:  # all of one line, or figures
+                return f"… {size} not shown here: too much for one cell"
+            return f"… {lines:,} {'line' if lines == 1 else 'lines'} ({size}) not shown here: too much for one cell"
+        case _:
+            return str(showable(block.content["data"])["text/plain"])
+
+
+def _flush(stream: str, texts: list[str]) -> None:
+    if any(texts):
+        out = getattr(sys, stream)
+        out.write("".join(texts))
+        out.flush()  # stdout and stderr travel apart: this keeps them in order
+    texts.clear()

@@ -1,0 +1,192 @@
+"""The agent: the small thread inside each rank that owns the ledger, the meters and the lifeline.
+
+It goes on while the main thread is blocked in a collective (MLX releases the GIL there), so it can always say where the
+rank is, hand over what was printed, and interrupt Python code. It never evaluates an array.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from allranks.messages import values
+from allranks.messages.events import Answered, Entering, Failed, Hello, Leaving, Ready
+from allranks.messages.host_messages import RankConfig
+from allranks.messages.rank_lifeline import Lifeline
+from allranks.messages.requests import Question, Request
+from allranks.messages.wire import Buffer, encode
+from allranks.rank.cell.calls import Calls
+from allranks.rank.cell.comms import Comms
+from allranks.rank.cell.recorder import CellRecorder
+from allranks.rank.cell.stdio import RankStream
+from allranks.rank.collectives.barrier import Barrier
+from allranks.rank.collectives.ledger import Ledger
+from allranks.rank.collectives.record import Record
+from allranks.rank.debug.debugger import Debugger
+from allranks.rank.metrics.log import Log
+from allranks.rank.metrics.meters import Meters
+from allranks.rank.values import checkpoint
+from allranks.rank.values.trial import Beginning
+from allranks.rank.world import recompile
+from allranks.rank.world.held_sockets import keep_readable
+from allranks.rank.world.membership import World
+
+from .report import Reporter
+from .requests import Requests
+from .unblocking import Unblocker
+
+EXIT = os._exit  # the engine wraps os._exit for the user's calls; this one is ours
+SEND_EVERY = 0.03
+"""Seconds between two batches of output: enough for an eye, and few enough messages for Jupyter."""
+ORPHAN_AFTER = 60.0
+"""Seconds without a notebook after which a rank that may not outlive it ends itself.
+
+A last resort, long enough for a notebook that is stopped with Ctrl-Z or a machine that sleeps: the host process ends
+its ranks as soon as the notebook's process is gone."""
+PLAIN = (values.CannotTravel, KeyboardInterrupt, TimeoutError, RuntimeError, NameError)
+"""Errors whose message says all; others are bugs and are reported with their traceback."""
+
+
+class Agent:
+    """One per rank process. `call_main` runs a function in the main thread once that is idle."""
+
+    def __init__(self, config: RankConfig, call_main: Callable[[Callable[[], None]], None]) -> None:
+        self.config, self.call_main = config, call_main
+        self.main = threading.main_thread()
+        self.user_ns: dict[str, Any] = {}
+        self.shell: Any = None
+        self.ledger = recompile.Generation.ledger = Ledger()
+        self.meters = Meters(self.ledger)
+        self.lifeline = Lifeline(
+            config.lifeline_url,
+            config.lifeline_key.encode(),
+            config.uuid.encode(),
+            on_connect=self._greet,
+            on_message=self._handle,
+            on_tick=self._tick,
+        )
+        self.world = World(self)
+        self.gate = Barrier(self)
+        self.cell = CellRecorder(self)
+        self.calls = Calls(self)
+        self.debugger = Debugger(self)
+        self.reporter = Reporter(self)
+        self.freeing = Unblocker(self)
+        self.log = Log(self)
+        self.comms = Comms(self)
+        self._requests = Requests(self)
+        self.open_console: Callable[[], str] = str
+        """Has the engine listen for a console; returns its connection file. Set by the engine."""
+        self.beginning = Beginning.now()
+        self._ready = False
+        self._sent_output_at = 0.0
+        self._alone = 0.0
+        """Seconds without a notebook."""
+        self._ticked_at = time.monotonic()
+
+    def start(self) -> None:
+        self.lifeline.start()
+
+    def engine_ready(self, shell: Any) -> None:
+        """The ipyparallel engine can take cells: called by the engine when it has registered."""
+        shell.user_ns.update(self.user_ns)
+        self.user_ns = shell.user_ns
+        self.shell = shell
+        self.beginning = Beginning.now()  # IPython has put its part on sys.path
+        shell.user_ns_hidden["log"] = self.log.function  # no variable of the user's
+        self.world.set_names()
+        self.cell.forget_output()
+        if isinstance(sys.stderr, RankStream) and sys.stderr.pipe is not None:
+            keep_readable(self.config.holder, sys.stderr.pipe)
+        self._ready = True
+        self.lifeline.send(Ready(self.meters.memory()))
+
+    def user_variables(self) -> dict[str, Any]:
+        """What the user made."""
+        return checkpoint.user_variables(self.user_ns, self.shell.user_ns_hidden, self.world.given())
+
+    def _greet(self) -> None:
+        """Tell a notebook that has just connected who this is and what it missed."""
+        self._alone = 0.0
+        self.reporter.forget()
+        self.log.forget_told()
+        config, cell = self.config, self.cell
+        self.lifeline.send(
+            Hello(config.token, config.rank, os.getpid(), config.host, self._ready, cell.number, cell.open)
+        )
+        self.comms.resend()
+        self.cell.resend()
+        self.debugger.resend()
+
+    def _handle(self, request: Request, buffers: Sequence[Buffer]) -> None:
+        """Handle a request where its type says; the answer, or what went wrong, carries the number of the question."""
+
+        def handle() -> None:
+            answer: Answered | Failed | None = None
+            out: Sequence[Buffer] = ()
+            try:
+                answered = self._requests.handle(request, buffers)
+                if answered is not None and isinstance(request, Question):
+                    answer, out = Answered(request.number, encode(answered.answer)), answered.buffers
+            except BaseException as error:
+                if isinstance(request, Question):
+                    foreseen = isinstance(error, PLAIN)
+                    text = str(error) or type(error).__name__
+                    told = "" if foreseen else traceback.format_exc()
+                    answer = Failed(request.number, type(error).__name__, text, told)
+                else:
+                    traceback.print_exc()
+            if answer is not None:
+                self.lifeline.send(answer, out)
+
+        if request.runs == "main":
+            # The message's memory belongs to ZeroMQ's frame, which the closure keeps alive.
+            self.call_main(handle)
+        elif request.runs == "thread":
+            threading.Thread(target=handle, name=f"allranks-{type(request).__name__}", daemon=True).start()
+        else:
+            handle()
+
+    def _tick(self) -> float:
+        """Do what is due; returns the seconds until something is due again."""
+        now = time.monotonic()
+        self._end_if_orphaned(now)
+        self.freeing.tick(now)
+        return min(self.log.tick(now), self.comms.tick(now), self._send_output(now), self.reporter.tick(now))
+
+    def _send_output(self, now: float) -> float:
+        due = self._sent_output_at + SEND_EVERY
+        if not self.cell.ended and now < due:
+            return max(0.001, due - now)
+        if self.cell.send_output():
+            self._sent_output_at = now
+        return self.reporter.every
+
+    def _end_if_orphaned(self, now: float) -> None:
+        # A process that was stopped, or whose machine slept, may still find its notebook: only its waking hours count.
+        step, self._ticked_at = min(now - self._ticked_at, 2.0), now
+        self._alone = 0.0 if self.lifeline.connected else self._alone + step
+        if self._alone > ORPHAN_AFTER + self.config.patience and not self.config.keep:
+            EXIT(0)
+
+    def ask_to_enter(self, record: Record) -> None:
+        """Tell the notebook which collective this rank is about to enter (see `rank.collectives.barrier`)."""
+        collective = self.reporter.collective(record)
+        self.lifeline.send(Entering(self.cell.number, collective))
+
+    def end_process(self) -> None:
+        """End without any clean-up: the main thread may be blocked for good."""
+        EXIT(1)
+
+    def last_words(self, call: str) -> None:
+        """Before the process ends itself: send the output so far and where it stands."""
+        line = self.reporter.line()
+        self.cell.outlet.end()
+        self.cell.send_output()
+        self.lifeline.send(Leaving(call, line))
+        self.lifeline.flushed(0.5)

@@ -1,0 +1,242 @@
+"""What the head may ask of a rank: one method a request, called where the type of the request says.
+
+Those that run in the main thread touch the user's variables or MLX; the others answer at once from the agent's thread,
+also while the main thread is blocked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from allranks.machine.files import make_private, write_private
+from allranks.messages import requests, values
+from allranks.messages.questions import Reply
+from allranks.messages.requests import Answer, Nothing, Request
+from allranks.messages.wire import Buffer
+from allranks.rank.cell import not_run
+from allranks.rank.cell.stdio import RankStream
+from allranks.rank.collectives.pending import names_in, pending_names, settle
+from allranks.rank.collectives.trace import TRACE, now
+from allranks.rank.debug import introspection
+from allranks.rank.values import checkpoint, variables
+from allranks.rank.values.trial import Trial, try_to_load
+
+if TYPE_CHECKING:
+    from .agent import Agent
+
+Buffers: TypeAlias = Sequence[Buffer]
+DONE = Reply(Nothing())
+
+
+class Requests:
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+
+    def handle(self, request: Request, buffers: Buffers) -> Reply[Answer] | None:
+        """What is answered, if anything; raises whatever went wrong."""
+        method: Callable[[Request, Buffers], Reply[Answer] | None] = getattr(self, str(request.__struct_config__.tag))
+        return method(request, buffers)
+
+    # Cells.
+
+    def begun(self, request: requests.Begun, _: Buffers) -> Reply[requests.HasBegun]:
+        cell = self._agent.cell
+        return Reply(requests.HasBegun(cell.begun(request.sender), cell.running or RankStream.elsewhere))
+
+    def undelivered(self, request: requests.Undelivered, _: Buffers) -> None:
+        not_run.undelivered(self._agent.cell, request.cell, request.because)
+
+    def keep_call(self, request: requests.KeepCall, buffers: Buffers) -> Reply[Nothing]:
+        self._agent.calls.keep(request.cell, buffers)
+        return DONE
+
+    def acknowledge(self, request: requests.Acknowledge, _: Buffers) -> None:
+        self._agent.cell.acknowledge(request.cell)
+
+    def interrupt(self, request: requests.Interrupt, _: Buffers) -> None:
+        cell, number = self._agent.cell, request.cell
+        if number is not None:
+            cell.stop(number)  # before looking whether it runs: it may begin between the two
+        if number is None or (cell.running and number == cell.number):
+            self._agent.freeing.stop()
+
+    def unblock(self, request: requests.Unblock, _: Buffers) -> None:
+        if request.cell == self._agent.cell.number:
+            self._agent.freeing.free()
+
+    # Collectives.
+
+    def form(self, request: requests.Form, _: Buffers) -> Reply[requests.Joined]:
+        return Reply(self._agent.world.form(request))
+
+    def ledger_since(self, request: requests.LedgerSince, _: Buffers) -> Reply[requests.Entries]:
+        ledger = self._agent.ledger
+        entries = [record.entry(record.line) for record in ledger.since(request.after)]
+        return Reply(requests.Entries(entries, ledger.swapped(request.after)))
+
+    def abort(self, request: requests.Abort, _: Buffers) -> Reply[Nothing]:
+        self._agent.freeing.release(request.cell, request.newest)
+        return DONE
+
+    def enter_missed(self, request: requests.EnterMissed, _: Buffers) -> Reply[requests.Entered]:
+        self._agent.ledger.replay(request.entries)
+        return Reply(requests.Entered(self._agent.ledger.seq))
+
+    def settle(self, _request: requests.Settle, _: Buffers) -> Reply[requests.Entered]:
+        settle([*self._agent.user_ns.items(), *self._agent.debugger.held()])
+        return Reply(requests.Entered(self._agent.ledger.seq))
+
+    def open_barrier(self, request: requests.OpenBarrier, _: Buffers) -> None:
+        if request.cell == self._agent.cell.number:
+            self._agent.gate.open(request.refusal)
+
+    def refuse(self, request: requests.Refuse, _: Buffers) -> None:
+        self._agent.ledger.refuse, self._agent.ledger.refused_in_cell = request.because, False
+
+    def pending(self, request: requests.Pending, _: Buffers) -> Reply[requests.Names]:
+        if self._agent.ledger.seq == 0:
+            return Reply(requests.Names([]))
+        return Reply(requests.Names(pending_names(self._agent.user_ns, names_in(request.code))))
+
+    # Variables.
+
+    def push(self, _request: requests.Push, buffers: Buffers) -> Reply[requests.Names]:
+        pushed = values.unpack(buffers)
+        self._agent.user_ns.update(pushed)
+        return Reply(requests.Names(list(pushed)))
+
+    def pull(self, request: requests.Pull, _: Buffers) -> Reply[Nothing]:
+        return Reply(Nothing(), values.pack(self._named(request.name)))
+
+    def describe(self, request: requests.Describe, _: Buffers) -> Reply[requests.Variables]:
+        held = self._agent.user_variables()
+        if request.names:
+            held = {name: value for name, value in held.items() if name in request.names}
+        void = self._agent.ledger.void
+        invalid, on_its_way = set(void.names(held)), void.on_its_way()
+        return Reply(requests.Variables(variables.describe(held, on_its_way, invalid)))
+
+    def describe_leaves(self, request: requests.DescribeLeaves, _: Buffers) -> Reply[requests.Leaves]:
+        on_its_way = self._agent.ledger.void.on_its_way()
+        return Reply(requests.Leaves(variables.describe_leaves(self._named(request.name), on_its_way)))
+
+    def pull_leaf(self, request: requests.PullLeaf, _: Buffers) -> Reply[Nothing]:
+        return Reply(Nothing(), values.pack(variables.leaf_at(self._named(request.name), request.path)))
+
+    def _named(self, name: str) -> Any:
+        """The value of a dotted path. Raises NameError."""
+        root, _, path = name.partition(".")
+        if root not in self._agent.user_ns:
+            raise NameError(f"rank {self._agent.config.rank} has no variable {root!r} (%distributed vars lists them)")
+        value = self._agent.user_ns[root]
+        for part in path.split(".") if path else ():
+            if not hasattr(value, part):
+                raise NameError(
+                    f"rank {self._agent.config.rank} has no {name!r}: {type(value).__name__} has no {part!r}"
+                )
+            value = getattr(value, part)
+        return value
+
+    # Checkpoints.
+
+    def save(self, request: requests.Save, _: Buffers) -> Reply[requests.Saved]:
+        variables = self._agent.user_variables()
+        path = self._file(request.path)
+        saved = self._saved(checkpoint.save, variables, path, request.aside)
+        if request.path is not None:
+            return Reply(saved)
+        # For a rank on another host: as bytes.
+        try:
+            return Reply(saved, [path.read_bytes()])
+        finally:
+            path.unlink()
+
+    def rescue(self, request: requests.Rescue, _: Buffers) -> Reply[requests.Saved]:
+        """What the blocked cell has bound may be half computed, and MLX lets other threads read that."""
+        variables = self._agent.user_variables()
+        old = {name: value for name, value in variables.items() if self._agent.cell.names.was_bound(name)}
+        unsure = [name for name in variables if name not in old]
+        return Reply(self._saved(checkpoint.rescue, old, Path(request.path), request.aside, unsure))
+
+    def _file(self, path: str | None) -> Path:
+        return Path(path or Path(self._agent.config.directory, "carried"))
+
+    def _saved(
+        self, save: Any, variables: dict[str, Any], path: Path, aside: str | None, unsure: Sequence[str] = ()
+    ) -> requests.Saved:
+        agent = self._agent
+        if aside is not None:
+            make_private(path.parent)
+        size = agent.world.group.size() if agent.world.group is not None else 1
+
+        def attempt(file: Path) -> Trial:
+            return try_to_load(file, agent.beginning, agent.config.rank, size)
+
+        saved: checkpoint.Saved = save(path, variables, attempt, Path(aside) if aside is not None else None)
+        return requests.Saved(saved.left, saved.failed, list(agent.ledger.void.names(variables)), list(unsure))
+
+    def load(self, request: requests.Load, buffers: Buffers) -> Reply[requests.Loaded]:
+        """One file that could not be loaded wholly stays."""
+        path = self._file(request.path)
+        if buffers:
+            write_private(path, buffers[0])
+        user_ns = self._agent.user_ns
+        loaded = checkpoint.load(path, user_ns)
+        for name in set(request.invalid) & set(loaded.names):
+            self._agent.ledger.void.mark(user_ns[name])
+        self._agent.world.set_names()
+        if buffers or not (loaded.failed or request.keep):
+            _remove(path)
+        return Reply(requests.Loaded(loaded.failed))
+
+    def drop(self, request: requests.Drop, _: Buffers) -> Reply[Nothing]:
+        _remove(Path(request.path))
+        return DONE
+
+    # Looking into the rank.
+
+    def complete(self, request: requests.Complete, _: Buffers) -> Reply[requests.Completed]:
+        return Reply(introspection.complete(self._agent.shell, request.code, request.cursor))
+
+    def inspect(self, request: requests.Inspect, _: Buffers) -> Reply[requests.Inspected]:
+        return Reply(requests.Inspected(introspection.inspect(self._agent.user_ns, request.name, request.detail)))
+
+    def console(self, _request: requests.Console, _: Buffers) -> Reply[requests.ConsoleFile]:
+        return Reply(requests.ConsoleFile(self._agent.open_console()))
+
+    def look_back(self, _request: requests.LookBack, _: Buffers) -> Reply[Nothing]:
+        self._agent.debugger.look_back()
+        return DONE
+
+    def debug(self, request: requests.Debug, _: Buffers) -> None:
+        self._agent.debugger.put(request.number, request.command)
+
+    def clock(self, _request: requests.Clock, _: Buffers) -> Reply[requests.Time]:
+        return Reply(requests.Time(now()))
+
+    def trace(self, request: requests.Trace, _: Buffers) -> Reply[requests.Traced]:
+        return Reply(requests.Traced(TRACE.of_cell(request.cell, self._agent.cell.file)))
+
+    # Widgets.
+
+    def page_comms(self, request: requests.PageComms, buffers: Buffers) -> None:
+        """Handled once the main thread is idle."""
+        self._agent.comms.deliver(request.number, request.messages, buffers)
+
+    def comms_taken(self, request: requests.CommsTaken, _: Buffers) -> None:
+        self._agent.comms.taken(request.number, request.every)
+
+    # The process.
+
+    def exit(self, _request: requests.Exit, _: Buffers) -> None:
+        self._agent.end_process()
+
+
+def _remove(path: Path) -> None:
+    """A file of variables, and its folder with the last one."""
+    path.unlink(missing_ok=True)
+    with suppress(OSError):
+        path.parent.rmdir()

@@ -1,0 +1,151 @@
+"""Stop what the main thread does: unblock it from a collective, or interrupt its Python code."""
+
+from __future__ import annotations
+
+import signal
+import time
+from typing import TYPE_CHECKING, Any
+
+from allranks.messages.events import LedgerEntry, Unblocked
+from allranks.rank.collectives import poison
+from allranks.rank.collectives.aborted import RELEASED
+
+if TYPE_CHECKING:
+    from .agent import Agent
+
+SIGNAL_AFTER = 0.4
+"""Seconds an aborted collective gets to raise before the main thread is sent SIGINT as well."""
+LOST_AFTER = 2
+"""Looks, `SIGNAL_AFTER` apart, after which a SIGINT counts as lost."""
+
+
+class Unblocker:
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self.broke = False
+        """Whether a collective was aborted in this cell, or is about to complete without all its ranks."""
+        self._signal_at: tuple[float, int] | None = None
+        """When to send SIGINT, and for which cell."""
+        self._break_at: tuple[float, int] | None = None
+        """When to look whether that cell, which was sent SIGINT, waits in a collective all the same."""
+
+        self._stood: Any = None
+        """Where the main thread stood in the user's code when it was sent SIGINT; None outside of it."""
+        self._looks = 0
+        """How often it was seen since as if nothing had happened."""
+        self._released: int | None = None
+        """The cell in which other ranks enter collectives in the place of those that did not."""
+
+    def begin_cell(self, number: int) -> None:
+        """A cell begins."""
+        self.broke = False
+        if number == self._released:
+            self._agent.ledger.refuse_in_cell(RELEASED)
+
+    def release(self, number: int, newest: int) -> None:
+        """Ranks enter, in the place of others, what ranks of cell `number` wait in, up to collective `newest`."""
+        agent, self._released = self._agent, number
+        if not self._runs(number):  # it has not begun, or is over
+            return
+        agent.ledger.refuse_in_cell(RELEASED)
+        # A rank that has asked for what others still wait in has not got it either: it has yet to evaluate it.
+        if agent.ledger.seq >= newest or (agent.reporter.blocked and agent.reporter.current_collective()):
+            self.broke = True
+            self._note(None)
+
+    def _note(self, pattern: bytes | None) -> None:
+        """What is in flight is aborted."""
+        ledger = self._agent.ledger
+        in_flight, newest = ledger.in_flight(), ledger.last()
+        if newest is not None:
+            ledger.aborted.note(newest, in_flight, pattern)
+
+    def stop(self) -> None:
+        """Stop the running cell, or a look back; an idle rank has nothing to stop."""
+        if self._agent.debugger.looking_back:
+            if not self._break_up(None, stopped=True):  # a command may have come to wait in a collective
+                self._interrupt()
+            return
+        if not self._agent.cell.running:
+            return
+        later = (time.monotonic() + SIGNAL_AFTER, self._agent.cell.number)
+        if self.free(stopped=True):
+            # A thread of the user's own may be what the main thread waits for: then it needs the signal too.
+            self._signal_at = later
+        else:
+            self._interrupt()
+            self._break_at = later
+
+    def free(self, *, stopped: bool = False) -> bool:
+        """Make the collective that the main thread waits in raise; False if it waits in none that can.
+
+        KeyboardInterrupt if the cell is `stopped`, and RuntimeError otherwise.
+        """
+        agent = self._agent
+        collective = agent.reporter.current_collective()
+        if not agent.cell.running or collective is None:
+            return False
+        if agent.gate.closed:
+            agent.lifeline.send(Unblocked(agent.cell.number, collective))
+            agent.gate.open("aborted, because not all ranks entered it")
+            return True
+        return self._break_up(collective, stopped=stopped)
+
+    def _break_up(self, collective: LedgerEntry | None, *, stopped: bool) -> bool:
+        """Break the world, if the main thread waits on a lock, as it does in a collective."""
+        agent = self._agent
+        if not agent.reporter.blocked:
+            return False
+        self.broke = self.broke or collective is not None
+        if (
+            not agent.world.breakable or agent.world.broken_up
+        ):  # broken up, it holds nobody: what waits, waits elsewhere
+            return False
+        pattern = poison.pattern((each.op, each.dtype) for each in agent.ledger.in_flight())
+        if collective is not None:
+            self._note(pattern)
+        agent.ledger.refuse = (
+            "the world is broken because a blocked collective was aborted; it is re-formed after the cell"
+        )
+        agent.lifeline.send(Unblocked(agent.cell.number, collective, broke=True))
+        # Python raises it when the collective has returned, which it does at once.
+        agent.cell.freed = not stopped
+        signal.pthread_kill(agent.main.ident or 0, signal.SIGINT)
+        agent.world.break_up(pattern)
+        return True
+
+    def tick(self, now: float) -> None:
+        """Called by the agent again and again."""
+        if self._signal_at is not None and now >= self._signal_at[0]:
+            number, self._signal_at = self._signal_at[1], None
+            # Not while the error is being shown, which takes long the first time.
+            stuck = self._agent.reporter.user_frame() is not None or self._agent.reporter.blocked
+            if stuck and self._runs(number):
+                self._interrupt()
+        if self._break_at is not None and now >= self._break_at[0]:
+            # Again and again until the cell ends: it may come to a collective only now, and nobody else will.
+            number, self._break_at = self._break_at[1], None
+            if self._runs(number) and not self._break_up(self._agent.reporter.current_collective(), stopped=True):
+                self._break_at = (now + SIGNAL_AFTER, number)
+                self._send_again_if_lost()
+
+    def _send_again_if_lost(self) -> None:
+        """Python drops a KeyboardInterrupt that is raised in a destructor or callback ("Exception ignored in").
+
+        Code that caught it stands elsewhere; code that stands where it stood, or began after the signal, never saw it.
+        """
+        place = self._place()
+        self._looks = self._looks + 1 if place is not None and self._stood in (None, place) else 0
+        if self._looks >= LOST_AFTER:
+            self._interrupt()
+
+    def _place(self) -> Any:
+        frame = self._agent.reporter.user_frame()
+        return (frame.f_code, frame.f_lasti) if frame is not None else None
+
+    def _runs(self, number: int) -> bool:
+        return self._agent.cell.running and self._agent.cell.number == number
+
+    def _interrupt(self) -> None:
+        self._stood, self._looks = self._place(), 0
+        signal.pthread_kill(self._agent.main.ident or 0, signal.SIGINT)

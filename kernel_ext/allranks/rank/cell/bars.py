@@ -1,0 +1,77 @@
+"""``tqdm.notebook`` on a rank draws text bars where no page shows the rank's widgets, and its own where one does.
+
+Text bars reach the notebook as unfinished lines, one per rank and folded where equal, and move.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+MODULE = "tqdm.notebook"
+AS_TEXT = "tqdm.notebook draws text bars on ranks here: its widgets cannot reach the page."
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds ``tqdm.notebook`` where other modules find it, and changes it when it has been loaded."""
+
+    def __init__(self, has_widgets: Callable[[], bool]) -> None:
+        self._has_widgets = has_widgets
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
+        if name != MODULE:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.loader is None:
+            return spec
+        execute = spec.loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            execute(module)
+            _choose(module, self._has_widgets)
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+def install(has_widgets: Callable[[], bool]) -> None:
+    """Have the first import of ``tqdm.notebook`` changed; nothing is imported now."""
+    if MODULE in sys.modules:
+        _choose(sys.modules[MODULE], has_widgets)
+    else:
+        sys.meta_path.insert(0, _Finder(has_widgets))
+
+
+def _choose(module: Any, has_widgets: Callable[[], bool]) -> None:
+    class TextBar(module.std_tqdm):
+        """tqdm's own text bar, which takes what the notebook's takes."""
+
+        _told = False
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            if not TextBar._told and not kwargs.get("disable"):
+                TextBar._told = True
+                print(AS_TEXT, file=sys.stderr)
+            kwargs.pop("display", None)
+            if isinstance(kwargs.get("ncols"), str):  # a width of the page, such as "100%"
+                del kwargs["ncols"]
+            super().__init__(*args, **kwargs)
+
+    class Bar(module.tqdm_notebook):
+        """The one that the page of the running cell can show."""
+
+        def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+            if has_widgets() and module.IProgress is not None:
+                return super().__new__(cls, *args, **kwargs)
+            return TextBar(*args, **kwargs)
+
+    def trange(*args: Any, **kwargs: Any) -> Any:
+        return Bar(range(*args), **kwargs)
+
+    module.tqdm = module.tqdm_notebook = Bar
+    module.trange = module.tnrange = trange

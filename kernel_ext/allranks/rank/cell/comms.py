@@ -1,0 +1,154 @@
+"""The rank's end of the comms of its widgets, which the notebook opens again towards its page.
+
+What widgets say goes up the lifeline, each at most `EVERY` so often and the last state only; the next lot goes when the
+notebook has taken the one before, so that nothing piles up on the way. What the user does in the page comes down, and
+is handled in the main thread once that is idle.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from allranks.messages.events import CommKind, CommMessages, CommRow
+from allranks.messages.outbox import EVERY, TARGET, CommMessage, Outbox, pack, unpack
+from allranks.messages.wire import Buffer
+
+if TYPE_CHECKING:
+    from allranks.rank.agent.agent import Agent
+
+CATCH_UP_WITHIN = 1.0
+"""Seconds that a cell waits for what was done in the page before it."""
+MOST_OPENED = 1_000
+"""Comms opened that the notebook has yet to take; further ones are not mirrored, and their widgets shown as text."""
+
+
+class _Sent(NamedTuple):
+    event: CommMessages
+    buffers: list[bytes]
+    opens: int
+
+
+class Comms:
+    """Fed by the engine in the threads of the user's code; sends in the agent's thread."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._up, self._down = Outbox(), Outbox()
+        self._mirrored: set[str] = set()
+        self._sending = threading.RLock()
+        self._sent: deque[_Sent] = deque()
+        """What the notebook has not taken yet: it is sent again to one that connects."""
+        self._number = 0
+        self._sent_at, self._every = 0.0, EVERY
+        self._handling = False
+        self._came = threading.Condition()
+        self._delivered = 0
+
+    def publish(
+        self, kind: str, content: Mapping[str, Any], metadata: Mapping[str, Any], buffers: Sequence[Any], ours: bool
+    ) -> bool:
+        """A comm of this process says something; False where it is none of the notebook's.
+
+        `ours` says that a comm which is opened now belongs to the notebook, and not to plain ipyparallel.
+        """
+        comm, data = content["comm_id"], content.get("data") or {}
+        if kind == "comm_open":
+            if not ours or content.get("target_name") != TARGET:
+                return False
+            if self._up.opens + sum(sent.opens for sent in list(self._sent)) >= MOST_OPENED:
+                return True
+            self._mirrored.add(comm)
+        elif comm not in self._mirrored:
+            return False
+        if kind == "comm_close":
+            self._mirrored.discard(comm)
+        if data.get("method") == "echo_update":  # the page where the user did it shows it already
+            return True
+        first = not self._up
+        # The user's code may go on writing to what a buffer looks at.
+        own = [bytes(buffer) for buffer in buffers]
+        self._up.put(CommMessage(cast(CommKind, kind), comm, data, dict(metadata), own))
+        if first:
+            self._agent.lifeline.wake()
+        return True
+
+    def tick(self, now: float) -> float:
+        """Send what is due, in the agent's thread; returns the seconds until more may be."""
+        if not self._up or self._sent or not self._agent.lifeline.connected:
+            return float("inf")
+        due = self._sent_at + self._every
+        if now < due:
+            return max(0.001, due - now)
+        self._sent_at = now
+        with self._sending:
+            self._send(self._up.take())
+        return float("inf")
+
+    def send_opens(self) -> None:
+        """Have the notebook know all comms that what is sent next may show."""
+        with self._sending:
+            self._send(self._up.take_opens())
+
+    def _send(self, messages: Sequence[CommMessage]) -> None:
+        if not messages:
+            return
+        self._number += 1
+        rows, buffers = pack(messages)
+        event = CommMessages(self._number, rows)
+        self._sent.append(_Sent(event, buffers, sum(each.kind == "comm_open" for each in messages)))
+        self._agent.lifeline.send(event, buffers)
+
+    def taken(self, number: int, every: float) -> None:
+        """The notebook has all up to this number, and wants no more for so many seconds."""
+        self._every = max(EVERY, every)
+        with self._sending:
+            while self._sent and self._sent[0].event.number <= number:
+                self._sent.popleft()
+
+    def resend(self) -> None:
+        """After a reconnect: what may be lost."""
+        with self._sending:
+            for sent in self._sent:
+                self._agent.lifeline.send(sent.event, sent.buffers)
+
+    def deliver(self, number: int, rows: Sequence[CommRow], buffers: Sequence[Buffer]) -> None:
+        """What the page said, in the agent's thread: the main thread handles it once it is idle."""
+        for message in unpack(rows, buffers):
+            self._down.put(message)
+        with self._came:
+            self._delivered = number
+            self._came.notify()
+        if not self._handling:
+            self._handling = True
+            self._agent.call_main(self._handle)
+
+    def catch_up(self, number: int) -> None:
+        """Before a cell runs, in the main thread: handle what the page said before the cell was sent.
+
+        The two come different ways, and the cell may be the faster one.
+        """
+        with self._came:
+            if not self._came.wait_for(lambda: self._delivered >= number, CATCH_UP_WITHIN):
+                self._delivered = number  # lost with a connection
+        self._handle()
+
+    def _handle(self) -> None:
+        self._handling = False
+        manager = self._agent.shell.kernel.comm_manager
+        for each in self._down.take():
+            if each.comm not in manager.comms:  # the rank has closed it meanwhile
+                continue
+            message = {
+                "header": {"msg_type": each.kind, "date": time.time()},
+                "parent_header": {},
+                "metadata": each.metadata,
+                "content": {"comm_id": each.comm, "data": each.data},
+                "buffers": list(each.buffers),
+            }
+            if each.kind == "comm_close":
+                self._mirrored.discard(each.comm)
+            getattr(manager, each.kind)(None, None, message)

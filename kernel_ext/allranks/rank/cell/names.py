@@ -1,0 +1,110 @@
+"""What a cell did to the user's names: rebound, taken from us, left to be computed, made invalid by an abort."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+import time
+import weakref
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from allranks.messages.events import CellError
+from allranks.rank.collectives.invalid import arrays_in
+from allranks.rank.collectives.pending import names_in, pending_names
+from allranks.rank.values.variables import is_pending
+
+if TYPE_CHECKING:
+    from allranks.rank.agent.agent import Agent
+
+PENDING_WITHIN = 0.02
+"""Seconds spent on finding arrays that a cell left pending."""
+LEFT_WITHIN = 0.5
+"""The same after a break."""
+INSTEAD = {
+    "mx": "`import mlx.core as mx` restores MLX.",
+    "world": "`world = mx.distributed.init()` restores the group of all ranks.",
+    "rank": "world.rank() is this rank's number.",
+    "size": "world.size() is the number of ranks.",
+}
+"""Where to find what a name stood for, when the user has taken it."""
+
+
+class Names:
+    """Looked at when a cell begins, and when it is over."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self.pending: list[str] = []
+        """Those that the last cell left to be computed by a collective."""
+        self._before: dict[str, tuple[int, weakref.ref[Any] | None]] = {}
+        """Which object each stood for when the cell began."""
+        self._arrays: dict[int, weakref.ref[Any]] = {}
+        """Those there were when the cell began, in containers too."""
+        self._said: set[str] = set()
+
+    def begin(self) -> None:
+        """A cell begins."""
+        user_ns = self._agent.user_ns
+        self._before = {name: (id(value), _reference(value)) for name, value in user_ns.items()}
+        self._arrays = {}
+        if "mlx.core" in sys.modules:
+            arrays = (array for name, value in user_ns.items() if name[:1] != "_" for array in arrays_in(value))
+            self._arrays = {id(array): weakref.ref(array) for array in arrays}
+
+    def was_bound(self, name: str) -> bool:
+        """Whether it stands for the same object as when the cell began."""
+        number, reference = self._before.get(name, (0, None))
+        value = self._agent.user_ns.get(name)
+        # Where an object has gone, the next one may have its place in memory.
+        return number == id(value) and (reference is None or reference() is value)
+
+    def taken(self) -> str:
+        """A line on each name of ours that this cell gave to something else; once for each."""
+        taken = self._agent.world.taken() - self._said
+        self._said |= taken
+        return "".join(f"{name} is now your own variable: {INSTEAD[name]}\n" for name in sorted(taken))
+
+    def left_pending(self, *, entered: bool, failed: bool) -> list[str]:
+        """Those that are left to be computed by a collective, if the cell did not fail.
+
+        `entered` says that the cell asked for some that may not have been evaluated.
+        """
+        user_ns = self._agent.user_ns
+        if failed:  # what it made belongs to a world that may be broken
+            self.pending = pending_names(user_ns, set(self.pending), PENDING_WITHIN) if self.pending else []
+            return []
+        self.pending = pending_names(user_ns, within=PENDING_WITHIN) if entered or self.pending else []
+        return self.pending
+
+    def spoiled(self, error: CellError | None, file: str | None) -> list[str]:
+        """Those that may be invalid, since a collective of this cell was aborted; `error` is what it raised."""
+        user_ns, ledger = self._agent.user_ns, self._agent.ledger
+        line = error.line if error is not None else None
+        named = names_in(linecache.getline(file or "", line)) if line else set()
+        # What was computed before this cell is fine, unless it was left to be computed.
+        looked_at = [
+            user_ns[name] for name in named & user_ns.keys() if name in self.pending or not self.was_bound(name)
+        ]
+        variables = self._agent.user_variables()
+        found = ledger.void.break_off(self._made_and_left(variables), ledger.order.last_entered(), *looked_at)
+        return ledger.void.names(variables, found)
+
+    def _made_and_left(self, variables: Mapping[str, Any]) -> list[Any]:
+        """Arrays that this cell made and left to be computed: from what it broke off with, for all that is known."""
+        until, found = time.monotonic() + LEFT_WITHIN, []
+        for value in variables.values():
+            for array in arrays_in(value):
+                before = self._arrays.get(id(array))
+                new = before is None or before() is not array
+                # What there is no time to look at counts as left: a warning too many is better than none.
+                if new and (time.monotonic() > until or is_pending(array)):
+                    found.append(array)
+        return found
+
+
+def _reference(value: Any) -> weakref.ref[Any] | None:
+    try:
+        return weakref.ref(value)
+    except TypeError:  # numbers, text and containers take none
+        return None

@@ -1,0 +1,307 @@
+"""One cell on this rank: what it printed, how it ended, and what the notebook has yet to hear of it."""
+
+from __future__ import annotations
+
+import linecache
+import traceback
+from bdb import BdbQuit
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from msgspec import structs
+
+from allranks.messages import values
+from allranks.messages.cell_options import CellRequest
+from allranks.messages.events import Began, CellError, Done, Output, Timed, packed
+from allranks.messages.wire import Buffer
+from allranks.rank.collectives.aborted import PEER_LOST, CollectiveAborted, follows_abort, is_peer_loss
+from allranks.rank.collectives.trace import TRACE
+from allranks.rank.debug.debugger import ENDED
+
+from . import tracebacks
+from .names import Names
+from .output_buffer import LIMIT, OutputBuffer
+
+if TYPE_CHECKING:
+    from allranks.rank.agent.agent import Agent
+
+
+class CellRecorder:
+    """Begins and ends with each cell the notebook sent; its outlet also takes what is printed between cells."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self.names = Names(agent)
+        self.number = 0
+        self._begun: dict[str, int] = {}
+        """The highest number of a cell that began here, by the notebook's end of the lifeline that sent it."""
+        self.running = False
+        self.ended = False
+        self.first_seq = 0
+        self.waits_since = 0
+        """Number of the collective after which those come that this cell may wait in."""
+        self.interruptible = False
+        """Whether SIGINT raises KeyboardInterrupt: in the user's code, but not in the engine around it."""
+        self.freed = False
+        """The next signal comes with the collective that the main thread waited in: it did not take place."""
+        self._stopped: int | None = None
+        """The cell that was to be stopped before its code ran."""
+        self.widgets = False
+        """Whether the page that the cell came from shows widgets."""
+        self.file: str | None = None
+        """Whose lines are the cell's: its own, or that of the function it calls, which `place` names."""
+        self.place = ""
+        self.namespace: dict[str, Any] | None = None
+        """By whose frames the user's code is known, where it is not by the user's namespace."""
+        self.outlet = OutputBuffer(agent.lifeline.wake)
+        self._sequence = 0
+        self._unacknowledged: list[tuple[Output | Done, Sequence[Buffer]]] = []
+        self._error: CellError | None = None
+        self._final: tuple[Done, Sequence[Buffer]] | None = None
+
+    def begun(self, sender: str) -> int:
+        """The highest number of a cell of that sender's that began here."""
+        return self._begun.get(sender, 0)
+
+    def is_copy(self, request: CellRequest) -> bool:
+        """Whether the cell has begun here already: one that seemed lost is sent again, and carried out once."""
+        return request.number <= self.begun(request.sender)
+
+    def begin(self, request: CellRequest, file: str | None) -> None:
+        """Called in the main thread when a cell of the notebook's starts."""
+        options = request.options
+        self.number = number = request.number
+        self._begun[request.sender] = number
+        strict = options.check == "strict"
+        ledger = self._agent.ledger
+        self._agent.debugger.begin_cell(number, options.breakpoints)
+        self._agent.calls.begin_cell(number)
+        ledger.begin_cell(
+            guard=self._agent.gate.enter if strict else None,
+            ordered=strict or bool(options.ordered),
+            watch_order=options.check == "warn",
+            profile=options.profile,
+            after=self.waits_since if self.names.pending else ledger.seq,
+        )
+        self.outlet.end()
+        late, _ = self.outlet.take()
+        self._agent.comms.send_opens()
+        self.outlet.reset(options.max_output or LIMIT)
+        self._unacknowledged.clear()
+        self._sequence, self._error, self.ended = 0, None, False
+        self.file, self.place, self.namespace = file, "", None
+        self.widgets = request.widgets
+        ledger.user_ns = self._agent.user_ns
+        self.first_seq = ledger.seq
+        ledger.void.begin_cell()
+        ledger.aborted.begin_cell()
+        self.freed = False
+        self._agent.freeing.begin_cell(number)
+        if not self.names.pending:
+            self.waits_since = ledger.seq
+        self.names.begin()
+        self.running = True
+        TRACE.end()
+        if options.timeline:
+            TRACE.begin(number)
+        self._agent.lifeline.send(Began(number, packed(late)))
+
+    def enter(self, file: str, place: str, namespace: dict[str, Any]) -> None:
+        """The cell calls a function: from here on, its lines are those of that one's file."""
+        self.file, self.place, self.namespace = file, place, namespace
+        self._agent.ledger.user_ns = namespace
+
+    def stop(self, number: int) -> None:
+        """Cell `number`, whose code does not run yet, is to end as soon as it begins."""
+        self._stopped = number
+
+    @contextmanager
+    def interrupted_here(self) -> Iterator[None]:
+        """Within, SIGINT raises KeyboardInterrupt."""
+        try:
+            self.interruptible = True
+            if self._stopped == self.number:
+                self._stopped = None
+                raise KeyboardInterrupt
+            yield
+        finally:
+            self.interruptible = False
+
+    def on_signal(self) -> None:
+        """SIGINT, in the main thread."""
+        freed, self.freed = self.freed, False
+        aborted = self._agent.ledger.aborted
+        if self.interruptible:
+            self._stopped = None
+            if freed and aborted.owed is None:  # mx.eval has raised it where it returned
+                return
+            aborted.owed = None
+            if freed:
+                raise CollectiveAborted(PEER_LOST)
+            raise KeyboardInterrupt
+        if self.running:
+            self._stopped = self.number
+
+    def forget_output(self) -> None:
+        """Drop what was printed so far: the engine's own start is no user's output."""
+        self.outlet.reset()
+
+    def error(
+        self, content: Mapping[str, Any], line: int | None, message: str = "", raised: BaseException | None = None
+    ) -> None:
+        """The cell raised: the error as IPython formatted it, the line of the cell, and a better message if any."""
+        lines = tracebacks.without_hidden(content.get("traceback", []))
+        self._raised(content.get("ename", ""), message or content.get("evalue", ""), lines, line, raised)
+
+    def _raised(
+        self,
+        name: str,
+        message: str,
+        traceback: list[str],
+        line: int | None = None,
+        raised: BaseException | None = None,
+    ) -> None:
+        self._error = self._described(name, message, traceback, line, raised)
+        self.outlet.error(self._error)
+
+    def note_error(self, error: BaseException) -> None:
+        """The cell raised `error`, which IPython may have printed only (a UsageError, an ExceptionGroup)."""
+        if self._error is None and isinstance(error, BdbQuit):
+            self._raised("BdbQuit", ENDED, [f"BdbQuit: {ENDED}"])
+        elif self._error is None:
+            try:
+                message = str(error)
+            except Exception:
+                message = ""
+            self._error = self._described(type(error).__name__, message, [], None, error)
+
+    def _described(
+        self, name: str, message: str, traceback: list[str], line: int | None, raised: BaseException | None
+    ) -> CellError:
+        """What the head is told of an error: also whether the cell failed only since a collective was aborted."""
+        collective = self._agent.reporter.current_collective()
+        lost = collective is not None and is_peer_loss(message)
+        aborted = lost or self._agent.ledger.aborted.sentence is not None or follows_abort(raised)
+        return CellError(name, message, traceback, line, self.place, collective, aborted)
+
+    def end(self, value: Any, wants_value: bool) -> None:
+        """Called in the main thread when the cell is over."""
+        TRACE.end()
+        ledger = self._agent.ledger
+        ledger.aborted.owed = None
+        if (sentence := ledger.aborted.sentence) is not None and self._error is None:
+            name = CollectiveAborted.__name__
+            self._raised(name, sentence, [f"{name}: {sentence}"])
+        try:
+            self._final = self._summed_up(value, wants_value)
+        except Exception as error:  # the head must know of the end, whatever goes wrong at it
+            self._raised(type(error).__name__, str(error), traceback.format_exc().splitlines())
+            self._final = (self._done(at_seq=ledger.seq, shared=(0, 0)), [])
+        ledger.refuse_in_cell(None)
+        self.running = False
+        self.ended = True
+        self._agent.lifeline.wake()
+
+    def _done(self, **rest: Any) -> Done:
+        outlet = self.outlet
+        return Done(self.number, self._error is None, self._error, outlet.lines, outlet.nbytes, outlet.cut, **rest)
+
+    def _summed_up(self, value: Any, wants_value: bool) -> tuple[Done, Sequence[Buffer]]:
+        """How the cell ended, and the packed value."""
+        if (not_logged := self._agent.log.end_cell()) and self._error is None:
+            self.outlet.write("stderr", not_logged)
+        if taken := self.names.taken():
+            self.outlet.write("stderr", taken)
+        self.outlet.end()
+        no_value: str | None = None
+        buffers: Sequence[Buffer] = ()
+        if wants_value and self._error is None:
+            try:
+                with self.interrupted_here():
+                    buffers = values.pack(value)
+            except values.CannotTravel as error:
+                no_value = str(error) + self._agent.calls.left_here(value)
+            except KeyboardInterrupt:  # packing evaluates arrays, and so may wait for other ranks
+                no_value = "interrupted while computing the value"
+        # Only now: packing may have been aborted, too.
+        ledger, reporter = self._agent.ledger, self._agent.reporter
+        unmarked = tuple(reporter.collective(each) for each in ledger.aborted.unmarked)
+        invalid = tuple(self._void())
+        shared = ledger.fingerprint(self.first_seq)
+        entered = shared[0] > 0 and ledger.order.settled < ledger.seq
+        done = self._done(
+            at_seq=ledger.seq,
+            shared=shared,
+            pending=tuple(self.names.left_pending(entered=entered, failed=self._error is not None)),
+            invalid=invalid,
+            unmarked=unmarked,
+            timed=tuple(Timed(*each) for each in ledger.timed) if ledger.timed else None,
+            no_value=no_value,
+        )
+        return done, buffers
+
+    def _void(self) -> list[str]:
+        """The user's variables that may be invalid."""
+        ledger, error = self._agent.ledger, self._error
+        lost = error is not None and is_peer_loss(error.evalue)
+        if lost or self._agent.freeing.broke or (ledger.refuse is not None and not ledger.refused_in_cell):
+            with suppress(Exception):  # a variable that can be looked at in no way must not hide how the cell ended
+                return self.names.spoiled(error, self.file)
+        elif ledger.void.asked:
+            ledger.void.watch(self._agent.world.streams(), self._agent.world.is_whole)
+        return []
+
+    def send_output(self) -> bool:
+        """Send what is new, and the end after the last output; False if there was nothing."""
+        if not self.running and not self.ended:
+            return False
+        ended = self.ended
+        items, live = self.outlet.take()
+        self._agent.comms.send_opens()
+        if items or live is not None:
+            self._send(Output(self.number, packed(items), live))
+        if ended and self._final:
+            self.ended = False
+            final, buffers = self._final
+            self._final = None
+            self._agent.log.send_rest()
+            self._send(final, buffers)
+        return bool(items or live is not None or ended)
+
+    def _send(self, event: Output | Done, buffers: Sequence[Buffer] = ()) -> None:
+        self._sequence += 1
+        event = structs.replace(event, seq=self._sequence)
+        self._unacknowledged.append((event, buffers))
+        self._agent.lifeline.send(event, buffers)
+
+    @property
+    def open(self) -> bool:
+        """Whether a notebook has yet to hear how the cell ended."""
+        return self.running or self.ended or bool(self._unacknowledged)
+
+    def resend(self) -> None:
+        """After a reconnect: everything of this cell again; the notebook drops by `seq` what it already has."""
+        for event, buffers in self._unacknowledged:
+            self._agent.lifeline.send(event, buffers)
+
+    def acknowledge(self, number: int) -> None:
+        """The notebook has the whole cell: nothing need be kept."""
+        if number == self.number and not self.running:
+            self._unacknowledged.clear()
+
+    def line_of(self, frame: FrameType) -> tuple[int, str]:
+        """Line of the cell where the main thread stands, and its text.
+
+        A function the user defined in an earlier cell is running for a line of this one: that line is named.
+        """
+        found = frame
+        at: FrameType | None = frame
+        while at is not None:
+            if at.f_globals is frame.f_globals:
+                found = at
+                if at.f_code.co_filename == self.file:
+                    break
+            at = at.f_back
+        return found.f_lineno, linecache.getline(found.f_code.co_filename, found.f_lineno).strip()[:80]

@@ -1,0 +1,67 @@
+"""What a rank has for ``sys.stdout`` and ``sys.stderr``."""
+
+from __future__ import annotations
+
+import io
+import os
+import select
+from contextlib import suppress
+from typing import Any
+
+from ipykernel.iostream import OutStream
+
+from .output_buffer import OutputBuffer
+
+
+class RankStream(OutStream):
+    """Also fed by what the process writes to its descriptors 1 and 2."""
+
+    outlet: OutputBuffer
+    elsewhere = False
+    """True while a cell of plain ipyparallel runs."""
+
+    def write(self, string: str) -> int:
+        if RankStream.elsewhere:
+            return int(super().write(string) or len(string))
+        if not isinstance(string, str):
+            raise TypeError(f"write() argument must be str, not {type(string).__name__}")
+        RankStream.outlet.write(self.name, string)
+        return len(string)
+
+    @property
+    def pipe(self) -> int | None:
+        """Where what is written to the descriptor is read."""
+        return self._fid
+
+    def _watch_pipe_fd(self) -> None:
+        """Take what the process writes to its descriptors: to the cell's output, and to the file for last words.
+
+        ipykernel's own (7.4) reads first and then waits for the GIL, and what it has read is lost when the process ends
+        meanwhile. This one leaves it in the pipe until then, which the host process reads after the rank's end.
+        """
+        if self._fid is None:
+            return
+        with suppress(OSError):  # the pipe is closed when the stream is
+            while self._should_watch:
+                select.select([self._fid], [], [])
+                if not (written := os.read(self._fid, 65_536)):
+                    return
+                os.write(self._original_stdstream_copy, written)
+                self.write(written.decode(errors="replace"))
+
+    @property
+    def buffer(self) -> io.RawIOBase:
+        """For code that writes bytes; what is no UTF-8 is shown as replacement characters."""
+        return _Bytes(self)
+
+
+class _Bytes(io.RawIOBase):
+    def __init__(self, stream: RankStream) -> None:
+        self._stream = stream
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self._stream.write(bytes(data).decode("utf-8", "replace"))
+        return len(data)

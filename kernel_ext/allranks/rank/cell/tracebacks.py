@@ -1,0 +1,82 @@
+"""Tracebacks as the user may see them: none of our frames below the user's, and the line of the cell that raised."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+_NOBODY_BELOW = {
+    "bdb",
+    "allranks.rank.cell.output_capture",
+    "allranks.rank.cell.stdio",
+    "allranks.rank.debug.introspection",
+    "allranks.rank.process.engine",
+}
+"""Modules that never call the user's code: below their frames (a print, the debugger's prompt) none is the user's."""
+
+_CALLER = "allranks.rank.cell.calls"
+
+
+def end_at_the_user(shell: Any) -> None:
+    """Leave our own frames out below the user's: IPython hides marked frames, but never the innermost."""
+    structured = shell.InteractiveTB.structured_traceback
+
+    def structured_traceback(etype: Any, error: Any, traceback: Any, *args: Any, **kwargs: Any) -> Any:
+        _begin_at_function(traceback)
+        _trim(traceback)
+        chained, seen = error, set[int]()
+        while isinstance(chained, BaseException) and id(chained) not in seen:
+            seen.add(id(chained))
+            _trim(chained.__traceback__)
+            chained = chained.__cause__ or chained.__context__
+        return structured(etype, error, traceback, *args, **kwargs)
+
+    shell.InteractiveTB.structured_traceback = structured_traceback
+
+
+def _begin_at_function(traceback: Any) -> None:
+    """Take out what calls a function that a cell was sent to call: the frames behind IPython's own, which is first."""
+    at = traceback
+    while at is not None:
+        if at.tb_frame.f_globals.get("__name__") == _CALLER:
+            traceback.tb_next = at.tb_next
+        at = at.tb_next
+
+
+def _trim(traceback: Any) -> None:
+    """Cut a traceback behind its last frame that is not ours."""
+    last = at = traceback
+    while at is not None and (name := str(at.tb_frame.f_globals.get("__name__"))) not in _NOBODY_BELOW:
+        if not name.startswith("allranks."):
+            last = at
+        at = at.tb_next
+    if last is not None:
+        last.tb_next = None
+
+
+def without_hidden(traceback: Sequence[str]) -> list[str]:
+    """The parts of a traceback but for "[... skipping hidden 1 frame]" (IPython 9.18)."""
+    return [part for part in traceback if "skipping hidden" not in part]
+
+
+def raised() -> BaseException | None:
+    """What the cell that ends now has raised, or raised last."""
+    return sys.exc_info()[1] or getattr(sys, "last_value", None)
+
+
+def place_of_error(error: BaseException | None, file: str | None) -> tuple[int | None, str]:
+    """Line of the cell called `file` that raised `error`, and a message.
+
+    The line is that of its innermost frame in the traceback, or where the syntax broke. The message is only given for
+    syntax errors, whose own text names a file the user has never seen.
+    """
+    if isinstance(error, SyntaxError):
+        return error.lineno, error.msg
+    line = None
+    at = error.__traceback__ if error is not None else None
+    while at is not None:
+        if at.tb_frame.f_code.co_filename == file:
+            line = at.tb_lineno
+        at = at.tb_next
+    return line, ""

@@ -1,0 +1,116 @@
+"""What this world's backend cannot do is refused when it is asked for, before MLX hangs or ends the process.
+
+MLX finds out only when the call is evaluated: deep inside ``mx.eval``, and for a ring's ``send`` to a rank that is no
+neighbour in a thread of its own, where the exception ends the process (0.32.4).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from allranks.messages.requests import Refusals
+
+Check = Callable[[tuple[Any, ...], Mapping[str, Any]], None]
+PEER = {"send": ("dst", 1), "recv": ("src", 2), "recv_like": ("src", 1)}
+"""How each names the other rank: keyword and position."""
+REDUCTIONS = ("all_sum", "all_max", "all_min")
+
+
+class Limits:
+    """The refusals of the world this rank is in; `checks` has those operations for which there is something to check.
+
+    A check takes the arguments of the call and raises NotImplementedError, which is a RuntimeError as MLX's own is.
+    """
+
+    def __init__(self) -> None:
+        self.checks: dict[str, Check] = {}
+        self.dtypes: dict[str, tuple[Any, ...]] = {}
+        """The dtypes that an operation lacks, looked at for each call: a check would cost 10 us of the 15 it takes."""
+        self._refusals = Refusals({}, None, {}, {})
+        self._rank, self._size = 0, 1
+
+    def enter_world(self, refusals: Refusals, operations: tuple[str, ...], rank: int, size: int) -> None:
+        """A world was joined whose backend has these limits (see ``allranks_backends.limits``).
+
+        In a world of one rank MLX has nothing to send, and answers every operation itself.
+        """
+        self._refusals, self._rank, self._size = refusals, rank, size
+        self.checks.clear()
+        self.dtypes.clear()
+        if size == 1:
+            return
+        import mlx.core as mx
+
+        for op in operations:
+            if op in refusals.operations or (refusals.neighbours and op in PEER):
+                self.checks[op] = functools.partial(self._check, op)
+            if names := self._refused(op):
+                self.dtypes[op] = tuple(getattr(mx, "bool_" if name == "bool" else name) for name in names)
+        if "split" in refusals.operations:
+            self.checks["split"] = functools.partial(self._check, "split")
+
+    def install(self, mx: Any) -> None:
+        """Have ``Group.split`` checked as well; harmless the second time.
+
+        A group cannot be subclassed for the user, since MLX makes new ones by itself; but its class takes a method.
+        """
+        group: Any = getattr(mx.distributed, "Group", None)
+        if group is None or hasattr(group.split, "__wrapped__"):
+            return
+        split = group.split
+        checks = self.checks
+
+        @functools.wraps(split, updated=())
+        def checked(self: Any, *args: Any, **kwargs: Any) -> Any:
+            __tracebackhide__ = True
+            if "split" in checks:
+                checks["split"](args, {"group": self})
+            return split(self, *args, **kwargs)
+
+        group.split = checked
+
+    def _check(self, op: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        __tracebackhide__ = True
+        group = kwargs.get("group")
+        if group is not None and group.size() == 1:
+            return
+        if because := self._refusals.operations.get(op) or self._stranger(op, args, kwargs):
+            raise NotImplementedError(because)
+
+    def refuse_dtype(self, op: str, dtype: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Refuse a call with a dtype that its operation lacks: one of `dtypes`, or what MLX makes that of.
+
+        MLX takes arrays of numpy and plain numbers too. In a group of one rank nothing travels.
+        """
+        __tracebackhide__ = True
+        group = kwargs.get("group")
+        if group is not None and group.size() == 1:
+            return
+        if dtype is None and args and isinstance(args[0], (bool, int, float, complex)):
+            dtype = type(args[0]).__name__
+        name = str(dtype).removeprefix("mlx.core.")
+        if text := self._refused(op).get("complex64" if name.startswith("complex") else name):
+            raise NotImplementedError(text.format(op=op))
+
+    def _refused(self, op: str) -> Mapping[str, str]:
+        """Name of a dtype that the operation lacks, to the sentence that says so."""
+        return {**self._refusals.dtypes, **(self._refusals.reduced if op in REDUCTIONS else {})}
+
+    def _stranger(self, op: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+        """Why the rank that is sent to or heard from is unreachable."""
+        if self._refusals.neighbours is None or op not in PEER:
+            return None
+        peer = _argument(PEER[op], args, kwargs)
+        beside = sorted({(self._rank - 1) % self._size, (self._rank + 1) % self._size})
+        # A rank that does not exist is MLX's to refuse, which it does at once.
+        if not isinstance(peer, int) or not 0 <= peer < self._size or peer in beside:
+            return None
+        shown = " and ".join(map(str, beside))
+        return self._refusals.neighbours.format(op=op, rank=self._rank, size=self._size, beside=shown, peer=peer)
+
+
+def _argument(where: tuple[str, int], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    name, place = where
+    return args[place] if len(args) > place else kwargs.get(name)

@@ -1,0 +1,176 @@
+"""Which of the user's arrays still wait for a collective, found out without evaluating any.
+
+Most are computed, or are a collective's own result: both are read (see `computed`). For the rest ``mx.export_to_dot``
+draws the graph they are to be computed from, once for all of them: for 600 operations it takes 6 ms.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+from . import computed
+
+PRIMITIVE = re.compile(r'label ="(\w+ )?(AllReduce|AllGather|ReduceScatter|Send|Recv)"')
+"""As MLX labels them: ``Sum AllReduce``, ``AllGather``, ``Sum ReduceScatter`` (mlx 0.32.4)."""
+OPERATION = re.compile(r"\{ (\d+) \[label =")
+LOOKED_AT = re.compile(r"^[ \t]*(\?{1,2}[\w.]+|[\w.]+\?{1,2})[ \t]*$", re.MULTILINE)
+"""``x?`` and ``?x``, which on a rank evaluate nothing."""
+MOST_LEAVES = 10_000
+"""Leaves looked at in one value."""
+LOOK_AT = 200
+"""Arrays looked at in one container."""
+STACK = 1 << 28
+"""Bytes of stack for the drawing, which recurses: 100,000 operations in a row overflow the usual 8 MiB (mlx 0.32.4)."""
+
+_one_at_a_time = threading.Lock()
+_collectives: set[int] = set()
+"""What `computed.Reader.operation` says of results of collectives; empty where that is not known."""
+
+
+def learn_collectives(mx: Any, size: int) -> None:
+    """Find out how results of collectives read, in a world of `size` ranks; none is evaluated."""
+    if computed.reader is None or _collectives or size == 1:  # alone, MLX returns the array itself
+        return
+    for name in ("all_sum", "all_gather", "sum_scatter"):
+        function = getattr(mx.distributed, name)
+        with suppress(Exception):  # what this backend has not got need not be known
+            result = getattr(function, "__wrapped__", function)(mx.zeros(size))
+            _collectives.add(computed.reader.operation(result))
+    _collectives.discard(0)
+
+
+def is_collective(result: Any) -> bool:
+    """Whether this pending result of a collective is still that; True where it cannot be known."""
+    return not _collectives or computed.reader is None or computed.reader.operation(result) in _collectives
+
+
+def is_pending(array: Any) -> bool:
+    """Whether an MLX array is yet to be computed."""
+    known = computed.reader.is_pending(array) if computed.reader is not None else None
+    return "shape=rectangle" in _drawn({"x": array}) if known is None else known  # each operation yet to be done
+
+
+def waits_for_collective(array: Any) -> bool:
+    """Whether evaluating this MLX array would enter a collective."""
+    return bool(waiting([array]))
+
+
+def waiting(arrays: Iterable[Any]) -> set[int]:
+    """The ``id`` of each of these that waits for a collective."""
+    found: set[int] = set()
+    unknown: dict[int, Any] = {}
+    for array in arrays:
+        if computed.reader is None or (known := computed.reader.is_pending(array)) is None:
+            unknown[id(array)] = array
+        elif known and computed.reader.operation(array) in _collectives:
+            found.add(id(array))
+        elif known:
+            unknown[id(array)] = array
+    while unknown:
+        drawing = _drawn({f"x{number}": array for number, array in unknown.items()})
+        if PRIMITIVE.search(drawing) is None:
+            break
+        found |= {int(name[1:]) for name in _dependent(drawing) if name[:1] == "x"}
+        # Of several Python objects for one array the drawing names one.
+        left = {number: array for number, array in unknown.items() if f'"x{number}"' not in drawing}
+        if len(left) == len(unknown):  # another version of MLX draws otherwise: one of them waits
+            return found | set(left)
+        unknown = left
+    return found
+
+
+def _dependent(drawing: str) -> set[str]:
+    """The nodes of a drawing that are computed from collectives; what an operation works on comes before it."""
+    found: set[str] = set()
+    operation, depends = "", False
+    for line in drawing.splitlines():
+        source, arrow, target = line.replace('"', "").partition(" -> ")
+        if not arrow:
+            if match := OPERATION.match(line):
+                operation, depends = match[1], PRIMITIVE.search(line) is not None
+        elif target == operation:
+            depends = depends or source in found
+        elif depends:
+            found.add(target)
+    return found
+
+
+def _drawn(arrays: Mapping[str, Any]) -> str:
+    """MLX's drawing of the graphs these are to be computed from."""
+    import mlx.core as mx
+
+    drawing = io.StringIO()
+    thread = threading.Thread(target=mx.export_to_dot, args=(drawing,), kwargs=arrays, name="allranks-drawing")
+    with _one_at_a_time:  # the size is one for the whole process
+        before = threading.stack_size(STACK)
+        try:
+            thread.start()
+        finally:
+            threading.stack_size(before)
+    thread.join()
+    return drawing.getvalue()
+
+
+def waits(value: Any) -> bool:
+    """Whether a value is, or holds, an array that waits for a collective."""
+    return bool(waiting(_arrays(value)))
+
+
+def pending_names(user_ns: Mapping[str, Any], names: set[str] | None = None, within: float = float("inf")) -> list[str]:
+    """Names (of `names`, or all the user's) whose arrays wait for a collective; gives up looking after `within` s."""
+    held: dict[str, list[Any]] = {}
+    until = time.monotonic() + within
+    for name, value in list(user_ns.items()):
+        if time.monotonic() > until:
+            break
+        if not name.startswith("_") and (names is None or name in names):
+            held[name] = list(_arrays(value))
+    found = waiting(array for arrays in held.values() for array in arrays)
+    return sorted(name for name, arrays in held.items() if any(id(array) in found for array in arrays))
+
+
+def settle(variables: Iterable[tuple[str, Any]]) -> None:
+    """Evaluate the arrays of these that wait for a collective, all at once."""
+    import mlx.core as mx
+
+    arrays = [array for name, value in variables if not name.startswith("_") for array in _arrays(value)]
+    found = waiting(arrays)
+    mx.eval([array for array in arrays if id(array) in found])
+
+
+def names_in(code: str) -> set[str]:
+    """Variables that `code` mentions; all words of it where it is no plain Python (magics)."""
+    code = LOOKED_AT.sub("", code)
+    try:
+        tree = ast.parse(code)
+    except SyntaxError:
+        return set(re.findall(r"[^\W\d]\w*", code))
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+
+
+def _arrays(value: Any) -> Iterator[Any]:
+    """The MLX arrays in a value, through lists, tuples and dicts (an ``nn.Module`` is one)."""
+    import mlx.core as mx
+
+    waiting, seen = [value], 0
+    looked_into: set[int] = set()  # a container may hold itself
+    while waiting and seen < LOOK_AT:
+        each = waiting.pop()
+        if isinstance(each, (dict, list, tuple)):
+            if id(each) in looked_into:
+                continue
+            looked_into.add(id(each))
+        if isinstance(each, mx.array):
+            seen += 1
+            yield each
+        elif isinstance(each, dict):
+            waiting.extend(list(dict.values(each))[:LOOK_AT])
+        elif isinstance(each, (list, tuple)):
+            waiting.extend(each[:LOOK_AT])

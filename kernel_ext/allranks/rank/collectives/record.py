@@ -1,0 +1,46 @@
+"""One collective as the ledger keeps it: operation, shape, dtype, bytes, and the user's line."""
+
+from __future__ import annotations
+
+from types import CodeType
+from typing import Any, NamedTuple
+
+from allranks.messages.events import LedgerEntry
+
+Place = tuple[CodeType | None, int]
+"""The code that asked for a collective, and the instruction in it (``f_lasti``)."""
+NOWHERE: Place = (None, 0)
+
+
+class Record(NamedTuple):
+    seq: int
+    op: str
+    shape: tuple[int, ...]
+    dtype: str
+    nbytes: int
+    file: str | None
+    line: int | None
+    shared: bool = True
+    """Every rank of the world must enter it alike."""
+
+    def entry(self, line: int | None) -> LedgerEntry:
+        """As it travels, with this line."""
+        return LedgerEntry(self.seq, self.op, self.shape, self.dtype, self.nbytes, line, self.shared)
+
+
+def record_of(seq: int, op: str, shape: Any, dtype: Any, where: Place, shared: bool = True) -> Record:
+    """A record as the ledger keeps it, with sizes, file and line worked out."""
+    sizes = tuple(shape) if isinstance(shape, (tuple, list)) else ((shape,) if isinstance(shape, int) else ())
+    count = 1
+    for size in sizes:
+        count *= size
+    name = str(dtype).removeprefix("mlx.core.")
+    return Record(seq, op, sizes, name, count * getattr(dtype, "size", 0), *_file_and_line(where), shared)
+
+
+def _file_and_line(where: Place) -> tuple[str | None, int | None]:
+    code, instruction = where
+    if code is None:
+        return None, None
+    lines = (line for start, end, line in code.co_lines() if start <= instruction < end)
+    return code.co_filename, next(lines, None)

@@ -1,0 +1,59 @@
+"""Collectives of two streams must not be on their way at once.
+
+MLX runs streams side by side, and what ranks bring to a collective is matched by its order alone: on their way
+together, those of one stream may go first on one rank and those of the other on the next, and the sums are wrong. So
+it is after a generation with mlx-lm on the CPU, which leaves a step on its way on a stream of its own: half of the
+collectives that came next were wrong (mlx 0.32.4, mlx-lm 0.32.2; under mlx.launch too). So the one stream is waited
+for before a collective is asked for on another.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+MAKERS = ("new_stream", "new_thread_local_stream", "new_thread_unsafe_stream")
+
+
+class Turns:
+    """Which stream has the turn. `several` is False until a second one is made: to ask each time costs 0.2 us."""
+
+    def __init__(self) -> None:
+        self.several = False
+        self.stream: Any = None
+
+    def install(self, mx: Any) -> None:
+        """Notice when streams are made; harmless the second time."""
+        for name in MAKERS:
+            make = getattr(mx, name, None)
+            if make is not None and not hasattr(make, "__wrapped__"):
+                setattr(mx, name, self._noticed(mx, make))
+
+    def _noticed(self, mx: Any, make: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(make, updated=())
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if not self.several:
+                self.several, self.stream = True, mx.default_stream(mx.default_device())
+            return make(*args, **kwargs)
+
+        return call
+
+    def take(self, mx: Any, asked_for: Any) -> None:
+        """A collective is about to be asked for on this stream (or device; None for the default one)."""
+        before, self.stream = self.stream, _stream(mx, asked_for)
+        if before is not None and before != self.stream:
+            mx.synchronize(before)
+
+    def forget(self) -> None:
+        """Nothing is on its way: a new world begins."""
+        self.stream = None
+
+
+def _stream(mx: Any, asked_for: Any) -> Any:
+    if isinstance(asked_for, mx.Stream):
+        return asked_for
+    if isinstance(asked_for, mx.ThreadLocalStream):
+        with mx.stream(asked_for):
+            return mx.default_stream(mx.default_device())
+    return mx.default_stream(mx.default_device() if asked_for is None else asked_for)

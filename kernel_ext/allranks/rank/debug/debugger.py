@@ -1,0 +1,198 @@
+"""The debugger of a rank: ``breakpoint()`` in a cell, and a look back at what a cell raised.
+
+The main thread stands in pdb and waits for commands, which the agent hands it from the lifeline; what pdb prints goes
+up the same way.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import pdb
+import queue
+import sys
+import threading
+import traceback
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any
+
+from allranks.messages.events import AtDebugger
+
+from .rank_pdb import RankPdb
+
+if TYPE_CHECKING:
+    from allranks.rank.agent.agent import Agent
+
+PASSED_OVER = (
+    "breakpoint() was skipped: no interactive input here. It stops cells of a notebook or of IPython, and those begun "
+    "with cluster.begin(code, breakpoints=True), for cluster.debug(rank)."
+)
+ENDED = "the cell was quit in the debugger (q)"
+
+
+class Debugger:
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._commands: queue.SimpleQueue[tuple[int, str]] = queue.SimpleQueue()
+        self._pdb: RankPdb | None = None
+        self._cell: int | None = None
+        self._answered = 0
+        self._last: AtDebugger | None = None
+        self.stops = False
+        """Whether ``breakpoint()`` stops: where somebody can type."""
+        self.at_prompt = False
+        """The main thread waits for a command."""
+        self.looking_back = False
+        """A look back is open: the rank is busy though no cell runs."""
+        self._error: BaseException | None = None
+
+    @property
+    def open(self) -> bool:
+        """Whether the rank stands in the debugger."""
+        return self._last is not None and self._last.open
+
+    # Called by the engine, in the main thread.
+
+    def install(self, shell: Any) -> None:
+        """Take the place of every way into Python's own debugger."""
+        sys.breakpointhook = pdb.set_trace = self._break
+        pdb.post_mortem = self._break_at_error
+        ipython: Any = importlib.import_module("IPython.core.debugger")
+        ipython.set_trace = self._break
+
+        def debug(_line: str, _cell: str = "") -> None:
+            rank = self._agent.config.rank
+            print(f"%debug does not work on a rank. Run %distributed debug -r {rank} in a separate cell.")
+
+        shell.register_magic_function(debug, "line_cell", "debug")
+
+    def begin_cell(self, number: int, stops: bool) -> None:
+        """What the cell before raised is let go of, with all its frames held."""
+        self._cell, self.stops = number, stops
+        self.forget()
+
+    def end_cell(self, error: BaseException | None) -> None:
+        """Keep what the cell raised for a look back."""
+        self._error = error
+        self.stops = False
+        if self._pdb is not None:
+            # pdb has every frame traced, up to those that run the engine.
+            sys.settrace(None)
+            frame: FrameType | None = sys._getframe()
+            while frame is not None:
+                frame.f_trace = None
+                frame = frame.f_back
+            self._pdb.clear_all_breaks()
+            self._pdb = None
+
+    def forget(self) -> None:
+        """Let go of what the last cell raised, and so of the variables of its frames."""
+        error, self._error = self._error, None
+        if error is None:
+            return
+        for name in ("last_type", "last_value", "last_traceback", "last_exc"):
+            if hasattr(sys, name):
+                setattr(sys, name, None)
+        shell = self._agent.shell
+        for name in ("tb", "evalue", "etype"):
+            if hasattr(shell.InteractiveTB, name):
+                setattr(shell.InteractiveTB, name, None)
+        shell.last_execution_result = None
+        seen: set[int] = set()
+        while isinstance(error, BaseException) and id(error) not in seen:
+            # Whoever else holds the exception is to hold its words only.
+            seen.add(id(error))
+            traceback.clear_frames(error.__traceback__)
+            error = error.__cause__ or error.__context__
+        gc.collect()  # what formatted the traceback, and pdb, keep the frames in circles
+
+    # Ways in.
+
+    def _break(self, *_: Any, **__: Any) -> None:
+        __tracebackhide__ = True
+        if self._may_stop():
+            self._pdb = self._pdb or self._new_pdb()
+            self._pdb.set_trace(sys._getframe().f_back)
+
+    def _break_at_error(self, t: TracebackType | BaseException | None = None) -> None:
+        __tracebackhide__ = True
+        raised = t.__traceback__ if isinstance(t, BaseException) else t or sys.exc_info()[2]
+        if raised is None:
+            raise ValueError("no traceback to debug")
+        if self._may_stop():
+            self._new_pdb().interaction(None, raised)
+
+    def _may_stop(self) -> bool:
+        if not self.stops:
+            print(PASSED_OVER, file=sys.stderr)
+        elif threading.current_thread() is not threading.main_thread():
+            print("breakpoint() was skipped: it stops the main thread only.", file=sys.stderr)
+            return False
+        return self.stops
+
+    def look_back(self) -> None:
+        """Stay in the frames of what the last cell raised until told to quit. Raises RuntimeError if there is none."""
+        error, rank = self._error, self._agent.config.rank
+        if error is None:
+            raise RuntimeError(f"nothing to debug: the last cell of rank {rank} raised no error.")
+        debugger = self._new_pdb()
+        if error.__traceback__ is None or not debugger.get_stack(None, error.__traceback__)[0]:
+            raise RuntimeError(f"{type(error).__name__} was raised on rank {rank} before any line of the cell ran.")
+        self._cell, self.looking_back = None, True
+        try:
+            with self._agent.cell.interrupted_here():
+                debugger.message("".join(traceback.format_exception_only(type(error), error)).rstrip())
+                debugger.reset()
+                debugger.interaction(None, error.__traceback__)
+        except KeyboardInterrupt:
+            pass  # it ends the look, and nothing else
+        finally:
+            self.looking_back = False
+            self._tell(open=False, stepping=False, text=debugger.take())
+
+    def held(self) -> list[tuple[str, Any]]:
+        """Names and values in the frames of what the last cell raised, which live until the next one."""
+        at, found = self._error.__traceback__ if self._error is not None else None, []
+        while at is not None:
+            if at.tb_frame.f_locals is not self._agent.user_ns:
+                found += list(at.tb_frame.f_locals.items())
+            at = at.tb_next
+        return found
+
+    def _new_pdb(self) -> RankPdb:
+        while not self._commands.empty():  # meant for a stop that is over
+            self._commands.get_nowait()
+        return RankPdb(self._agent.user_ns, self._agent.ledger, self._read, self._went_on)
+
+    # Commands and answers.
+
+    def put(self, number: int, command: str) -> None:
+        """A command of the user's, from the agent's thread."""
+        self._commands.put((number, command))
+
+    def resend(self) -> None:
+        """A new notebook is there."""
+        if self._last is not None and self._last.open:
+            self._agent.lifeline.send(self._last)
+
+    def _read(self, printed: str) -> str:
+        self._tell(open=True, stepping=True, text=printed)
+        try:
+            self.at_prompt = True
+            number, command = self._commands.get()
+        finally:
+            self.at_prompt = False
+        self._answered = number
+        return command + "\n"
+
+    def _went_on(self, stepping: bool) -> None:
+        if not self.looking_back:
+            self._tell(open=False, stepping=stepping, text="")
+
+    def _tell(self, *, open: bool, stepping: bool, text: str) -> None:
+        agent = self._agent
+        line, source = None, None
+        if not self.looking_back and (frame := agent.reporter.user_frame()) is not None:
+            line, source = agent.cell.line_of(frame)
+        self._last = AtDebugger(self._cell, open, stepping, text, self._answered, line, source)
+        agent.lifeline.send(self._last)

@@ -1,0 +1,188 @@
+"""Time one operation at one size, in all ranks that take part: warm up, check the values, then time each call.
+
+It stands on nothing but a joined MLX world: the same loop runs in ranks started from a shell (`benchmarks.busbw`).
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any, Protocol
+
+import numpy as np
+
+from allranks.messages.bench_payload import ITEM, usable_bytes
+
+FEWEST, MOST = 4, 1000
+"""Timed calls at least, however slow they are, and at most."""
+WARM_UP = 0.2
+"""Share of the time of the timed calls that is spent before them."""
+PATTERN = 97
+"""Elements after which values repeat: a prime, so that a block that lands in a wrong place shows."""
+
+
+def measure(op: str, nbytes: int, seconds: float, link: tuple[int, int] | None = None) -> Any:
+    """Seconds of each timed call, as a float64 array; `seconds` is about what all of them may take.
+
+    Every rank of the world calls it alike, and gives `usable_bytes` of float32 to `op` in each call. With a `link`
+    (source, target) only those two do: `nbytes` travel there and back, and a time is half of that. All make the same
+    number of calls, since one of them decides it. Raises RuntimeError, on all of them, where a result is wrong.
+    """
+    taking: _Taking = _Link(nbytes, *link) if link is not None else _Collective(op, nbytes)
+    try:
+        taking.call()  # the first one connects and makes buffers
+        _raise_if_wrong(taking, op, nbytes)
+        before = taking.agreed(_fitting(WARM_UP * seconds, _timed(taking.call, 1)[0], fewest=2))
+        calls = taking.agreed(_fitting(seconds, median(_timed(taking.call, before)), fewest=FEWEST))
+        times = _timed(taking.call, calls)
+        _raise_if_wrong(taking, op, nbytes)
+    finally:
+        del taking
+        _free_memory()
+    return times / (2 if link is not None else 1)
+
+
+def in_cell(op: str, nbytes: int, seconds: float, link: tuple[int, int] | None) -> None:
+    """`measure`, for a cell whose value the times become. As an expression they would become the user's ``_`` too."""
+    displayhook: Any = sys.displayhook  # IPython's, while a cell runs
+    displayhook.exec_result.result = measure(op, nbytes, seconds, link)
+
+
+def _fitting(seconds: float, each: float, *, fewest: int) -> int:
+    return min(max(int(seconds / max(each, 1e-9)), fewest), MOST)
+
+
+def _timed(call: Callable[[], None], calls: int) -> Any:
+    times, clock = np.empty(calls), time.perf_counter
+    collected = gc.isenabled()
+    gc.disable()  # a collection of the user's objects is no part of a call
+    try:
+        for i in range(calls):
+            before = clock()
+            call()
+            times[i] = clock() - before
+    finally:
+        if collected:
+            gc.enable()
+    return times
+
+
+def _raise_if_wrong(taking: _Taking, op: str, nbytes: int) -> None:
+    if wrong := taking.total(not taking.right()):
+        ranks = "1 rank" if wrong == 1 else f"{wrong} ranks"
+        raise RuntimeError(f"{op} of {nbytes} bytes gave wrong values on {ranks}")
+
+
+def _free_memory() -> None:
+    import mlx.core as mx
+
+    mx.clear_cache()
+
+
+def _values(rank: int, count: int) -> Any:
+    """What `rank` gives: whole numbers, so that sums of them are exact in float32."""
+    pattern = np.roll(np.arange(PATTERN, dtype=np.float32), 31 * rank)
+    return _repeated(pattern, count)
+
+
+def _repeated(pattern: Any, count: int) -> Any:
+    return np.tile(pattern, count // PATTERN + 1)[:count]
+
+
+class _Taking(Protocol):
+    """What is timed, and how its ranks agree."""
+
+    def call(self) -> None:
+        """One call, evaluated."""
+
+    def right(self) -> bool:
+        """Whether the last call's result is what it must be on this rank."""
+
+    def total(self, number: int) -> int:
+        """The sum of what each rank gives."""
+
+    def agreed(self, number: int) -> int:
+        """The number of the rank that decides."""
+
+
+class _Collective:
+    """An operation that all ranks of the world enter."""
+
+    def __init__(self, op: str, nbytes: int) -> None:
+        import mlx.core as mx
+
+        self._mx, self._op = mx, op
+        world = mx.distributed.init()
+        self._rank, self._size = world.rank(), world.size()
+        self._count = usable_bytes(op, nbytes, self._size) // ITEM
+        self._function = getattr(mx.distributed, op)
+        self._x = mx.array(_values(self._rank, self._count))
+        self._result: Any = None
+        mx.eval(self._x)
+
+    def call(self) -> None:
+        self._result = self._function(self._x)
+        self._mx.eval(self._result)
+
+    def right(self) -> bool:
+        result, count = np.asarray(self._result), self._count
+        if self._op == "all_gather":
+            parts = result.reshape(self._size, count)
+            return all(np.array_equal(parts[rank], _values(rank, count)) for rank in range(self._size))
+        expected = _repeated(self._reduced(), count)
+        if self._op == "sum_scatter":
+            expected = expected.reshape(self._size, -1)[self._rank]
+        return np.array_equal(result, expected)
+
+    def _reduced(self) -> Any:
+        patterns = [_values(rank, PATTERN) for rank in range(self._size)]
+        reduce: Any = {"all_max": np.max, "all_min": np.min}.get(self._op, np.sum)
+        return reduce(patterns, axis=0)
+
+    def total(self, number: int) -> int:
+        mx = self._mx
+        return int(mx.distributed.all_sum(mx.array([number], mx.int32)).item())
+
+    def agreed(self, number: int) -> int:
+        return self.total(number if self._rank == 0 else 0)
+
+
+class _Link:
+    """Bytes that go from one rank to another and back; nobody else takes part."""
+
+    def __init__(self, nbytes: int, source: int, target: int) -> None:
+        import mlx.core as mx
+
+        self._mx = mx
+        rank = mx.distributed.init().rank()
+        self._first, self._other = rank == source, target if rank == source else source
+        self._x = mx.array(_values(rank, nbytes // ITEM))
+        self._result: Any = None
+        mx.eval(self._x)
+
+    def call(self) -> None:
+        self._result = self._exchanged(self._x)
+
+    def _exchanged(self, mine: Any) -> Any:
+        """The other rank's array, of the same shape and dtype as `mine`."""
+        mx, other = self._mx, self._other
+        if self._first:
+            mx.eval(mx.distributed.send(mine, other))
+        theirs = mx.distributed.recv(mine.shape, mine.dtype, other)
+        mx.eval(theirs)
+        if not self._first:
+            mx.eval(mx.distributed.send(mine, other))
+        return theirs
+
+    def right(self) -> bool:
+        return np.array_equal(np.asarray(self._result), _values(self._other, self._result.size))
+
+    def total(self, number: int) -> int:
+        mx = self._mx
+        return int(number) + int(self._exchanged(mx.array([number], mx.int32)).item())
+
+    def agreed(self, number: int) -> int:
+        return self.total(number if self._first else 0)

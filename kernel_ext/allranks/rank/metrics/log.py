@@ -1,0 +1,206 @@
+"""``log(loss=..., step=...)``: figures that the code on a rank tells, on their way to the notebook.
+
+A call costs a few microseconds and never waits for other ranks. What was logged is numbered and kept for a notebook
+that comes later, which drops by number what it has.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from allranks.messages.events import LogCall, LogCalls
+from allranks.rank.collectives import computed, transforms
+from allranks.rank.collectives.pending import is_pending, waiting, waits_for_collective
+
+if TYPE_CHECKING:
+    from allranks.rank.agent.agent import Agent
+
+KEEP = 20_000
+"""Calls kept, a few megabytes."""
+AT_ONCE = 2_000
+"""Calls in one message."""
+EVERY = 0.1
+"""Seconds between two messages while a cell runs; so 20,000 calls a second reach the notebook."""
+MOST_HELD = 16
+"""Values held that still wait for a collective."""
+
+LogFunction = Callable[..., None]
+
+
+class Log:
+    """What `function`, which every rank has as ``log``, was told."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._lock = threading.Lock()
+        self._calls: deque[LogCall] = deque(maxlen=KEEP)
+        self._count = self._told = 0
+        """Calls there were, and of those the ones a notebook was told of."""
+        self._told_at = 0.0
+        self._next_step = 0.0
+        self._held: list[tuple[float, float, str, Any]] = []
+        self._left: dict[str, int] = {}
+        self.function = self._make()
+
+    def _make(self) -> LogFunction:
+        def log(*nameless: Any, step: float | None = None, **values: Any) -> None:
+            """Tell the notebook figures: ``log(loss=0.31, accuracy=0.9, step=100)``.
+
+            Values are numbers, or arrays of one element, which are evaluated, as ``.item()`` would. An array that
+            waits for a collective is not: all ranks must enter that, and ``log`` may be called on one. Its value is
+            taken once the code has evaluated it; what is still pending at the cell's end is named, and lost. `step` is
+            the one after the last if it is not given.
+
+            `%distributed watch log` draws it, `cluster.logged()` has it as a DataFrame. Raises TypeError for what is
+            no number, and RuntimeError inside a function that mx.compile, mx.grad or mx.vmap traces.
+            """
+            __tracebackhide__ = True
+            if nameless:
+                raise TypeError("log takes named values: log(loss=0.31, step=100)")
+            self._take(step, values)
+
+        return log
+
+    def _take(self, step: float | None, values: dict[str, Any]) -> None:
+        __tracebackhide__ = True
+        now = time.time()
+        step = self._next_step if step is None else self._step(step)
+        self._next_step = step + 1
+        if self._held:
+            self._settle()
+        plain: dict[str, float] = {}
+        for name, value in values.items():
+            if type(value) is float and math.isfinite(value):
+                plain[name] = value
+            elif self._waits(name, value):
+                self._hold(step, now, name, value)
+            else:
+                plain[name] = _number(name, value)
+        if plain:
+            self._put(step, now, plain)
+
+    def _step(self, given: Any) -> float:
+        __tracebackhide__ = True
+        if self._waits("step", given):
+            raise TypeError("log(step=...) needs a collective, which all ranks must enter: evaluate it first.")
+        step = _number("step", given)
+        if not math.isfinite(step):
+            raise TypeError(f"log(step=...) takes a finite number, not {step}.")
+        return step
+
+    def _waits(self, name: str, value: Any) -> bool:
+        """Whether a value is an array that only all ranks together can compute."""
+        __tracebackhide__ = True
+        if not hasattr(value, "shape") or not type(value).__module__.startswith("mlx"):
+            return False
+        if transforms.inside():
+            raise RuntimeError(
+                f"log({name}=...) does not work inside a function traced by mx.compile, mx.grad or mx.vmap: return the "
+                "array from it and log it outside."
+            )
+        world = self._agent.world.group
+        alone = world is None or world.size() == 1 or self._agent.ledger.seq == 0
+        waits = value.size == 1 and not alone and waits_for_collective(value)
+        if waits and str(value.dtype).startswith("mlx.core.complex"):
+            raise TypeError(
+                f"log({name}=...) takes a real number, not a complex one: log its absolute value, for example."
+            )
+        return waits
+
+    def _hold(self, step: float, at: float, name: str, array: Any) -> None:
+        self._held.append((step, at, name, array))
+        if len(self._held) > MOST_HELD:
+            name = self._held.pop(0)[2]
+            self._left[name] = self._left.get(name, 0) + 1
+
+    def _settle(self, *, over: bool = False) -> None:
+        """Take the values that the code has evaluated meanwhile; where the cell is `over`, all that wait for nobody."""
+        held, self._held = self._held, []
+        if self._agent.world.broken_up:  # what was evaluated since is invalid
+            return
+        arrays = [array for *_, array in held]
+        # What graph an array is part of takes long to find out: not at each call.
+        waits = waiting(arrays) if over or computed.reader is None else set(map(id, filter(is_pending, arrays)))
+        for entry in held:
+            step, at, name, array = entry
+            if id(array) in waits:
+                self._held.append(entry)
+            else:
+                self._put(step, at, {name: _number(name, array)})
+
+    def _put(self, step: float, at: float, values: dict[str, float]) -> None:
+        with self._lock:
+            self._calls.append(LogCall(self._agent.cell.number, step, at, values))
+            self._count += 1
+            first = self._count == self._told + 1
+        if first:  # the agent knows itself when the next message is due
+            self._agent.lifeline.wake()
+
+    def end_cell(self) -> str:
+        """Called in the main thread when a cell is over; returns what to say of values that were never computed."""
+        with suppress(RuntimeError):  # MLX's, of what could not be computed: the word that the cell is over must go
+            self._settle(over=True)
+        for _step, _at, name, _array in self._held:
+            self._left[name] = self._left.get(name, 0) + 1
+        self._held.clear()
+        left, self._left = self._left, {}
+        if not left:
+            return ""
+        said = ", ".join(name if count == 1 else f"{name} ({count} times)" for name, count in left.items())
+        return (
+            f"not logged: {said}. It needs a collective, which all ranks must enter: evaluate it on all ranks (mx.eval "
+            "or .item()) before the cell ends.\n"
+        )
+
+    def forget_told(self) -> None:
+        """A notebook has connected: it is told all that is kept."""
+        self._told = 0
+
+    def tick(self, now: float) -> float:
+        """Send what is due, in the agent's thread; returns the seconds until more may be."""
+        if self._told == self._count or not self._agent.lifeline.connected:
+            return float("inf")
+        due = self._told_at + EVERY
+        if now < due:
+            return max(0.001, due - now)
+        self._send()
+        self._told_at = now
+        return EVERY if self._told < self._count else float("inf")
+
+    def send_rest(self) -> None:
+        """Send all there is, in the agent's thread: the word that the cell is over comes next."""
+        while self._agent.lifeline.connected and self._send():
+            pass
+
+    def _send(self) -> bool:
+        with self._lock:
+            oldest = self._count - len(self._calls)
+            first = max(self._told, oldest)
+            calls = list(itertools.islice(self._calls, first - oldest, first - oldest + AT_ONCE))
+            self._told = first + len(calls)
+        if calls:
+            self._agent.lifeline.send(LogCalls(first, tuple(calls)))
+        return bool(calls)
+
+
+def _number(name: str, value: Any) -> float:
+    """Raises TypeError, which says what was given."""
+    __tracebackhide__ = True
+    shape = getattr(value, "shape", ())
+    if math.prod(shape) != 1:
+        raise TypeError(
+            f"log({name}=...) takes a number, not an array of shape {tuple(shape)}: log its mean, for example."
+        )
+    try:
+        if isinstance(value, (str, bytes)):
+            raise TypeError
+        return float(value.item() if hasattr(value, "item") else value)
+    except (TypeError, ValueError):
+        raise TypeError(f"log({name}=...) takes a number, not a {type(value).__name__}.") from None

@@ -1,0 +1,171 @@
+"""What this process and its host use: memory, processor time, links; what the main thread is blocked in."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+
+from allranks.messages.events import LinkReading, Machine, Memory, OpTotals
+from allranks.rank.collectives.ledger import Ledger
+
+from .link_stats import LinkStats, interface_of
+from .traffic import Traffic
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Everything at one moment."""
+
+    memory: Memory
+    cpu: float
+    """Share of one core."""
+    effective: float
+    """Bytes a second that collectives were asked to move."""
+    ops: tuple[OpTotals, ...]
+    links: tuple[LinkReading, ...]
+    machine: Machine | None
+
+
+class Meters:
+    """Cheap readings, taken by the agent about once a second."""
+
+    def __init__(self, ledger: Ledger | None = None) -> None:
+        self._process = psutil.Process()
+        self.wire = LinkStats()
+        self.traffic = Traffic(ledger or Ledger())
+        self.tells_of_host = False
+        self.address: str | None = None
+        """At which the other hosts reach this one."""
+        self.cuda = False
+        """Whether MLX computes on an NVIDIA GPU, for which it does not wait on a lock."""
+        self._moved: tuple[str, int, int, float] | None = None
+        self._machine: dict[str, Any] = {}
+        self._cpu = self._cpu_seconds()
+        self._at = time.monotonic()
+
+    def read(self) -> Reading:
+        """Everything, for a report."""
+        machine = self.machine() if self.tells_of_host else None
+        links = tuple(self.wire.read())
+        return Reading(self.memory(), round(self.cpu(), 2), *self.traffic.read(), links, machine)
+
+    def machine(self) -> Machine:
+        """The host: model, chip and cores, memory in bytes, load as a share of all its cores since the last call.
+
+        Memory and load are rounded, so that a host that rests is not news all the time.
+        """
+        if not self._machine:
+            self._machine = {**_model(), "cores": psutil.cpu_count()}
+        memory = psutil.virtual_memory()
+        return Machine(
+            **self._machine,
+            memory=memory.total,
+            memory_used=round(memory.total - memory.available, -8),
+            load=round(psutil.cpu_percent(None) / 100, 1),
+            **self._network(),
+        )
+
+    def _network(self) -> dict[str, Any]:
+        """What the interface towards the other hosts carried since the last call."""
+        name = interface_of(self.address) if self.address else None
+        counted = psutil.net_io_counters(pernic=True).get(name) if name else None
+        if name is None or counted is None:
+            self._moved = None
+            return {}
+        now, before = time.monotonic(), self._moved
+        self._moved = (name, counted.bytes_sent, counted.bytes_recv, now)
+        found: dict[str, Any] = {"interface": name}
+        if before is not None and before[0] == name and now > before[3]:
+            # Two figures, so that the keep-alives of an idle host are no news.
+            found["sent_rate"] = float(f"{(counted.bytes_sent - before[1]) / (now - before[3]):.2g}")
+            found["received_rate"] = float(f"{(counted.bytes_recv - before[2]) / (now - before[3]):.2g}")
+        return found
+
+    def memory(self) -> Memory:
+        """Bytes: the process's resident memory, MLX's active and peak memory (None before mlx is imported)."""
+        mx: Any = sys.modules.get("mlx.core")
+        imported = hasattr(mx, "get_active_memory") and hasattr(mx, "get_peak_memory")  # the main thread may be at it
+        return Memory(
+            self._process.memory_info().rss,
+            mx.get_active_memory() if imported else None,
+            mx.get_peak_memory() if imported else None,
+        )
+
+    def cpu(self) -> float:
+        """Share of one core used since the last call."""
+        used, now = self._cpu_seconds(), time.monotonic()
+        share = (used - self._cpu) / max(now - self._at, 1e-9)
+        self._cpu, self._at = used, now
+        return share
+
+    def _cpu_seconds(self) -> float:
+        times = os.times()
+        return times.user + times.system
+
+    def main_thread_asleep(self) -> bool | None:
+        """Whether the main thread waits on a lock, as it does inside a collective; None where that cannot be known.
+
+        Linux names the system call a thread is in: a futex for a lock, another for ``time.sleep`` or a read. The field
+        may be hidden (hardened kernels); then the thread's state alone must do. macOS has no such files.
+        """
+        # The main thread's id is the process's; threading's native_id is still the parent's after a fork (3.11).
+        task = f"/proc/self/task/{os.getpid()}"
+        try:
+            with open(f"{task}/syscall") as file:
+                call = file.read().split()
+            if call[0] == _FUTEX:
+                return True
+            return None if self.cuda and _may_wait_for_cuda(call) else False
+        except (OSError, IndexError):
+            pass
+        try:
+            with open(f"{task}/stat") as file:
+                return file.read().rpartition(")")[2].split()[0] == "S"
+        except (OSError, IndexError):
+            return None
+
+
+def _model() -> dict[str, str]:
+    """What the maker calls the machine and its processor; empty where that is not told."""
+    if sys.platform == "darwin":  # not run here
+        return {"model": _sysctl("hw.model"), "chip": _sysctl("machdep.cpu.brand_string")}
+    chip = ""
+    with suppress(OSError), open("/proc/cpuinfo") as file:
+        chip = next((line.partition(":")[2].strip() for line in file if line.startswith("model name")), "")
+    model = ""
+    with suppress(OSError), open("/sys/devices/virtual/dmi/id/product_name") as file:
+        model = file.read().strip()
+    return {"model": model, "chip": chip}
+
+
+def _sysctl(name: str) -> str:
+    try:
+        return subprocess.run(["sysctl", "-n", name], capture_output=True, text=True, timeout=2).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+def _may_wait_for_cuda(call: Sequence[str]) -> bool:
+    """Whether a thread in this system call (a line of ``/proc/self/task/*/syscall``) may wait for a GPU.
+
+    MLX 0.32.4 waits for the GPU in CUDA's driver (``cudaEventSynchronize`` of a blocking event, which polls, or
+    ``cudaStreamSynchronize``, which spins), and for the CPU's collectives in ``cuda::atomic_ref::wait``, which yields
+    and naps. Read in the sources; not seen on a GPU. Python's own ``time.sleep`` sleeps until a point in time.
+    """
+    number, flags = call[0], call[2] if len(call) > 2 else ""
+    return number in _CUDA_WAITS or (number == _CLOCK_NANOSLEEP and flags == "0x0")
+
+
+_ARM = os.uname().machine == "aarch64"
+_FUTEX = "98" if _ARM else "202"
+_CLOCK_NANOSLEEP = "115" if _ARM else "230"
+_CUDA_WAITS = frozenset({"running", *(("73", "124", "101", "29") if _ARM else ("7", "271", "24", "35", "16"))})
+"""Spinning, or in ppoll (poll too on x86-64), sched_yield, nanosleep or ioctl."""

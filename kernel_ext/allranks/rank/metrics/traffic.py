@@ -1,0 +1,59 @@
+"""What this rank's code asked of ``mx.distributed``, counted from the ledger by the agent's thread."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import Any
+
+from allranks.messages.events import OpTotals
+from allranks.rank.collectives.ledger import Ledger
+
+UNRECORDED = "not kept"
+"""Calls that came so fast that the ledger had dropped them before they were counted: their bytes are unknown."""
+
+
+class Traffic:
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._seq = 0
+        self._ops: dict[str, list[int]] = {}
+        self._nbytes = 0
+        self._before: tuple[int, float] = (0, time.monotonic())
+
+    def count(self) -> None:
+        """Take in what is new; to be called often enough that the ledger still has it."""
+        seq = self._ledger.seq
+        if seq == self._seq:
+            return
+        entries = self._ledger.entries(self._seq)
+        if entries and len(entries) == self._ledger.keep and (missed := entries[0][0] - self._seq - 1) > 0:
+            self._add(UNRECORDED, 0, missed)
+        for (op, shape, dtype), calls in Counter(map(_kind, entries)).items():
+            count = 1
+            for size in shape:
+                count *= size
+            self._add(op, count * getattr(dtype, "size", 0), calls)
+        self._seq = entries[-1][0] if entries else seq
+
+    def _add(self, op: str, nbytes: int, calls: int) -> None:
+        known = self._ops.setdefault(op, [0, 0, nbytes, nbytes])
+        known[0] += calls
+        known[1] += nbytes * calls
+        known[2], known[3] = min(known[2], nbytes), max(known[3], nbytes)
+        self._nbytes += nbytes * calls
+
+    def read(self) -> tuple[float, tuple[OpTotals, ...]]:
+        """Bytes a second asked for since the last time, and the totals of each operation."""
+        self.count()
+        now = time.monotonic()
+        before, at = self._before
+        self._before = (self._nbytes, now)
+        rate = round((self._nbytes - before) / (now - at)) if now > at else 0
+        return rate, tuple(OpTotals(op, *known) for op, known in self._ops.items())
+
+
+def _kind(entry: tuple[Any, ...]) -> tuple[str, tuple[int, ...], Any]:
+    _seq, op, shape, dtype, *_ = entry
+    sizes = tuple(shape) if isinstance(shape, (tuple, list)) else ((shape,) if isinstance(shape, int) else ())
+    return op, sizes, dtype

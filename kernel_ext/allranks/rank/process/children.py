@@ -1,0 +1,83 @@
+"""The processes that a host process is the parent of: what each is called, how it ended, and the end of all."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+
+from allranks.messages.host_messages import Ended
+
+END_AFTER = 2.0
+"""Seconds between asking a rank to end and killing it."""
+CONTROLLER, LAUNCHER = "controller", "launcher"
+
+
+class Children:
+    """`on_end` is called for each that `reap` finds ended."""
+
+    def __init__(self, on_end: Callable[[Ended], None]) -> None:
+        self._on_end = on_end
+        self._names: dict[int, str] = {}
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._ooms = _oom_kills()
+
+    def __contains__(self, pid: int) -> bool:
+        return pid in self._names
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """By name."""
+        return {name: pid for pid, name in self._names.items()}
+
+    def add(self, name: str, pid: int, process: subprocess.Popen[bytes] | None = None) -> None:
+        """`process` is told its exit code, which it cannot ask for once it was reaped here."""
+        self._names[pid] = name
+        if process is not None:
+            self._processes[pid] = process
+
+    def reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            name = self._names.pop(pid, "")
+            code = os.waitstatus_to_exitcode(status)
+            process = self._processes.pop(pid, None)
+            if process is not None:
+                process.returncode = code
+            ooms = _oom_kills()
+            self._on_end(Ended(name, pid, code, ooms > self._ooms))
+            self._ooms = ooms
+
+    def end(self) -> None:
+        """End all but the controller, which the others may still need: ask them, then kill them."""
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            for pid in self._ours():
+                try:
+                    # A launcher leads a session of its own; its ranks go with it.
+                    whole = self._names[pid] == LAUNCHER and number == signal.SIGKILL
+                    (os.killpg if whole else os.kill)(pid, number)
+                except ProcessLookupError:
+                    pass
+            deadline = time.monotonic() + END_AFTER
+            while self._ours() and time.monotonic() < deadline:
+                self.reap()
+                time.sleep(0.01)
+
+    def _ours(self) -> list[int]:
+        return [pid for pid, name in self._names.items() if name != CONTROLLER]
+
+
+def _oom_kills() -> int:
+    """How often the kernel killed a process of this control group for memory; 0 where that is not told."""
+    try:
+        with open("/sys/fs/cgroup/memory.events") as file:
+            return sum(int(line.split()[1]) for line in file if line.startswith("oom_kill "))
+    except (OSError, ValueError, IndexError):
+        return 0

@@ -1,0 +1,140 @@
+"""The ipyparallel engine of a rank: a full IPython kernel whose output of our cells goes through the agent.
+
+Cells of plain ipyparallel (``%px``) keep ipyparallel's own way out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import zmq
+from ipyparallel.engine.app import IPEngine
+from ipyparallel.engine.kernel import IPythonParallelKernel
+from traitlets.config import Config
+
+from allranks.messages.host_messages import RankConfig
+from allranks.rank.agent.agent import Agent
+from allranks.rank.cell.output_capture import divert_cells
+from allranks.rank.cell.stdio import RankStream
+
+EXIT = os._exit
+
+
+class RankEngine(IPEngine):
+    """An engine that tells its agent when it can take cells."""
+
+    agent: Agent
+
+    def open_console(self) -> str:
+        """Listen like any kernel, on Unix sockets in the rank's folder (0700), which keep other users out.
+
+        On a port of loopback these could read what the rank publishes. Returns the connection file (0600).
+        """
+        folder = Path(self.agent.config.directory)
+        if len(str(folder / "console-1")) > zmq.IPC_PATH_MAX_LEN:
+            raise RuntimeError(f"the path {folder} is too long for a console's sockets: start with a shorter TMPDIR")
+        self.kernel_app.connection_file = str(folder / "console.json")
+        self.kernel_app.transport, self.kernel_app.ip = "ipc", str(folder / "console")
+        self.bind_kernel()
+        return str(self.kernel_app.connection_file)
+
+    async def complete_registration(self, *args: Any, **kwargs: Any) -> None:
+        await super().complete_registration(*args, **kwargs)
+        if hasattr(self.kernel, "shell_channel_thread"):
+            # ipykernel 7.4 reads shell_channel_thread.parent_thread for every cell with a top-level await, and an
+            # ipyparallel engine has no such thread.
+            self.kernel.__class__ = _KernelWithoutSubshells
+            self.kernel.shell_channel_thread = _NoShellChannelThread()
+        divert_cells(self.kernel, self.agent)
+        self.agent.engine_ready(self.kernel.shell)
+
+    def init_signal(self) -> None:
+        """SIGINT is for the user's code: anywhere else KeyboardInterrupt would end the engine, and the rank with it."""
+
+        def on_signal(_number: int, _frame: object) -> None:
+            if RankStream.elsewhere:
+                raise KeyboardInterrupt
+            self.agent.cell.on_signal()
+
+        signal.signal(signal.SIGINT, on_signal)
+
+
+class _KernelWithoutSubshells(IPythonParallelKernel):
+    _supports_kernel_subshells = False
+
+
+class _NoShellChannelThread:
+    parent_thread = threading.main_thread()
+
+    def __bool__(self) -> bool:
+        return False
+
+
+def run(config: RankConfig) -> None:
+    """Be this rank until told to stop."""
+    _enter(config)
+    engine = RankEngine.instance(config=_engine_config(config), ident=config.uuid, log_level=40)
+    engine.connection_info_env = json.dumps(dict(config.engine))
+    agent = Agent(config, call_main=engine.loop.add_callback)
+    agent.open_console = engine.open_console
+    engine.agent, RankStream.outlet = agent, agent.cell.outlet
+    engine.user_ns = agent.user_ns
+    _announce_exit(agent)
+    agent.start()
+    engine.initialize([])
+    try:
+        engine.start()
+    finally:
+        _leave()
+
+
+def _enter(config: RankConfig) -> None:
+    os.environ.update(config.env)
+    # pytest's mark would switch off the capture of what C code and subprocesses print.
+    os.environ.pop("PYTEST_CURRENT_TEST", None)
+    # The notebook's choice of drawing backend names a front end this process does not have.
+    os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"
+    if config.cwd and not (config.cwd_may_lack and not os.path.isdir(config.cwd)):
+        os.chdir(config.cwd)
+
+
+def _engine_config(config: RankConfig) -> Config:
+    settings = Config()
+    settings.IPEngine.id = config.rank  # what plain ipyparallel calls it
+    settings.IPEngine.enable_nanny = False
+    settings.IPEngine.timeout = 60.0
+    settings.IPEngine.out_stream_factory = RankStream
+    settings.ProfileDir.location = str(Path(config.directory).parent / "profile")
+    settings.IPEngine.work_dir = os.getcwd()
+    settings.HistoryManager.hist_file = ":memory:"
+    return settings
+
+
+def _announce_exit(agent: Agent) -> None:
+    """Have ``os._exit`` first hand over what was printed and the line that called it.
+
+    It ends the process without any clean-up, so this is the only chance to say what the rank last did.
+    """
+    owner = os.getpid()
+
+    def exit_process(code: int) -> None:
+        if os.getpid() == owner and agent.lifeline.connected:
+            agent.last_words(f"os._exit({code})")
+            time.sleep(0.02)
+        EXIT(code)
+
+    os._exit = exit_process  # type: ignore[assignment]
+
+
+def _leave() -> None:
+    """End the process: flush, but do not wait for threads of the user's."""
+    import atexit
+
+    atexit._run_exitfuncs()
+    EXIT(0)

@@ -1,0 +1,250 @@
+"""A process that a scheduler started joins a notebook's cluster: it is to the notebook what an ssh login is elsewhere.
+
+It finds the notebook by the join file, starts a host process (see `host`), and carries that one's orders and events
+over an encrypted connection of its own. When the notebook ends the cluster, or is not heard of for `PATIENCE` seconds,
+everything it started is ended, itself last.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import zmq
+from zmq.utils.monitor import parse_monitor_message
+
+from allranks.machine.addresses import address_towards
+from allranks.messages.events import JoinedFrom, TaskEvent, TaskHello
+from allranks.messages.host_messages import End, Prepare, to_line
+from allranks.messages.rank_lifeline import Lifeline
+from allranks.messages.requests import Request, TaskOrder, Welcome
+
+RANK_VARIABLES = (
+    "OMPI_COMM_WORLD_RANK",
+    "PMIX_RANK",
+    "SLURM_PROCID",
+    "PMI_RANK",
+    "PBS_VNODENUM",
+    "JOB_COMPLETION_INDEX",
+)
+"""By which launchers number their processes; Slurm's after Open MPI's, which Slurm may have started."""
+SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
+FILE_WITHIN = 90.0
+"""Seconds until a join file must be seen: NFS may hide a new file from other hosts for a minute."""
+ANSWER_WITHIN = 20.0
+"""Seconds in which the notebook must be found at one of its addresses."""
+OTHERS_WITHIN = 0.3
+"""Seconds that addresses named earlier in the file get when a later one has answered."""
+PATIENCE = 16.0
+"""Seconds without the notebook after which it counts as gone."""
+REFUSED_AFTER = 2.0
+"""The same where its machine answers that nobody listens there any more."""
+END = to_line(End())
+_spawned: list[subprocess.Popen[bytes]] = []
+
+
+def launched_as() -> int | None:
+    """The number that the launcher gave this process, if it numbers them."""
+    return next((int(os.environ[name]) for name in RANK_VARIABLES if os.environ.get(name, "").isdigit()), None)
+
+
+def read_join_file(path: Path, within: float) -> dict[str, Any]:
+    """Settings for this process; ends it with a sentence where there are none after `within` s. ``-`` is stdin."""
+    if str(path) == "-":
+        return dict(json.loads(sys.stdin.buffer.readline()))
+    deadline = time.monotonic() + within
+    if within and not os.path.exists(path):
+        print(
+            f"allranks: waiting up to {within:g} s for {path} on {socket.gethostname()}.", file=sys.stderr, flush=True
+        )
+    while not os.path.exists(path):  # also one in a folder that may not be looked into
+        if time.monotonic() > deadline:
+            sys.exit(f"allranks: {path} not found on {socket.gethostname()}. %distributed up --join writes it.")
+        time.sleep(0.5)
+    try:
+        return dict(json.loads(path.read_text()))
+    except OSError as error:
+        sys.exit(f"allranks: {path} cannot be read: {error.strerror}.")
+    except (ValueError, TypeError):
+        sys.exit(f"allranks: {path} is not a join file. %distributed up --join writes one.")
+
+
+def spawn(settings: Mapping[str, Any]) -> int:
+    """Start such a process from an engine of ipyparallel's, and end it with that engine; returns its pid."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "allranks.rank", "--join", "-"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    assert process.stdin is not None
+    process.stdin.write(json.dumps(dict(settings)).encode() + b"\n")
+    process.stdin.flush()
+    _spawned[:] = [each for each in _spawned if each.poll() is None]
+    _spawned.append(process)  # its standard input is closed when the engine ends
+    return process.pid
+
+
+class Joined:
+    """One process of the scheduler's."""
+
+    def __init__(self, settings: Mapping[str, Any], url: str) -> None:
+        self._settings, self._url = settings, url
+        self._ordered = False
+        """Whether the notebook has ended it."""
+        self._heard = time.monotonic()
+        self._events: list[TaskEvent] = []
+        self._writing = threading.Lock()
+        self._telling = threading.Lock()
+        """Events leave in the order of their numbers: the notebook takes a lower one for a repetition."""
+        self._host = subprocess.Popen(
+            [sys.executable, "-m", "allranks.rank.process.host"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,  # the scheduler's signals come through this process
+        )
+        self._order(to_line(Prepare()))
+        self._lifeline = Lifeline(
+            url,
+            settings["key"].encode(),
+            secrets.token_hex(8).encode(),
+            on_connect=self._greet,
+            on_message=lambda request, _: self._handle(request),
+            on_tick=self._tick,
+        )
+
+    def run(self, until_input_ends: bool) -> int:
+        """Serve until the end; returns the exit code."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self._close())
+        self._lifeline.start()
+        if until_input_ends:
+            threading.Thread(target=self._follow_input, daemon=True).start()
+        assert self._host.stdout is not None
+        for line in self._host.stdout:
+            with self._telling:
+                self._events.append(TaskEvent(len(self._events) + 1, line.strip()))
+                self._lifeline.send(self._events[-1])
+        self._host.wait()
+        self._lifeline.flushed(1.0)
+        return 0 if self._ordered else 1
+
+    def _greet(self) -> None:
+        self._heard = time.monotonic()
+        number = self._settings.get("number", launched_as())
+        size = next((int(os.environ[name]) for name in SIZE_VARIABLES if os.environ.get(name, "").isdigit()), None)
+        place = JoinedFrom(
+            socket.gethostname(),
+            address_towards(_address(self._url)),
+            self._url,
+            number,
+            size,
+            sys.executable,
+            os.environ.get("CUDA_VISIBLE_DEVICES", ""),
+        )
+        self._lifeline.send(TaskHello(self._settings["token"], place))
+        with self._telling:
+            for event in self._events:  # some may have been lost with the connection before
+                self._lifeline.send(event)
+
+    def _handle(self, request: Request) -> None:
+        if isinstance(request, Welcome):
+            print(f"allranks: {request.text}", flush=True)
+        elif isinstance(request, TaskOrder):
+            self._ordered = self._ordered or request.line == END
+            self._order(request.line)
+
+    def _order(self, line: bytes) -> None:
+        assert self._host.stdin is not None
+        with self._writing:
+            try:
+                self._host.stdin.write(line + b"\n")
+                self._host.stdin.flush()
+            except (OSError, ValueError):
+                pass  # it ends
+
+    def _tick(self) -> float:
+        if self._lifeline.connected:
+            self._heard = time.monotonic()
+        alone = time.monotonic() - self._heard
+        if alone > PATIENCE or (alone > REFUSED_AFTER and refuses(self._url)):
+            self._close()
+        return 1.0
+
+    def _follow_input(self) -> None:
+        sys.stdin.buffer.read()
+        self._close()
+
+    def _close(self) -> None:
+        """Have the host process end everything; `run` then returns."""
+        self._order(END)
+
+
+def join(settings: Mapping[str, Any], until_input_ends: bool) -> int:
+    """Be one rank's place until the notebook ends the cluster; returns the exit code."""
+    url = find_notebook(settings["urls"], settings["key"].encode())
+    if url is None:
+        tried = ", ".join(_address(url) for url in settings["urls"])
+        print(
+            f"allranks: {socket.gethostname()} got no answer from the notebook at {tried} within {ANSWER_WITHIN:g} s. "
+            "Is it still running, and can this host reach it?",
+            file=sys.stderr,
+        )
+        return 1
+    return Joined(settings, url).run(until_input_ends)
+
+
+def find_notebook(urls: Sequence[str], key: bytes) -> str | None:
+    """The first of these addresses at which somebody answers who holds the cluster's secret key.
+
+    Another host may well have the same private address, so that to connect is not enough.
+    """
+    context, poller = zmq.Context(), zmq.Poller()
+    events: dict[Any, str] = {}
+    attempts = []  # one that nobody holds is closed at once
+    try:
+        for url in urls:
+            attempt = context.socket(zmq.DEALER)
+            attempt.curve_serverkey = key
+            attempt.curve_publickey, attempt.curve_secretkey = zmq.curve_keypair()
+            monitor = attempt.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
+            poller.register(monitor, zmq.POLLIN)
+            events[monitor] = url
+            attempt.connect(url)
+            attempts.append(attempt)
+        answered: set[str] = set()
+        deadline = time.monotonic() + ANSWER_WITHIN
+        while (left := deadline - time.monotonic()) > 0 and not set(urls[:1]) <= answered:
+            for monitor, _ in poller.poll(int(left * 1000) + 1):
+                parse_monitor_message(monitor.recv_multipart())
+                deadline = min(deadline, time.monotonic() + OTHERS_WITHIN)
+                answered.add(events[monitor])
+        return next((url for url in urls if url in answered), None)
+    finally:
+        context.destroy(linger=0)
+
+
+def refuses(url: str) -> bool:
+    """Whether that machine says that nobody listens there; where it says nothing, nobody knows."""
+    try:
+        socket.create_connection((_address(url), int(url.rpartition(":")[2])), 1.0).close()
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        pass
+    return False
+
+
+def _address(url: str) -> str:
+    return url.removeprefix("tcp://").rpartition(":")[0]

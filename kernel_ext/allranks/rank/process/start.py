@@ -1,0 +1,96 @@
+"""How a host process starts others: the controller, a launcher such as mpirun, and ranks, forked or as new programs."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from allranks.machine.files import make_private, redirect_to_log, write_private
+from allranks.messages.host_messages import RankConfig
+
+EXIT = os._exit  # a rank wraps os._exit for its user's calls; this one is ours
+
+
+def controller(connections: Mapping[str, Any], log: Path) -> subprocess.Popen[bytes]:
+    """ipyparallel's controller; it takes further orders on its standard input."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "allranks.hosts.controller"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=open(log, "wb"),
+    )
+    assert process.stdin is not None
+    process.stdin.write(json.dumps(connections).encode() + b"\n")
+    process.stdin.flush()
+    return process
+
+
+def launcher(command: Sequence[str], env: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
+    """In a session of its own."""
+    output = open(log, "wb")
+    return subprocess.Popen(
+        command,
+        env={**os.environ, **env},
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        start_new_session=True,
+    )
+
+
+def spawned_rank(config: RankConfig) -> subprocess.Popen[bytes]:
+    """A rank as a new Python."""
+    make_private(Path(config.directory))
+    join = Path(config.directory, "rank.json")
+    write_private(join, json.dumps(asdict(config)))
+    return subprocess.Popen(
+        [sys.executable, "-m", "allranks.rank", "--join", str(join)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        pass_fds=() if config.holder is None else (config.holder,),
+    )
+
+
+def forked_rank(config: RankConfig, drop: Callable[[], None]) -> int:
+    """A rank as a copy of this process, with all that it has imported; `drop` closes in it what is this one's alone.
+
+    Returns the rank's pid, in this process; the rank never returns.
+    """
+    make_private(Path(config.directory))
+    parent = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        _become_rank(parent, config, drop)
+        from . import engine
+
+        engine.run(config)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        EXIT(1)
+
+
+def _become_rank(parent: int, config: RankConfig, drop: Callable[[], None]) -> None:
+    """In the forked child: drop what is the parent's, and end if the parent does."""
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    drop()
+    prctl = ctypes.CDLL(None).prctl
+    prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    if os.getppid() != parent:
+        EXIT(1)
+    redirect_to_log(config.directory)

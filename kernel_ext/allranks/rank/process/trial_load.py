@@ -1,0 +1,85 @@
+"""Load saved variables in a process that is ended afterwards, to see whether another rank could load them.
+
+``python -m allranks.rank.process.trial_load FILE SETTINGS`` begins as a rank does and joins no world. It says on its
+standard output, a line of JSON each, which name it loads, and at the end which it could not.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import mmap
+import os
+import sys
+import threading
+import types
+from pathlib import Path
+from typing import IO, Any
+
+from allranks.rank.values.trial import SMALL
+
+
+def main() -> None:
+    from allranks.messages import values
+    from allranks.rank.values import checkpoint
+
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what the user's code prints is none of ours
+    threading.Thread(target=_end_with_the_rank, daemon=True).start()
+    settings = json.loads(sys.argv[2])
+    sys.path[:] = settings["path"]
+
+    def say(**told: Any) -> None:
+        print(json.dumps(told), file=out, flush=True)
+
+    namespace = _namespace(settings["rank"], settings["size"])
+    values._array_from_buffer = _placeholder(values._array_from_buffer)
+    loaded = checkpoint.load(Path(sys.argv[1]), namespace, read=_read, begin=lambda name: say(loads=name))
+    say(failed=loaded.failed)
+    os._exit(0)
+
+
+def _end_with_the_rank() -> None:
+    os.read(0, 1)
+    os._exit(1)
+
+
+def _namespace(rank: int, size: int) -> dict[str, Any]:
+    """That of a rank's cells."""
+    import mlx.core as mx
+
+    from allranks.rank.collectives import transforms
+    from allranks.rank.world import recompile
+
+    recompile.install(mx)
+    transforms.install(mx)
+    alone = mx.distributed.init(backend="ring")
+    mx.distributed.init = lambda *_args, **_options: alone
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
+    vars(main).update(mx=mx, world=alone, rank=rank, size=size)
+    return vars(main)
+
+
+def _read(file: IO[bytes], size: int) -> Any:
+    """A buffer that takes no memory where the file has none of it."""
+    if size <= SMALL:
+        return bytearray(file.read(size))
+    file.seek(size, os.SEEK_CUR)
+    return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0))
+
+
+def _placeholder(make: Any) -> Any:
+    """Large arrays are not computed unless somebody looks at them."""
+
+    def make_or_stand_in(name: str, shape: tuple[int, ...], buffer: Any) -> Any:
+        import mlx.core as mx
+
+        if (nbytes := memoryview(buffer).nbytes) <= SMALL:
+            return make(name, shape, buffer)
+        return mx.broadcast_to(make(name, (), bytes(nbytes // math.prod(shape))), shape, stream=mx.cpu)
+
+    return make_or_stand_in
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,6 @@
+"""What the user's names hold: described without evaluating anything, saved to a file, restored.
+
+Runs in: a rank's main thread.
+Called by: ``rank.agent``, ``rank.cell``, ``rank.world``.
+May call: ``rank.collectives``, ``messages``.
+"""

@@ -1,0 +1,164 @@
+"""Load a pickle as far as it goes: where an object cannot be made, go on, and tell which values hold it.
+
+It is Python's own unpickler that is written in Python, with the operations that run other people's code guarded. That
+one is some 30 times slower than the one in C, so it is for streams that the latter could not load.
+"""
+
+from __future__ import annotations
+
+import gc
+import pickle
+import sys
+import types
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar
+
+SURVIVED = (Exception, SystemExit)
+REASON_LENGTH = 200
+_PLAIN = frozenset({int, float, complex, bool, str, bytes, bytearray, type(None)})
+"""Types whose objects hold no others."""
+
+
+class Missing:
+    """Stands where an object could not be made."""
+
+    __slots__ = ("reason", "target")
+
+    def __init__(self, reason: str, target: Any = None) -> None:
+        self.reason = reason
+        self.target = target
+        """The first argument of the call that failed."""
+
+
+Load = Callable[["TolerantUnpickler"], None]
+
+
+def _making(load: Any, operands: int, on_top: bool) -> Load:
+    """An operation that takes so many operands and makes an object of them, in the place of one or after all."""
+
+    def guarded(self: TolerantUnpickler) -> None:
+        given = self.stack[-operands:] if operands else []
+        try:
+            load(self)
+        except SURVIVED as error:
+            missing = _missing(error, given)
+            self.mark(missing, missing.reason)
+            if on_top:
+                self.stack[-1] = missing
+            else:
+                self.append(missing)
+
+    return guarded
+
+
+def _filling(load: Any) -> Load:
+    """An operation that gives the topmost object what it holds."""
+
+    def guarded(self: TolerantUnpickler) -> None:
+        try:
+            load(self)
+        except SURVIVED as error:
+            self.mark(self.stack[-1], _said(error))
+
+    return guarded
+
+
+class TolerantUnpickler(pickle._Unpickler):
+    stack: list[Any]
+    append: Callable[[Any], None]
+    dispatch: ClassVar[dict[int, Callable[[Any], None]]] = {
+        **pickle._Unpickler.dispatch,
+        pickle.REDUCE[0]: _making(pickle._Unpickler.load_reduce, 2, on_top=True),  # type: ignore[attr-defined]
+        pickle.NEWOBJ[0]: _making(pickle._Unpickler.load_newobj, 2, on_top=False),  # type: ignore[attr-defined]
+        pickle.NEWOBJ_EX[0]: _making(pickle._Unpickler.load_newobj_ex, 3, on_top=False),  # type: ignore[attr-defined]
+        pickle.FROZENSET[0]: _making(pickle._Unpickler.load_frozenset, 0, on_top=False),  # type: ignore[attr-defined]
+        **{
+            code[0]: _filling(pickle._Unpickler.dispatch[code[0]])
+            for code in (
+                *(pickle.BUILD, pickle.APPEND, pickle.APPENDS, pickle.SETITEM, pickle.SETITEMS, pickle.ADDITEMS),
+            )
+        },
+    }
+
+    def __init__(self, file: Any, *, buffers: Iterable[Any]) -> None:
+        super().__init__(file, buffers=buffers)
+        self._broken: dict[int, tuple[Any, str]] = {}
+        """Objects that are not what they should be, by ``id``, and why."""
+
+    def mark(self, obj: Any, reason: str) -> None:
+        """`obj` is not what it should be."""
+        self._broken.setdefault(id(obj), (obj, reason))
+
+    def find_class(self, module: str, name: str) -> Any:
+        try:
+            return super().find_class(module, name)
+        except SURVIVED as error:
+            missing = _missing(error, [])
+            self.mark(missing, missing.reason)
+            return missing
+
+    def _load_pop(self) -> None:
+        """What sets the state of an object may be a function, whose result is dropped: then that object is broken."""
+        if self.stack and isinstance(self.stack[-1], Missing) and self.stack[-1].target is not None:
+            self.mark(self.stack[-1].target, self.stack[-1].reason)
+        pickle._Unpickler.load_pop(self)  # type: ignore[attr-defined]
+
+    dispatch[pickle.POP[0]] = _load_pop
+
+    def broken(self, values: Mapping[str, Any], namespace: dict[str, Any]) -> dict[str, str]:
+        """Those of the `values` that are, or hold, what is not what it should be, and why.
+
+        What functions look up in the `namespace`, or in modules, is no part of them, but for underscored names, which
+        travel with them.
+        """
+        if not self._broken:
+            return {}
+        stop = {id(vars(module)) for module in list(sys.modules.values()) if isinstance(module, types.ModuleType)}
+        stop.add(id(namespace))
+        holders: dict[int, list[int]] = {}
+        waiting, seen = list(values.values()), set[int]()
+        while waiting:
+            each = waiting.pop()
+            if id(each) in seen or id(each) in stop or _is_imported(each):
+                continue
+            seen.add(id(each))
+            for held in _held_by(each, namespace):
+                if type(held) not in _PLAIN:
+                    holders.setdefault(id(held), []).append(id(each))
+                    waiting.append(held)
+        reasons = {number: reason for number, (_, reason) in self._broken.items()}
+        spreading = list(reasons)
+        while spreading:
+            number = spreading.pop()
+            for holder in holders.get(number, ()):
+                if holder not in reasons:
+                    reasons[holder] = reasons[number]
+                    spreading.append(holder)
+        return {name: reasons[id(value)] for name, value in values.items() if id(value) in reasons}
+
+
+def _held_by(each: Any, namespace: dict[str, Any]) -> list[Any]:
+    held = gc.get_referents(each)
+    if type(each) is types.FunctionType and each.__globals__ is namespace:
+        held += [namespace.get(name) for name in each.__code__.co_names if name.startswith("_")]
+    if type(each).__name__ == "ndarray" and each.dtype.hasobject:  # numpy tells the collector nothing of it
+        held += each.ravel().tolist()
+    return held
+
+
+def _is_imported(each: Any) -> bool:
+    """A module, or a class that was not defined in a cell."""
+    kind = type(each)
+    return issubclass(kind, types.ModuleType) or (issubclass(kind, type) and each.__module__ != "__main__")
+
+
+def _missing(error: BaseException, operands: list[Any]) -> Missing:
+    """With the reason of an operand that is missing itself, if there is one."""
+    args = operands[1] if len(operands) > 1 and isinstance(operands[1], tuple) else ()
+    reason = next((each.reason for each in (*operands, *args) if isinstance(each, Missing)), "") or _said(error)
+    return Missing(reason, args[0] if args else None)
+
+
+def _said(error: BaseException) -> str:
+    first = (str(error).strip().splitlines() or [""])[0][:REASON_LENGTH]
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__

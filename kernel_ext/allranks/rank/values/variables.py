@@ -1,0 +1,111 @@
+"""What the user's names hold, leaf by leaf, described without evaluating anything."""
+
+from __future__ import annotations
+
+import types
+import zlib
+from collections.abc import Container, Iterator, Mapping
+from typing import Any
+
+from allranks.messages.requests import Leaf, Variable
+from allranks.rank.collectives import pending
+from allranks.rank.collectives.pending import MOST_LEAVES
+
+DEEPEST = 30
+"""Containers within containers looked into."""
+PLAIN = (bool, int, float, complex, str, bytes, type(None))
+
+
+def leaves(value: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
+    """Each leaf with its path, as in ``['layers'][0]['weight']``; an ``nn.Module`` is a dict of its parameters."""
+    if depth == DEEPEST:  # it may hold itself
+        yield path, object()
+    elif isinstance(value, dict):
+        for key, each in list(dict.items(value)):
+            yield from leaves(each, f"{path}[{key!r}]", depth + 1)
+    elif isinstance(value, (list, tuple)):
+        for number, each in enumerate(value):
+            yield from leaves(each, f"{path}[{number}]", depth + 1)
+    else:
+        yield path, value
+
+
+def describe(
+    variables: Mapping[str, Any], on_its_way: Container[int] = (), invalid: Container[str] = ()
+) -> list[Variable]:
+    """One entry a name: type, shape, dtype, bytes of its arrays, a checksum where all of it is known.
+
+    Names that an aborted collective was a part of are `invalid`. Arrays that are `on_its_way` (their ``id``) count as
+    pending: to look into one would wait for it. Modules, functions and classes are left out: they are code.
+    """
+    return [
+        Variable(name=name, invalid=name in invalid, **_described(value, on_its_way))
+        for name, value in sorted(variables.items())
+        if not isinstance(value, (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type))
+    ]
+
+
+def describe_leaves(value: Any, on_its_way: Container[int] = ()) -> list[Leaf]:
+    """One entry a leaf of `value`."""
+    found = []
+    for path, leaf in leaves(value):
+        found.append(Leaf(path=path, **_described(leaf, on_its_way)))
+        if len(found) == MOST_LEAVES:
+            break
+    return found
+
+
+def leaf_at(value: Any, path: str) -> Any:
+    """The leaf that `leaves` calls `path`. Raises KeyError."""
+    for found, leaf in leaves(value):
+        if found == path:
+            return leaf
+    raise KeyError(path)
+
+
+def _described(value: Any, on_its_way: Container[int]) -> dict[str, Any]:
+    entry: dict[str, Any] = {"type": type(value).__name__, "shape": None, "dtype": None, "nbytes": None}
+    entry |= {"checksum": None, "pending": False}
+    if is_array(value):
+        entry["shape"], entry["dtype"] = list(value.shape), str(value.dtype).removeprefix("mlx.core.")
+    checksum, nbytes, arrays = 0, 0, 0
+    for number, (path, leaf) in enumerate(leaves(value)):
+        if number == MOST_LEAVES:
+            return {**entry, "nbytes": nbytes if arrays else None}
+        if is_array(leaf):
+            arrays += 1
+            nbytes += leaf.nbytes
+            entry["pending"] |= id(leaf) in on_its_way or is_pending(leaf)
+        known = None if entry["pending"] else _bytes(leaf)
+        if known is None:
+            checksum = -1
+        elif checksum >= 0:
+            checksum = zlib.crc32(known, zlib.crc32(path.encode(), checksum))
+    return {**entry, "nbytes": nbytes if arrays else None, "checksum": checksum if checksum >= 0 else None}
+
+
+def is_array(value: Any) -> bool:
+    """Whether it is an array of MLX or numpy."""
+    return type(value).__module__.split(".")[0] in ("mlx", "numpy") and all(
+        hasattr(type(value), name) for name in ("shape", "dtype", "nbytes")
+    )
+
+
+def is_pending(array: Any) -> bool:
+    """Whether an MLX array is still to be computed."""
+    return type(array).__module__.split(".")[0] == "mlx" and pending.is_pending(array)
+
+
+def _bytes(leaf: Any) -> Any:
+    """What tells the leaf from another; None where that cannot be said."""
+    if is_array(leaf):
+        import numpy as np
+
+        plain = leaf
+        if str(leaf.dtype) == "mlx.core.bfloat16":
+            import mlx.core as mx
+
+            plain = leaf.view(mx.uint16)
+        data = np.ascontiguousarray(np.asarray(plain))
+        return None if data.dtype.hasobject else data.reshape(-1).view("uint8").data if data.size else b""
+    return repr(leaf).encode() if isinstance(leaf, PLAIN) else None

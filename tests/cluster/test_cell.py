@@ -1,0 +1,244 @@
+"""One cell on some ranks: a whole IPython cell, its output and value by rank, and how it ended."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from allranks import Cluster
+from allranks.errors import CellFailed, CellTimeout
+from tests.frames import frames_of_ours
+from tests.jupyter import uncoloured
+
+
+def test_the_last_value_and_what_was_printed_come_by_rank(ring2: Cluster) -> None:
+    result = ring2.run("import sys\nprint('out', rank)\nprint('err', file=sys.stderr)\nrank * 2")
+    assert [(r.value, r.stdout, r.stderr) for r in result.values()] == [
+        (0, "out 0\n", "err\n"),
+        (2, "out 1\n", "err\n"),
+    ]
+    assert result.ok and result.check() is result and result.errors == {}
+    assert repr(result).startswith("<CellResult of ranks 0-1: ok, ")
+
+
+def test_ranks_that_did_not_run_it_are_named(ring2: Cluster) -> None:
+    result = ring2.run("rank", ranks=1)
+    assert list(result) == [1] and len(result) == 1
+    with pytest.raises(KeyError, match="did not run on rank 0, only on rank 1"):
+        result[0]
+
+
+def test_the_names_that_every_cell_starts_with(ring2: Cluster) -> None:
+    result = ring2.run("mx.__name__, world.rank(), world.size(), rank, size")
+    assert [r.value for r in result.values()] == [("mlx.core", 0, 2, 0, 2), ("mlx.core", 1, 2, 1, 2)]
+
+
+def test_variables_and_imports_stay(ring2: Cluster) -> None:
+    ring2.run("import math\nkept = math.pi\ndef area(r):\n    return kept * r * r")
+    assert ring2.run("area(1) == math.pi")[1].value is True
+
+
+def test_an_error_is_in_the_result_and_the_other_ranks_go_on(ring2: Cluster) -> None:
+    result = ring2.run("x = 1\nif rank == 1:\n    raise ValueError('no')\nx")
+    assert not result.ok and result[0].ok and result[0].value == 1
+    error = result[1].error
+    assert error is not None
+    assert (error.ename, error.evalue, error.line) == ("ValueError", "no", 3)
+    assert "----> 3     raise ValueError('no')\n" in uncoloured(error.traceback)
+    with pytest.raises(CellFailed, match=r"^rank 1 raised ValueError: no \(line 3\)$") as caught:
+        result.check()
+    assert list(caught.value.errors) == [1]
+
+
+def test_the_line_is_the_cells_own_also_where_the_error_is_deep(ring2: Cluster) -> None:
+    ring2.run("def deep(n):\n    return deep(n - 1) if n else 1 / 0")
+    result = ring2.run("a = 1\nb = deep(20)\nc = 3")
+    assert result[0].error is not None and result[0].error.line == 2
+
+
+@pytest.mark.parametrize(
+    ("code", "ename"),
+    [
+        ("mx.distributed.all_sum('text')", "ValueError"),
+        ("mx.distributed.sum_scatter(mx.ones(4))", "NotImplementedError"),
+        ("mx.ones(3) + mx.ones(4)", "ValueError"),
+        ("input()", "RuntimeError"),
+        ("import getpass; getpass.getpass()", "RuntimeError"),
+        ("raise KeyboardInterrupt", "KeyboardInterrupt"),
+        ("assert False, 'no'", "AssertionError"),
+        # Whose message raises in turn: IPython tells of that.
+        ("class Odd(Exception):\n    def __str__(self):\n        raise RuntimeError\nraise Odd", "RuntimeError"),
+        ("raise ExceptionGroup('two', [ValueError(1), TypeError(2)])", "ExceptionGroup"),
+        ("def f(:", "SyntaxError"),
+        ("  x = 1\n y = 2", "IndentationError"),
+        ("%no_such_magic", "UsageError"),
+        ("%%no_such_cell_magic\n1", "UsageError"),
+    ],
+    ids=lambda value: value.replace("\n", ";") if isinstance(value, str) else None,
+)
+def test_whatever_a_cell_raises_is_told_and_shows_no_frames_of_ours(code: str, ename: str, ring2: Cluster) -> None:
+    result = ring2.run(code)
+    assert not result.ok
+    for rank in result.values():
+        assert rank.error is not None and rank.error.ename == ename
+        assert not frames_of_ours(rank.error.traceback)
+    assert ring2.run("mx.distributed.all_sum(mx.array(1)).item()")[0].value == 2
+
+
+@pytest.mark.parametrize("code", ["raise SystemExit(3)", "exit()", "quit", "import sys; sys.exit('bye')"])
+def test_leaving_a_cell_leaves_the_rank_up(code: str, ring2: Cluster) -> None:
+    result = ring2.run(code)
+    assert not result.ok and result[0].error is not None
+    # ipykernel ends its process a moment after exit(): the ranks are to be there still when that is over.
+    assert (
+        ring2.run("import asyncio\nawait asyncio.sleep(0.3)\nmx.distributed.all_sum(mx.array(1)).item()")[0].value == 2
+    )
+
+
+def test_exit_says_what_to_type_instead(ring2: Cluster) -> None:
+    error = ring2.run("exit()")[0].error
+    assert error is not None and "%distributed down" in error.evalue and not frames_of_ours(error.traceback)
+
+
+def test_magics_shell_commands_and_await(ring2: Cluster) -> None:
+    result = ring2.run("""
+import asyncio
+%time total = sum(range(1000))
+words = !echo one two
+!echo from the shell
+await asyncio.sleep(0.01)
+async def three():
+    return 3
+total, list(words), await three()""")
+    assert result.ok, result[0].stderr
+    assert result[1].value == (499500, ["one two"], 3)
+    assert "Wall time" in result[0].stdout and "from the shell" in result[0].stdout
+
+
+@pytest.mark.parametrize(
+    ("cell", "printed"),
+    [
+        ("%%time\nprint('timed')", "timed"),
+        ("%%capture held\nprint('captured')", ""),
+        ("%%bash\necho from bash", "from bash"),
+        ("%%writefile /dev/null\ntext", "/dev/null"),
+    ],
+)
+def test_cell_magics_of_the_rank(cell: str, printed: str, ring2: Cluster) -> None:
+    result = ring2.run(cell)
+    assert result.ok, result.failure()
+    assert printed in result[1].stdout
+    if not printed:
+        assert ring2.run("held.stdout")[0].value == "captured\n"
+
+
+def test_prints_of_threads_c_code_and_subprocesses_are_all_there(ring2: Cluster) -> None:
+    result = ring2.run("""
+import os, subprocess, sys, threading
+thread = threading.Thread(target=print, args=("from a thread",))
+thread.start(); thread.join()
+subprocess.run(["echo", "from a child"])
+os.write(2, b"from a descriptor\\n")
+print("unfinished", end="")""")
+    result.check()
+    said = result[0].stdout + result[0].stderr
+    assert "from a thread\n" in said and said.count("unfinished") == 1
+    # What bypasses Python passes through a pipe, and comes with a later cell: with the next one, on a machine at rest.
+    # It is shown there as printed after the cell before, and is in no result.
+    everything, until = said, time.monotonic() + 20
+    while not ("from a child" in everything and "from a descriptor" in everything) and time.monotonic() < until:
+        shown: list[Any] = []
+        ring2.run("1", screen=Recorder(shown))
+        everything += "\n".join(block.content for block in shown if block.kind == "text")
+    assert "from a child" in everything and "from a descriptor" in everything
+
+
+@pytest.mark.slow
+def test_a_limit_on_output_keeps_start_and_end_and_says_what_was_cut(ring2: Cluster) -> None:
+    result = ring2.run("for i in range(100_000):\n    print(i)", max_output=10_000)
+    for rank in result.values():
+        assert rank.stdout.startswith("0\n1\n2\n") and rank.stdout.endswith("99999\n")
+        assert rank.lines == 100_000
+        assert rank.cut["lines"] + rank.stdout.count("\n") == 100_000
+        assert len(rank.stdout) < 100_000
+
+
+def test_a_timeout_stops_python_code_and_leaves_the_ranks_idle(ring2: Cluster) -> None:
+    ring2.run("kept = 'kept'")
+    with pytest.raises(CellTimeout, match=r"stopped after 0\.5 s"):
+        ring2.run("import time\nwhile True:\n    time.sleep(0.01)", timeout=0.5)
+    assert ring2.run("kept")[1].value == "kept"
+
+
+def test_a_timeout_that_is_not_needed_changes_nothing(ring2: Cluster) -> None:
+    assert ring2.run("rank", timeout=60)[1].value == 1
+
+
+def test_cells_come_in_order_and_quickly(ring2: Cluster) -> None:
+    for i in range(50):
+        assert ring2.run(f"{i}")[1].value == i
+
+
+def test_large_values_come_through(ring2: Cluster) -> None:
+    result = ring2.run("mx.full((5_000_000,), rank)")
+    assert [(r.value.shape, r.value[-1].item()) for r in result.values()] == [((5_000_000,), 0), ((5_000_000,), 1)]
+
+
+@pytest.mark.slow
+def test_a_large_cell_goes_through(ring2: Cluster) -> None:
+    code = f"text = {'x' * 3_000_000!r}\nlen(text)"
+    assert ring2.run(code)[0].value == 3_000_000
+
+
+def test_pickling_does_not_print_twice(ring2: Cluster) -> None:
+    assert ring2.run("print('once'); 1")[0].stdout == "once\n"
+
+
+class Recorder:
+    """A screen that remembers the blocks it was to show."""
+
+    def __init__(self, blocks: list[Any]) -> None:
+        self.shown = blocks
+
+    def blocks(self, blocks: list[Any]) -> None:
+        self.shown.extend(blocks)
+
+    def live_lines(self, lines: dict[int, str]) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def test_output_is_shown_while_the_cell_runs(ring2: Cluster, tmp_path: Any) -> None:
+    """Rank 1 ends only after the notebook has shown what rank 0 and rank 1 printed before."""
+    go = tmp_path / "go"
+
+    class Go(Recorder):
+        def blocks(self, blocks: list[Any]) -> None:
+            super().blocks(blocks)
+            if any("first" in str(block.content) for block in blocks):
+                go.touch()
+
+    shown: list[Any] = []
+    ring2.run(
+        "import pathlib, time\nprint('first')\n"
+        f"while not pathlib.Path({str(go)!r}).exists():\n    time.sleep(0.01)\nprint('second')",
+        screen=Go(shown),
+        timeout=30,
+    ).check()
+    assert "".join(str(block.content) for block in shown) == "first\nsecond\n"
+    assert {block.ranks for block in shown} == {(0, 1)}
+
+
+def test_the_notebook_hears_of_the_end_whatever_goes_wrong_at_it(ring2: Cluster) -> None:
+    broken = (
+        "import allranks.rank.cell.names as module\nright = module.pending_names\n"
+        "def wrong(*_, **__):\n    module.pending_names = right\n    raise LookupError('what is pending')\n"
+        "module.pending_names = wrong\nmx.distributed.all_sum(mx.ones(2)).tolist()"
+    )
+    result = ring2.run(broken, timeout=60)
+    assert {error.ename for error in result.errors.values()} == {"LookupError"}
+    assert [rank.value for rank in ring2.run("del module, right, wrong\nrank").check().values()] == [0, 1]

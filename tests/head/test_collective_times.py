@@ -1,0 +1,99 @@
+"""Transfer, wait and straggler."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from allranks.head.state.collective_times import CollectiveTimes
+from allranks.head.state.history import Sample
+from allranks.messages.events import Timed
+from allranks_backends.plan import OpView
+from tests.waiting import comes_true
+
+if TYPE_CHECKING:
+    from allranks import Cluster
+
+pytestmark = pytest.mark.slow
+
+
+def test_the_last_to_come_did_not_wait() -> None:
+    profile = CollectiveTimes()
+    profile.add(1, 0, [Timed("all_sum", 4, 0.50), Timed("all_sum", 4, 0.10)], 2)
+    assert profile.times(0, "all_sum") == (None, None), "not before all ranks have told"
+    profile.add(1, 1, [Timed("all_sum", 4, 0.10), Timed("all_sum", 4, 0.20)], 2)
+    assert profile.times(0, "all_sum") == pytest.approx((0.2, 0.4))
+    assert profile.times(1, "all_sum") == pytest.approx((0.2, 0.1))
+    assert profile.straggler == ("rank 1 was last in 1 of 2 timed calls; the others waited up to 0.4 s for it")
+
+
+def test_calls_that_do_not_match_are_not_compared() -> None:
+    profile = CollectiveTimes()
+    profile.add(1, 0, [Timed("all_sum", 4, 0.5)], 2)
+    profile.add(1, 1, [Timed("all_sum", 4, 0.1), Timed("all_sum", 4, 0.2)], 2)
+    assert profile.times(0, "all_sum") == (None, None)
+    assert profile.straggler is None
+
+
+def all_max(cluster: Cluster) -> dict[int, OpView]:
+    """By rank: what it has asked of all_max so far, in other tests too."""
+    found = {rank.rank: next((op for op in rank.ops if op.op == "all_max"), None) for rank in cluster.snapshot.ranks}
+    return {rank: op if op is not None else OpView("all_max", 0, 0, 0, 0, 0.0, 0.0) for rank, op in found.items()}
+
+
+def test_a_slow_rank_is_named(ring2: Cluster) -> None:
+    before = all_max(ring2)
+    ring2.run(
+        "import time\n"
+        "for _ in range(5):\n"
+        "    time.sleep(0.1 * (rank == 1))\n"
+        "    mx.eval(mx.distributed.all_max(mx.ones(10)))",
+        profile=True,
+        timeout=60,
+    ).check()
+    assert "rank 1 was last in " in (ring2.snapshot.straggler or ""), "as in what other tests timed in this world"
+    assert comes_true(
+        ring2, lambda _: all(op.calls == before[rank].calls + 5 for rank, op in all_max(ring2).items()), 10
+    )
+    ops = all_max(ring2)
+    assert ops[0].nbytes == before[0].nbytes + 200 and ops[0].smallest <= 40
+    waits = [(ops[rank].wait or 0) - (before[rank].wait or 0) for rank in (0, 1)]
+    assert waits[0] > 0.4 > waits[1]
+    assert (ops[0].transfer or 0) - (before[0].transfer or 0) == pytest.approx(
+        (ops[1].transfer or 0) - (before[1].transfer or 0)
+    )
+
+
+def test_profiling_leaves_transformations_alone(ring2: Cluster) -> None:
+    code = """def loss(w): return mx.distributed.all_sum(w * 2).sum()
+value, gradient = mx.value_and_grad(loss)(mx.ones(3))
+step = mx.compile(lambda x: mx.distributed.all_sum(x) + 1)
+[value.item(), gradient.tolist(), step(mx.ones(2)).tolist(), step(mx.ones(2)).tolist()]"""
+    assert ring2.run(code, profile=True, timeout=60).check()[1].value == [12.0, [2.0] * 3, [3.0] * 2, [3.0] * 2]
+
+
+def test_history_is_a_table(ring2: Cluster) -> None:
+    pandas = pytest.importorskip("pandas")
+    ring2.run(
+        "import time\nfor _ in range(12): mx.eval(mx.distributed.all_sum(mx.ones(1000))); time.sleep(0.1)"
+    ).check()
+    frame = ring2.history()
+    assert isinstance(frame, pandas.DataFrame)
+    assert frame.index.name == "time" and frame.index.is_monotonic_increasing
+    assert frame["effective"]["0"].max() > 0
+    assert {"0-1", "1-0"} <= set(frame["wire"].columns), "and those of the sizes that other tests gave this world"
+    assert frame["wire"].max().max() > 0
+
+
+def test_history_forgets_after_ten_minutes(ring2: Cluster) -> None:
+    from dataclasses import replace
+
+    from allranks.head.state.history import History
+
+    history, now = History(), ring2.snapshot
+    for second in range(0, 700, 50):
+        history.add(replace(now, at=1000.0 + second))
+    samples: list[Sample] = history.samples()
+    assert samples[0].at >= 1000 + 650 - 600 and samples[-1].at == 1650
+    assert not history.due(1650.2) and history.due(1650.5)

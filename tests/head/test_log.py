@@ -1,0 +1,177 @@
+"""``log(...)`` on real ranks: what arrives, what is refused, what is never waited for, and where it is shown."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from allranks.errors import NoCluster, UsageError
+from allranks.head.state.logged import DRAWN, MOST_POINTS, MOST_SERIES, Logged
+from allranks.messages.events import LogCall
+from allranks_widgets import Dashboard, replay
+from tests.notebook.test_watch import until
+
+if TYPE_CHECKING:
+    from allranks import Cluster
+
+
+@pytest.fixture
+def ring(ring2: Cluster) -> Cluster:
+    """Two ranks of whose earlier figures nothing is left."""
+    ring2._logs.clear()
+    return ring2
+
+
+def test_what_ranks_log_is_a_tidy_table(ring: Cluster) -> None:
+    code = "for i in range(3): log(loss=1 / (i + 1 + rank), step=10 * i)\nif rank: log(size=size)"
+    cell = ring.run(code).check().cell
+    frame = ring.logged("loss")
+    assert list(frame.columns) == ["rank", "step", "name", "value", "time", "cell"]
+    assert frame[frame["rank"] == 1]["value"].tolist() == pytest.approx([1 / 2, 1 / 3, 1 / 4])
+    assert frame[frame["rank"] == 0]["step"].tolist() == [0, 10, 20]
+    assert set(frame["cell"]) == {cell} and str(frame["time"].dt.tz) == "UTC"
+    assert ring.logged().groupby("name").size().to_dict() == {"loss": 6, "size": 1}
+    with pytest.raises(UsageError, match=r"nothing was logged as los\. Logged: loss, size"):
+        ring.logged("los")
+
+
+def test_the_step_counts_on_by_itself(ring: Cluster) -> None:
+    ring.run("log(a=1); log(a=2); log(a=3, step=7); log(a=4)", ranks=0).check()
+    assert ring.logged("a")["step"].diff().tolist()[1:] == pytest.approx([1, 7 - ring.logged("a")["step"][1], 1])
+
+
+def test_numbers_of_every_kind_are_taken_and_the_end_of_training_is_seen(ring: Cluster) -> None:
+    code = (
+        "import numpy as np, math\n"
+        "log(array=mx.array([3.0]) + 1, numpy=np.float32(0.5), flag=True, whole=7, bf=mx.array(2, mx.bfloat16))\n"
+        "log(bad=float('nan'), worse=-math.inf)"
+    )
+    ring.run(code, ranks=0).check()
+    told = ring.logged().set_index("name")["value"]
+    assert told[["array", "numpy", "flag", "whole", "bf"]].tolist() == [4, 0.5, 1, 7, 2]
+    assert told["bad"] != told["bad"] and told["worse"] == float("-inf")
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "said"),
+    [
+        ("log(loss=mx.ones((3, 2)))", "TypeError", "takes a number, not an array of shape (3, 2)"),
+        ("log(loss='low')", "TypeError", "takes a number, not a str"),
+        ("log(loss=1, step=mx.distributed.all_sum(mx.array(1)))", "TypeError", "log(step=...) needs a collective"),
+        ("log(loss=1, step=float('nan'))", "TypeError", "log(step=...) takes a finite number, not nan"),
+        ("log(loss=mx.distributed.all_sum(mx.array(1j)))", "TypeError", "takes a real number, not a complex one"),
+        ("mx.compile(lambda x: (log(l=x), x)[1])(mx.array(1.0))", "RuntimeError", "return the array from it"),
+        ("mx.grad(lambda x: (log(l=x), x)[1])(mx.array(1.0))", "RuntimeError", "return the array from it"),
+    ],
+)
+def test_what_is_no_number_is_refused(ring: Cluster, call: str, error: str, said: str) -> None:
+    found = ring.run(call)[1].error
+    assert found is not None and found.ename == error and said in found.evalue and "log(" in found.evalue
+    assert ring.logged().empty
+
+
+def test_a_pending_collective_logged_on_one_rank_hangs_nobody(ring: Cluster) -> None:
+    code = """total = mx.distributed.all_sum(mx.array(float(rank)))
+if rank == 0: log(total=total, local=mx.array(2.0) * 2)"""
+    result = ring.run(code, timeout=20).check()
+    assert "not logged: total. It needs a collective" in result[0].stderr
+    assert "not logged" not in result[1].stderr
+    assert ring.logged()["name"].tolist() == ["local"]
+    ring.run("mx.eval(total)", timeout=20).check()
+
+
+def test_a_value_is_taken_once_the_code_has_computed_it(ring: Cluster) -> None:
+    code = """for i in range(4):
+    loss = mx.distributed.all_sum(mx.array(float(i)))
+    log(loss=loss, step=i)
+    mx.eval(loss)"""
+    assert "not logged" not in ring.run(code, timeout=20).check()[0].stderr
+    frame = ring.logged("loss")
+    assert frame[frame["rank"] == 0]["value"].tolist() == [0, 2, 4, 6]
+    assert frame[frame["rank"] == 1]["step"].tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.slow
+def test_what_a_broken_off_collective_left_is_not_logged(ring: Cluster) -> None:
+    code = """if rank == 1: raise ValueError("no data")
+loss = mx.distributed.all_sum(mx.array(7.0))
+log(loss=loss, local=3)
+mx.eval(loss)"""
+    result = ring.run(code, timeout=20)
+    assert result[0].freed and not result[0].ok
+    assert ring.logged()["name"].tolist() == ["local"]
+
+
+def test_a_flood_costs_microseconds_a_call_and_what_was_lost_is_counted(ring: Cluster) -> None:
+    code = (
+        "import time\nbegan = time.thread_time()\nfor i in range(60_000): log(fast=0.5, step=i)\n"
+        "(time.thread_time() - began) / 60_000"
+    )
+    cost = ring.run(code, ranks=0, timeout=60).check()[0].value
+    print(f"{cost * 1e6:.1f} µs a call")
+    assert cost < 100e-6
+    frame = ring.logged("fast")
+    assert len(frame) + frame.attrs["lost"] == 60_000 and frame["step"].iloc[-1] == 59_999
+    assert frame.attrs["lost"] < 50_000
+
+
+def test_a_name_of_the_users_own_is_left_alone_and_log_is_no_variable(ring: Cluster) -> None:
+    from allranks import Cluster
+
+    assert "log" not in ring.vars().__repr__().split()
+    with Cluster(1, name="log") as alone:
+        alone.run("from math import log").check()
+        alone.rewire("ring")
+        assert alone.run("log(1.0)").check()[0].value == 0.0
+
+
+@pytest.mark.slow
+def test_the_record_outlives_the_cluster() -> None:
+    from allranks import Cluster
+
+    cluster = Cluster(1, name="past")
+    with pytest.raises(NoCluster, match="never started"):
+        cluster.logged()
+    with cluster:
+        cluster.run("log(loss=1.5)").check()
+    assert cluster.logged()["value"].tolist() == [1.5]
+
+
+def test_a_dashboard_has_it_live_and_as_tables_also_one_that_comes_later(ring: Cluster, tmp_path: Path) -> None:
+    early = ring.watch("log")
+    with ring.record(tmp_path / "run.jsonl") as recorder:
+        ring.run("for i in range(50): log(loss=1 / (i + 1), step=i)\nlog(worst=float('nan'), step=50)").check()
+        late = ring.watch()
+        assert late.views[-1] == "log"
+        for dashboard in (early, late):
+            assert until(lambda each=dashboard: "worst" in repr(each))
+            assert until(lambda each=dashboard: len(json.loads(each._curves.everything())) == 102), "of both ranks"
+            assert ["loss", "0-1", "49", "0.02", "0.02", "1"] in [line.split() for line in repr(dashboard).splitlines()]
+            assert "<td" in dashboard._html() and "worst" in dashboard._html() and "nan" in dashboard._html()
+        assert until(lambda: "worst" in Path(recorder.path).read_text() or recorder._file.flush())
+    again = Dashboard(["log"])
+    assert replay(tmp_path / "run.jsonl", again, speed=100).wait(20)
+    assert again._curves.table() == early._curves.table()
+
+
+def test_a_long_run_is_thinned_and_a_reconnect_adds_nothing_twice() -> None:
+    logged = Logged()
+    calls = [LogCall(1, step, 1e9 + step, {"loss": step}) for step in range(MOST_POINTS + 1)]
+    logged.take(0, "process", 0, calls)
+    logged.take(0, "process", MOST_POINTS - 9, [*calls[-10:], LogCall(1, MOST_POINTS + 1, 2e9, {"loss": 1.0})])
+    frame = logged.frame()
+    assert frame["step"].iloc[[0, -2, -1]].tolist() == [0, MOST_POINTS, MOST_POINTS + 1]
+    assert len(frame) == MOST_POINTS // 2 + 2 and frame.attrs["lost"] == 0
+    seen, rows = logged.since(0)
+    assert len(rows) <= DRAWN + 1 and rows[-1].step == MOST_POINTS + 1
+    assert logged.since(seen) == (seen, [])
+
+
+def test_names_without_end_are_not_kept_and_counted() -> None:
+    logged = Logged()
+    logged.take(0, "process", 0, [LogCall(1, 0, 1e9, {f"name {n}": 1.0}) for n in range(MOST_SERIES + 3)])
+    frame = logged.frame()
+    assert (len(frame), frame.attrs["lost"]) == (MOST_SERIES, 3)

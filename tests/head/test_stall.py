@@ -1,0 +1,135 @@
+"""What a cell says unasked of ranks that wait, and whom it frees."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from allranks.head.cell.stall import AFTER_DEATH, AFTER_FAILURE, STALL_AFTER, Ended, StallWatch
+from allranks_backends.plan import Collective, RankView, Snapshot
+
+LONG, SHORT = STALL_AFTER + 0.1, STALL_AFTER - 0.1
+RAISED = Ended("raised ValueError: boom (line 3)", failed=True)
+FINISHED = Ended("finished the cell", failed=False)
+DEAD = Ended("died: killed by SIGKILL", failed=True, dead=True)
+FREED = Ended("was unblocked", failed=False, came=True)
+BLOCKED = "blocked in all_sum #17 f32[10] (line 5)"
+
+
+def collective(seq: int, op: str = "all_sum", shape: tuple[int, ...] = (10,), line: int | None = 5) -> Collective:
+    return Collective(seq, op, shape, "float32", 40, line)
+
+
+def waiting(rank: int, seq: int = 17, since: float = LONG, **kind: Any) -> RankView:
+    return RankView(rank, "localhost", state="waiting", collective=collective(seq, **kind), since=since)
+
+
+def at(rank: int, state: Any, **more: Any) -> RankView:
+    return RankView(rank, "localhost", state=state, **more)
+
+
+def snapshot(*views: RankView) -> Snapshot:
+    return Snapshot("main", "ring", "whole", 1, views)
+
+
+def look(
+    *views: RankView,
+    ended: dict[int, Ended] | None = None,
+    since: float | None = None,
+    ranks: Any = None,
+) -> tuple[list[str], list[int]]:
+    watch = StallWatch(ranks if ranks is not None else range(len(views)))
+    findings, free = watch.look(snapshot(*views), ended or {}, since)
+    return [f"{each.ranks}: {each.text}" for each in findings], free
+
+
+def test_nothing_is_said_while_all_wait_or_none_has_waited_long() -> None:
+    assert look(waiting(0), waiting(1), waiting(2)) == ([], [])
+    assert look(waiting(0, since=SHORT), at(1, "running", line=9)) == ([], [])
+    assert look(at(0, "running"), at(1, "idle")) == ([], [])
+
+
+def test_a_rank_that_has_not_come_is_named_with_its_line_and_nobody_is_freed() -> None:
+    said, free = look(waiting(0), at(1, "running", line=9, source="time.sleep(100)"), waiting(2))
+    assert said == [f"(0, 2): {BLOCKED}: rank 1 has not entered it yet (running line 9: time.sleep(100))"]
+    assert free == []
+
+
+def test_a_rank_whose_line_is_unknown_is_reported_as_such() -> None:
+    said, _ = look(waiting(0), at(1, "running"), at(2, "running"))
+    assert said == [f"(0,): {BLOCKED}: ranks 1-2 have not entered it yet (running, line not known yet)"]
+
+
+def test_a_rank_that_finished_without_coming() -> None:
+    said, free = look(waiting(0), at(1, "idle", collective=collective(16)), ended={1: FINISHED})
+    assert said == [f"(0,): {BLOCKED}: rank 1 never entered it; it finished the cell"]
+    assert free == []
+
+
+def test_ranks_that_are_not_part_of_the_cell() -> None:
+    said, _ = look(waiting(0), at(1, "idle"), at(2, "idle"), ranks=[0])
+    assert said[0].endswith("(line 5): ranks 1-2 are not part of this cell: interrupt the cell and run it on all ranks")
+
+
+def test_ranks_that_run_another_cell_may_be_on_their_way() -> None:
+    said, _ = look(waiting(0), at(1, "running", line=3, source="step()"), at(2, "running", line=3), ranks=[0])
+    assert "rank 1 is not part of this cell (running line 3: step())" in said[0]
+
+
+def test_the_users_own_words_stay_as_they_are() -> None:
+    raised = Ended("raised NameError: name 'x' is not defined: it was deleted (line 3)", failed=True)
+    said, _ = look(waiting(0), at(1, "failed"), at(2, "failed"), ended={1: raised, 2: raised}, since=3.0)
+    assert "ranks 1-2 never entered it; they raised NameError: name 'x' is not defined: it was deleted" in said[0]
+
+
+def test_a_rank_that_entered_another_collective_and_is_through_is_said_to_have_come() -> None:
+    said, free = look(waiting(0), at(1, "idle", collective=collective(17, shape=(12,))), ended={1: FINISHED})
+    assert "rank 1 entered all_sum #17 f32[12] (line 5) instead" in said[0]
+    assert "the ranks disagree" in said[1] and free == [0]
+
+
+def test_several_that_do_the_same_are_one_phrase() -> None:
+    said, _ = look(waiting(0), at(1, "idle"), at(2, "idle"), ended={1: FINISHED, 2: FINISHED})
+    assert said[0].endswith("ranks 1-2 never entered it; they finished the cell")
+
+
+@pytest.mark.parametrize(("how", "grace"), [(RAISED, AFTER_FAILURE), (DEAD, AFTER_DEATH)])
+def test_those_that_wait_for_a_failed_rank_are_named_and_freed_after_a_grace(how: Ended, grace: float) -> None:
+    views = waiting(0, since=SHORT), at(1, "failed"), waiting(2, since=SHORT)
+    assert look(*views, ended={1: how}, since=grace - 0.05) == ([], [])
+    said, free = look(*views, ended={1: how}, since=grace)
+    assert free == [0, 2]
+    assert said == [f"(0, 2): {BLOCKED}: rank 1 never entered it; it {how.how}"]
+
+
+def test_a_rank_that_runs_python_is_not_freed() -> None:
+    assert look(waiting(0), at(1, "running", line=3), at(2, "failed"), ended={2: RAISED}, since=3.0)[1] == [0]
+
+
+def test_one_that_was_freed_is_no_culprit() -> None:
+    said, _ = look(waiting(0), at(1, "failed"), at(2, "dead"), ended={1: FREED, 2: DEAD}, since=1.0)
+    assert said == [f"(0,): {BLOCKED}: rank 2 never entered it; it died: killed by SIGKILL"]
+
+
+def test_each_thing_is_said_once_and_freeing_is_tried_again_each_second() -> None:
+    watch, now = StallWatch(range(2)), snapshot(waiting(0), at(1, "failed"))
+    ended = {1: RAISED}
+    first = watch.look(now, ended, 2.0)
+    assert [each.ranks for each in first[0]] == [(0,)] and first[1] == [0]
+    assert watch.look(now, ended, 2.2) == ([], [])
+    assert watch.look(now, ended, 3.1) == ([], [0])
+    further = watch.look(snapshot(waiting(0, seq=18), at(1, "failed")), ended, 3.2)
+    assert "#18" in further[0][0].text
+
+
+def test_ranks_in_different_collectives_are_told_apart() -> None:
+    said, _ = look(waiting(0, 17), waiting(1, 18, line=6), at(2, "running", line=2))
+    assert [each.partition(":")[0] for each in said] == ["(0,)", "(1,)"]
+
+
+def test_a_silent_rank_is_said_to_be_silent_once() -> None:
+    watch, now = StallWatch(range(2)), snapshot(waiting(0, since=SHORT), at(1, "stopped"))
+    findings, free = watch.look(now, {}, None)
+    assert [(each.ranks, each.text.partition(":")[0]) for each in findings] == [((1,), "is not responding")]
+    assert free == [] and watch.look(now, {}, None) == ([], [])

@@ -1,0 +1,100 @@
+"""What ssh and a host's shell say, told in words; and answers of a host that come late."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any
+
+import pytest
+
+from allranks.errors import CannotStart
+from allranks.hosts import host_process, remote, ssh
+from allranks.hosts.host_process import PipedHost
+from allranks.messages.host_messages import HostAnswer, read_order, to_line
+
+PYTHON = "/opt/env/bin/python"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        f"bash: line 1: {PYTHON}: No such file or directory",
+        f"bash: line 1: exec: {PYTHON}: not found",
+        f"sh: 1: exec: {PYTHON}: not found",
+        f"zsh:1: no such file or directory: {PYTHON}",
+        f"zsh:1: command not found: {PYTHON}",
+    ],
+)
+def test_every_shell_says_in_its_own_way_that_there_is_no_python(said: str) -> None:
+    assert ssh.explained([said], "mac1", PYTHON).startswith(f"there is no {PYTHON} there")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        ["/bin/sh: 1: exec: /usr/bin/corkscrew: not found", "Connection closed by UNKNOWN port 65535"],
+        ["zsh:1: no such file or directory: /usr/bin/corkscrew", "Connection closed by UNKNOWN port 65535"],
+    ],
+)
+def test_a_proxy_that_is_not_there_is_no_missing_python(said: list[str]) -> None:
+    assert "its ProxyJump or ProxyCommand" in ssh.explained(said, "mac1", PYTHON)
+
+
+def test_what_runs_from_source_is_not_asked_of_pip(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "versions", lambda: {"python": "3.11.7", "allranks": "", "mlx": "0.32.4"})
+    differs = remote.differing({"python": "3.11.2", "allranks": "0.1.0", "mlx": "0.31.0"})
+    listing = remote.listing(differs, PYTHON)
+    assert "there: install allranks from the same source as this notebook" in listing
+    assert f"there: {PYTHON} -m pip install mlx==0.32.4" in listing
+    assert "==(from source)" not in listing
+
+
+def test_what_to_type_for_a_python_in_a_path_with_a_space(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "versions", lambda: {"python": "3.11.7", "mlx": "0.32.4"})
+    python = "/opt/my env/bin/python"
+    for said in (
+        remote.listing(remote.differing({"python": "3.11.7", "mlx": "0.31.0"}), python),
+        ssh.explained([f"{python}: No module named 'allranks'"], "mac1", python),
+        ssh.explained(["No module named 'numpy'"], "mac1", python),
+    ):
+        assert "here: '/opt/my env/bin/python' -m pip install " in said
+
+
+def test_an_answer_that_comes_late_is_not_taken_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_process, "ANSWER_WITHIN", 0.3)
+    (orders, to_host), (from_host, events) = os.pipe(), os.pipe()
+
+    def late() -> None:
+        """A host that answers the first question when it hears the second."""
+        asked: list[Any] = []
+        with open(orders, "rb") as heard, open(events, "wb") as answers:
+            for line in heard:
+                asked.append(read_order(line)[1])
+                ready = [] if len(asked) == 1 else [(asked[0], [1111])] if len(asked) == 2 else [(asked[2], [3333])]
+                for number, ports in ready:
+                    answers.write(to_line(HostAnswer(number, ports)) + b"\n")
+                    answers.flush()
+
+    threading.Thread(target=late, daemon=True).start()
+    with open(from_host, "rb") as reader, open(to_host, "wb") as writer:
+        host = PipedHost("mac1", reader, writer, lambda _event: None)
+        host.follow()
+        for _ in range(2):
+            with pytest.raises(CannotStart, match="mac1 did not report free ports"):
+                host.ports(1)
+        assert host.ports(1) == [3333]
+        writer.close()
+        host.wait_end()
+
+
+@pytest.mark.parametrize(
+    ("said", "command"),
+    [
+        ("ada@box: Permission denied (publickey).", "ssh-copy-id -p 2222 ada@box"),
+        ("REMOTE HOST IDENTIFICATION HAS CHANGED!", "ssh-keygen -R '[box]:2222'"),
+        ("Host key verification failed.", "ssh -p 2222 ada@box"),
+    ],
+)
+def test_what_to_type_for_a_host_with_a_port_is_what_ssh_s_programs_take(said: str, command: str) -> None:
+    assert ssh.explained([said], "ada@box:2222", PYTHON).endswith(f": {command}")

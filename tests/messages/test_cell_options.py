@@ -1,0 +1,105 @@
+"""What can be set for a cell is declared once: the keywords, what is typed, and what a rank is sent agree with it."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from allranks import Cluster
+from allranks.cluster.options import local_options
+from allranks.errors import UsageError
+from allranks.magics.parsers import cell_parser, declared
+from allranks.messages import cell_options
+from allranks.messages.cell_options import CellOptions, CellRequest
+from allranks.messages.lifeline import Lifeline
+from tests.waiting import comes_true
+
+FIELDS = set(CellOptions.__struct_fields__)
+
+
+@pytest.mark.parametrize("method", ["run", "begin"])
+def test_each_option_is_a_keyword(method: str) -> None:
+    parameters = inspect.signature(getattr(Cluster, method)).parameters
+    assert list(parameters)[:2] == ["self", "code"]
+    assert set(parameters) >= FIELDS | {"screen", "count"}
+    assert parameters["want_values"].default is True
+
+
+def test_an_unknown_keyword_names_the_nearest() -> None:
+    cluster: Any = Cluster(2)
+    with pytest.raises(TypeError, match=r"run\(\): unknown option 'timeouts'. Did you mean 'timeout'\?"):
+        cluster.run("1", timeouts=3)
+    with pytest.raises(TypeError, match=r"begin\(\): unknown option 'xyzzy'. Known: ranks, timeout, "):
+        cluster.begin("1", xyzzy=3)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"check": "sometimes"}, "check='sometimes': must be off, warn or strict."),
+        ({"timeline": "slow"}, "timeline='slow': must be True, False or lazy."),
+        ({"timeout": "soon"}, "timeout='soon': Expected `float | None`, got `str`."),
+        ({"ranks": ["a"]}, r"ranks=\['a'\]: Expected `int`, got `str`."),
+    ],
+)
+def test_a_value_that_cannot_be_is_refused(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        local_options(**given)
+
+
+def test_numbers_of_numpy_and_ranges_are_as_good_as_others() -> None:
+    options = local_options(ranks=range(2), timeout=np.float64(2.5), max_output=1e6, count=np.int64(3))
+    assert (options.ranks, options.timeout, options.max_output) == ([0, 1], 2.5, 1_000_000)
+
+
+def test_what_is_typed_has_the_options_own_values() -> None:
+    parser = cell_parser("distributed")
+    assert declared(parser.parse_args([])) == {}
+    line = "--timeout 2 --max-output 0.5 --check strict --ordered --profile"
+    options = CellOptions(**declared(parser.parse_args(line.split())))
+    assert options == CellOptions(timeout=2.0, max_output=500_000, check="strict", ordered=True, profile=True)
+
+
+def test_what_is_sent_is_what_is_read() -> None:
+    request = CellRequest(number=3, count=7, options=CellOptions(ranks=[0], timeline="lazy"), sender="me")
+    assert cell_options.read(msgspec.to_builtins(request)) == request
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [{"options": {"profile": "much"}}, {"options": {"unheard_of": 1}}, {"options": None}, {"count": "x"}, {"more": 1}],
+    ids=str,
+)
+def test_what_a_rank_cannot_read_fails_the_cell_with_a_sentence(
+    spoil: dict[str, Any], ring2: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert ring2._ranks is not None
+    line: Lifeline = ring2._ranks.lifeline
+    real = msgspec.to_builtins
+    with monkeypatch.context() as patch:
+        patch.setattr(msgspec, "to_builtins", lambda request: {**real(request), **spoil})
+        result = ring2.run("spoilt = 1", timeout=20)
+    for rank in result.values():
+        assert rank.error is not None and rank.error.ename == "CellRefused"
+        assert "this rank cannot read the options of the cell: " in rank.error.evalue
+    assert "spoilt" not in ring2.run("dir()").check()[0].value, "and it did not run"
+    assert line._thread.is_alive()
+
+
+def test_what_has_no_number_is_dropped_and_the_next_cell_runs(ring2: Cluster) -> None:
+    assert ring2._ranks is not None
+    line, rank = ring2._ranks.lifeline, ring2._ranks.monitor.ranks[0]
+    session, mux = line._session, line._mux
+    assert session is not None and mux is not None
+    spoilt: tuple[Any, ...] = (7, "cell", [], {}, {"number": "x"}, {"number": 1e300, "sender": 3})
+    for junk in spoilt:
+        content = {"code": "junk = 1", "silent": False, "store_history": True, "user_expressions": {}}
+        message = session.msg("execute_request", content=content, metadata={"allranks": junk})
+        line._outbox.append((mux, session.serialize(message, ident=rank.uuid.encode()), None))
+    line._wake()
+    assert comes_true(ring2, lambda now: now.ranks[0].state in ("idle", "failed"), 10)
+    assert "junk" not in ring2.run("dir()", timeout=20).check()[0].value

@@ -1,0 +1,84 @@
+"""The thread that feeds dashboards: it goes on while others are added, and holds none that nobody else holds."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from allranks.notebook import watch
+from allranks_backends.plan import Snapshot
+
+WITHIN = 20.0
+MANY = 3000
+
+
+class Viewer:
+    """Takes what a dashboard takes, and lets one wait for it."""
+
+    def __init__(self) -> None:
+        self.shown: list[Snapshot] = []
+        self.items: list[Any] = []
+        self.fed = threading.Event()
+
+    def show(self, snapshot: Snapshot) -> None:
+        self.shown.append(snapshot)
+
+    def output(self, items: Sequence[Any]) -> None:
+        self.items += items
+        self.fed.set()
+
+    def logged(self, rows: Sequence[Any]) -> None: ...
+
+    def flush(self) -> None: ...
+
+    def refresh(self) -> None: ...
+
+
+@pytest.fixture
+def feed(monkeypatch: pytest.MonkeyPatch) -> Iterator[watch.Watch]:
+    monkeypatch.setattr(watch, "EVERY", 0.0)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    feed = watch.Watch(lambda: Snapshot("main", "ring", "whole", 1, ()))
+    yield feed
+    feed.stop()
+    sys.setswitchinterval(interval)
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
+def test_dashboards_are_fed_on_while_others_are_added(feed: watch.Watch) -> None:
+    first, others = Viewer(), []
+    feed.add(first)
+    thread = feed._thread
+    for _ in range(MANY):
+        others.append(Viewer())
+        feed.add(others[-1])
+    feed.put({"cell": 1, "kind": "text"})
+    assert first.fed.wait(WITHIN) and others[-1].fed.wait(WITHIN)
+    assert feed._thread is thread, "the thread that began has gone on"
+
+
+def test_a_dashboard_that_nobody_holds_is_let_go(feed: watch.Watch) -> None:
+    viewer = Viewer()
+    gone = threading.Event()
+    weakref.finalize(viewer, gone.set)
+    feed.add(viewer)
+    feed.put({"cell": 1, "kind": "text"})
+    assert viewer.fed.wait(WITHIN)
+    del viewer
+    gc.collect()
+    assert gone.wait(WITHIN) and not feed.watched
+
+
+def test_one_that_is_added_when_the_last_was_let_go_is_fed(feed: watch.Watch) -> None:
+    for number in range(200):
+        viewer = Viewer()
+        feed.add(viewer)  # while the thread may just be ending, for want of anybody to feed
+        feed.put({"cell": number, "kind": "text"})
+        assert viewer.fed.wait(WITHIN)

@@ -1,0 +1,158 @@
+"""Rich output of ranks in the notebook: figures, HTML, updates, clears, progress bars; folded where ranks agree."""
+
+from __future__ import annotations
+
+import base64
+
+import pytest
+
+from tests.jupyter import Notebook
+from tests.needs import need
+
+
+def test_equal_html_is_shown_once_and_differing_html_by_rank(notebook: Notebook) -> None:
+    cell = notebook.ok("%%distributed\nfrom IPython.display import HTML, display\ndisplay(HTML('<b>same</b>'))")
+    assert cell.mime("text/html") == ["<b>same</b>"]
+    assert cell.stdout == "ranks 0-3 │\n"
+    cell = notebook.ok("%%distributed\nHTML(f'<i>{rank}</i>')")
+    assert cell.mime("text/html") == [f"<i>{rank}</i>" for rank in range(4)]
+    assert cell.stdout.split() == ["rank", "0", "│", "rank", "1", "│", "rank", "2", "│", "rank", "3", "│"]
+
+
+def test_markdown_latex_and_json_keep_their_form(notebook: Notebook) -> None:
+    cell = notebook.ok(
+        "%%distributed\nfrom IPython.display import JSON, Latex, Markdown, display\n"
+        "display(Markdown('# title'), Latex('$x$'), JSON({'a': [1]}))"
+    )
+    assert cell.mime("text/markdown") == ["# title"]
+    assert cell.mime("text/latex") == ["$x$"]
+    assert cell.mime("application/json") == [{"a": [1]}]
+
+
+def test_figures_are_drawn_on_the_rank_and_shown_here(notebook: Notebook) -> None:
+    pytest.importorskip("matplotlib")
+    draw = "plt.plot([1, 2, 3])\nplt.show()"
+    # Fonts are looked for the first time, for longer on one rank than on another.
+    notebook.ok(f"%%distributed\n%matplotlib inline\nimport matplotlib.pyplot as plt\n{draw}")
+    same = notebook.ok(f"%%distributed\n{draw}")
+    assert len(set(same.mime("image/png"))) == 1, "four equal figures, which fold where the machine is not too busy"
+    cell = notebook.ok("%%rank 1\nplt.plot([3, 2, 1])\nplt.title('of rank 1');")
+    [png] = cell.mime("image/png")
+    assert base64.b64decode(png).startswith(b"\x89PNG")
+    assert cell.stdout == "rank 1 │\n"
+
+
+def test_the_last_value_of_a_cell_is_its_result(notebook: Notebook) -> None:
+    assert notebook.ok("%%distributed\n[1, 'two']").stdout == "ranks 0-3 │ [1, 'two']\n"
+    assert notebook.ok("%%distributed\nrank;").outputs == []
+    assert notebook.ok("%%distributed\nNone").outputs == []
+    multi = notebook.ok("%%distributed\nmx.ones((2, 2)) * 3")
+    assert multi.stdout == ("ranks 0-3 │ array([[3, 3],\n          │        [3, 3]], dtype=float32)\n")
+
+
+def test_an_update_changes_the_display_where_it_stands(notebook: Notebook) -> None:
+    cell = notebook.ok(
+        "%%distributed\nfrom IPython.display import HTML, display\n"
+        "handle = display(HTML('<b>0</b>'), display_id=True)\nprint('below')\n"
+        "for i in range(1, 4):\n    handle.update(HTML(f'<b>{i}</b>'))"
+    )
+    assert cell.mime("text/html") == ["<b>3</b>"]
+    assert cell.stdout.endswith("ranks 0-3 │ below\n")
+    again = notebook.ok("%%distributed\nhandle.update(HTML('<b>from another cell</b>'))")
+    assert cell.mime("text/html") == ["<b>from another cell</b>"]
+    assert again.mime("text/html") == []
+
+
+def test_clear_output_leaves_what_came_last(notebook: Notebook) -> None:
+    cell = notebook.ok(
+        "%%distributed\nfrom IPython.display import clear_output\n"
+        "for i in range(5):\n    clear_output(wait=True)\n    print('step', i)"
+    )
+    assert cell.stdout == "ranks 0-3 │ step 4\n"
+
+
+def test_clear_output_of_one_rank_leaves_the_others(notebook: Notebook) -> None:
+    cell = notebook.ok(
+        "%%distributed\nfrom IPython.display import clear_output\nprint('first', rank)\n"
+        "if rank == 2:\n    clear_output()\n    print('alone')"
+    )
+    assert "first 0" in cell.stdout and "first 3" in cell.stdout and "alone" in cell.stdout
+    assert "first 2" not in cell.stdout
+
+
+def test_a_tqdm_bar_ends_as_one_line(notebook: Notebook) -> None:
+    pytest.importorskip("tqdm")
+    cell = notebook.ok(
+        "%%distributed\nfrom tqdm import tqdm\nimport time\n"
+        "for _ in tqdm(range(30), desc='steps', mininterval=0, bar_format='{desc} {n_fmt}/{total_fmt}'):\n"
+        "    time.sleep(0.002)\nprint('after')"
+    )
+    assert {line.partition("│ ")[2] for line in cell.stderr.splitlines()} == {"steps 30/30"}, cell.all
+    assert cell.stderr.count("steps") <= 4, "one line a rank, or fewer where they fold"
+    assert cell.by_rank == dict.fromkeys(range(4), "after\n")
+
+
+def test_tqdm_auto_does_without_widgets(notebook: Notebook) -> None:
+    pytest.importorskip("tqdm")
+    cell = notebook.run("%%distributed\nfrom tqdm.auto import tqdm\nfor _ in tqdm(range(3)):\n    pass\nprint('after')")
+    assert not cell.error, cell.all
+    assert "after" in cell.stdout
+
+
+def test_widgets_that_live_on_a_rank_say_that_they_cannot_be_shown(notebook: Notebook) -> None:
+    cell = notebook.run("%%distributed\nimport ipywidgets\nipywidgets.IntSlider()")
+    assert not cell.error, cell.all
+    assert cell.mime("application/vnd.jupyter.widget-view+json") == []
+    assert "│" in cell.stdout
+
+
+def test_escape_codes_of_a_rank_cannot_steer_the_notebook(notebook: Notebook) -> None:
+    cell = notebook.ok("%%distributed\nprint('\\x1b[2J\\x1b]0;title\\x07clean \\x1b[31mred\\x1b[0m')")
+    raw = "".join(output["text"] for output in cell.outputs)
+    assert "\x1b[2J" not in raw and "\x1b]" not in raw and "\x1b[31mred" in raw
+    assert cell.stdout == "ranks 0-3 │ clean red\n"
+
+
+def test_stderr_is_marked_and_in_order(notebook: Notebook) -> None:
+    cell = notebook.ok(
+        "%%distributed\nimport sys\nprint('one')\nprint('two', file=sys.stderr)\nprint('three')\n"
+        "import warnings; warnings.warn('careful')"
+    )
+    kinds = [(output["name"], output["text"].split("│")[1].strip()[:5]) for output in cell.outputs]
+    assert kinds[:3] == [("stdout", "one"), ("stderr", "two"), ("stdout", "three")]
+    assert cell.stderr.count("careful") <= 2, "one warning, folded"
+    assert "ranks 0-3 │" in cell.stderr
+
+
+def test_cell_magics_run_on_the_ranks(notebook: Notebook) -> None:
+    cell = notebook.ok("%%distributed\n%%time\ntotal = sum(range(1000))\nprint('timed')")
+    assert sorted(cell.by_rank) == [0, 1, 2, 3], cell.stdout
+    assert all("timed\n" in said and "Wall time" in said for said in cell.by_rank.values()), cell.by_rank
+    assert notebook.ok("%%distributed\ntotal").stdout == "ranks 0-3 │ 499500\n"
+    assert "ranks 0-3 │ from bash" in notebook.ok("%%distributed\n%%bash\necho from bash").stdout
+
+
+def test_the_rank_that_differs_stands_out(notebook: Notebook) -> None:
+    cell = notebook.ok("%%distributed\nprint('loss', 0.5 if rank != 2 else 'nan')")
+    assert "rank 2    │ loss nan" in cell.stdout.splitlines(), cell.stdout
+    assert cell.by_rank == {rank: "loss nan\n" if rank == 2 else "loss 0.5\n" for rank in range(4)}
+
+
+def test_a_million_points_of_html_are_not_lost(notebook: Notebook) -> None:
+    cell = notebook.ok("%%rank 0\nfrom IPython.display import HTML\nHTML('<p>' + 'x' * 3_000_000 + '</p>')")
+    [html] = cell.mime("text/html")
+    assert len(html) == 3_000_007
+
+
+def test_the_saved_outputs_are_valid(notebook: Notebook) -> None:
+    nbformat = pytest.importorskip("nbformat")
+    need(nbformat, "nbformat")
+    cell = notebook.run(
+        "%%distributed\nfrom IPython.display import HTML, display\nprint(1)\ndisplay(HTML('x'))\nrank / (rank - 1)"
+    )
+    outputs = []
+    for output in cell.outputs:
+        kept = {key: value for key, value in output.items() if key not in ("type", "transient")}
+        outputs.append(nbformat.from_dict({"output_type": output["type"], **kept}))
+    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell.source, outputs=outputs)])
+    nbformat.validate(book)

@@ -1,0 +1,361 @@
+"""Showing folded output: labels, rich output, clears, updates, unfinished lines, and nothing that steers a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from IPython.core.displaypub import DisplayPublisher
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+
+from allranks.notebook import live, writer
+from allranks.notebook.fold import Block
+from allranks.notebook.show import Show
+from allranks.notebook.writer import WIDGET_AS_TEXT
+from tests.growth import growth
+
+ALL = (0, 1, 2, 3)
+PNG = {"image/png": "iVBORw0KGgo=", "text/plain": "<Figure>"}
+
+
+class Page(DisplayPublisher):
+    """What a front end makes of what is published: outputs in order, updates in place, clears."""
+
+    outputs: list[list[Any]]  # [stream name, text] or [display id, data]
+    waiting = False
+    clears = 0
+
+    def publish(self, data: Any, metadata: Any = None, source: Any = None, **how: Any) -> None:
+        name, update = (how.get("transient") or {}).get("display_id"), how.get("update", False)
+        if not update:
+            self.add([name, dict(data)])
+        for output in self.outputs if update else ():
+            if output[0] == name:
+                output[1] = dict(data)
+
+    def clear_output(self, wait: bool = False) -> None:
+        self.clears += 1
+        self.waiting = wait
+        if not wait:
+            self.outputs.clear()
+
+    def add(self, output: list[Any]) -> None:
+        if self.waiting:
+            self.outputs.clear()
+            self.waiting = False
+        self.outputs.append(output)
+
+    def text(self) -> str:
+        return "".join(shown if isinstance(shown, str) else f"<{shown_form(shown)}>\n" for _, shown in self.outputs)
+
+
+def shown_form(data: dict[str, Any]) -> str:
+    return str(next((data[mime] for mime in ("text/html", "image/png", "text/plain") if mime in data), ""))
+
+
+class Stream:
+    def __init__(self, page: Page, name: str) -> None:
+        self.page, self.name = page, name
+
+    def write(self, text: str) -> None:
+        self.page.add([self.name, text])
+
+    def flush(self) -> None:
+        pass
+
+
+@pytest.fixture
+def shell() -> Iterator[InteractiveShell]:
+    Show._displays.clear()
+    yield InteractiveShell.instance()
+    InteractiveShell.clear_instance()
+
+
+@pytest.fixture
+def page(shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch) -> Page:
+    page = Page()
+    page.outputs = []
+    monkeypatch.setattr(shell, "display_pub", page)
+    streams = SimpleNamespace(stdout=Stream(page, "stdout"), stderr=Stream(page, "stderr"))
+    monkeypatch.setattr(writer, "sys", streams)  # pytest takes sys.stdout itself for each phase of a test
+    return page
+
+
+def text(content: str, ranks: tuple[int, ...] = ALL, stream: str = "stdout") -> Block:
+    return Block("text", ranks, content, stream)
+
+
+def rich(kind: Any, data: dict[str, Any] | str, ranks: tuple[int, ...] = ALL, name: str | None = None) -> Block:
+    data = {"text/plain": data} if isinstance(data, str) else data
+    content: dict[str, Any] = {"data": data, "metadata": {}, "display_id": name}
+    if name:
+        content["ids"] = dict.fromkeys(ranks, name)
+    return Block(kind, ranks, content)
+
+
+def html(body: str) -> dict[str, Any]:
+    return {"text/html": body, "text/plain": "plain"}
+
+
+# Text
+
+
+def test_every_line_stands_under_its_label(shell: InteractiveShell) -> None:
+    with capture_output() as out:
+        show = Show(ALL, live=False)
+        show.blocks([text("a\nb\n"), text("c\n"), text("odd\n", (2,)), text("d\n", (0, 1, 3))])
+        show.blocks([text("e", (0, 1, 3)), text("f\n")])
+    assert out.stdout.splitlines() == [
+        "ranks 0-3 │ a",
+        "          │ b",
+        "          │ c",
+        "rank 2    │ odd",
+        "ranks 0-1, 3 │ d",
+        "             │ e",
+        "ranks 0-3 │ f",
+    ]
+
+
+def test_stderr_goes_to_stderr_with_its_own_label(shell: InteractiveShell) -> None:
+    with capture_output() as out:
+        Show((0, 1), live=False).blocks([text("a\n", (0, 1)), text("warn\n", (0, 1), "stderr"), text("b\n", (0, 1))])
+    assert out.stdout == "ranks 0-1 │ a\nranks 0-1 │ b\n"
+    assert out.stderr == "ranks 0-1 │ warn\n"
+
+
+def test_a_cell_on_one_rank_is_narrow(shell: InteractiveShell) -> None:
+    with capture_output() as out:
+        Show((2,), live=False).blocks([text("a\n\nb\n", (2,))])
+    assert out.stdout == "rank 2 │ a\n       │ \n       │ b\n"
+
+
+def test_errors_and_cuts_are_told_in_words(shell: InteractiveShell) -> None:
+    error = {"ename": "ValueError", "evalue": "no", "traceback": ["Traceback", "ValueError: no"], "line": 1}
+    with capture_output() as out:
+        Show(ALL, live=False).blocks(
+            [
+                Block("error", (0, 1), error),
+                Block("error", (3,), {**error, "traceback": []}),
+                Block("cut", (2,), {"lines": 1234567, "bytes": 96_300_000}),
+            ]
+        )
+    assert out.stderr == "ranks 0-1 │ Traceback\n          │ ValueError: no\nrank 3    │ ValueError: no\n"
+    assert out.stdout == "rank 2    │ … 1,234,567 lines (96.3 MB) not shown here: too much for one cell\n"
+
+
+def test_big_text_costs_no_more_than_its_length(shell: InteractiveShell) -> None:
+    def show(lines: int) -> None:
+        with capture_output() as out:
+            Show(ALL, live=False).blocks([text("some line of text\n" * lines)])
+        assert out.stdout.count("\n") == lines
+
+    assert growth(show, 50_000) < 9
+
+
+def test_a_colour_over_several_lines_stays_out_of_the_labels(shell: InteractiveShell) -> None:
+    with capture_output() as out:
+        Show((0,), live=False).blocks([text("\x1b[1mopen", (0,)), text("next\n", (0,))])
+    assert out.stdout == "rank 0 │ \x1b[1mopen\x1b[0m\n       │ next\n"
+
+
+# Rich output
+
+
+def test_a_plain_result_looks_like_printed_text(page: Page) -> None:
+    Show(ALL, live=True).blocks([rich("result", "array(4)"), rich("result", "a\nb", (1,))])
+    assert page.text() == "ranks 0-3 │ array(4)\nrank 1    │ a\n          │ b\n"
+
+
+def test_rich_output_has_its_label_above(page: Page) -> None:
+    show = Show(ALL, live=True)
+    show.blocks([text("a\n"), rich("display", PNG), text("b\n"), rich("result", html("<b>x</b>"), (3,))])
+    assert page.outputs == [
+        ["stdout", "ranks 0-3 │ a\nranks 0-3 │\n"],
+        [None, PNG],
+        ["stdout", "ranks 0-3 │ b\nrank 3    │\n"],
+        [None, html("<b>x</b>")],
+    ]
+
+
+def test_widgets_of_ranks_are_shown_as_their_text(page: Page) -> None:
+    view = {"application/vnd.jupyter.widget-view+json": {"model_id": "1"}}
+    Show(ALL, live=True).blocks([rich("display", {**view, "text/plain": "Box()"}), rich("display", view)])
+    lines = ["ranks 0-3 │ Box()", WIDGET_AS_TEXT, "(output that cannot be shown from a rank)"]
+    assert page.text() == "\n          │ ".join(lines) + "\n"
+
+
+def test_a_whole_block_is_updated_in_place(page: Page) -> None:
+    show = Show(ALL, live=True)
+    show.blocks([rich("display", html("0 %"), name="bar"), text("a\n")])
+    show.blocks([rich("update", html("50 %"), name="bar")])
+    assert page.text() == "ranks 0-3 │\n<50 %>\nranks 0-3 │ a\n"
+    assert page.clears == 0
+
+
+def test_displays_of_the_same_id_on_differing_ranks_are_updated_together(page: Page) -> None:
+    show = Show(ALL, live=True)
+    show.blocks([rich("display", "0", (0, 1), name="bar"), rich("display", "1", (2, 3), name="bar")])
+    show.blocks([rich("update", "2", name="bar")])
+    assert page.text() == "<ranks 0-1 │ 2>\n<ranks 2-3 │ 2>\n"
+    assert page.clears == 0
+
+
+def test_an_update_by_some_ranks_splits_the_block(page: Page) -> None:
+    show = Show(ALL, live=True)
+    show.blocks([text("a\n"), rich("display", html("0 %"), name="bar"), text("b\n")])
+    show.blocks([rich("update", html("50 %"), (0,), name="bar"), rich("update", html("9 %"), (3,), name="bar")])
+    assert page.text() == (
+        "ranks 0-3 │ a\nrank 0    │\n<50 %>\nranks 1-2 │\n<0 %>\nrank 3    │\n<9 %>\nranks 0-3 │ b\n"
+    )
+    assert page.clears == 1
+    show.blocks([rich("update", html("60 %"), (0,), name="bar"), rich("update", html("1 %"), (1, 2), name="bar")])
+    assert page.clears == 1
+    assert [data for _, data in page.outputs if isinstance(data, dict)] == [html("60 %"), html("1 %"), html("9 %")]
+
+
+def test_an_update_that_turns_text_into_more_gets_a_label(page: Page) -> None:
+    show = Show(ALL, live=True)
+    show.blocks([rich("display", "wait", name="bar")])
+    assert page.text() == "<ranks 0-3 │ wait>\n"
+    show.blocks([rich("update", html("ready"), name="bar")])
+    assert page.text() == "ranks 0-3 │\n<ready>\n"
+
+
+def test_a_display_of_an_earlier_cell_is_updated_there(page: Page) -> None:
+    earlier, later = Show(ALL, live=True), Show(ALL, live=True)
+    earlier.blocks([rich("display", html("0 %"), name="bar")])
+    earlier.close()
+    later.blocks([rich("update", html("50 %"), name="bar")])
+    assert page.text() == "ranks 0-3 │\n<50 %>\n"
+    later.blocks([rich("update", html("60 %"), (1,), name="bar")])
+    assert page.text() == "ranks 0-3 │\n<50 %>\nrank 1    │\n<60 %>\n"
+    later.blocks([rich("update", html("70 %"), (1,), name="bar"), rich("update", html("80 %"), (0, 2, 3), name="bar")])
+    assert page.text() == "ranks 0-3 │\n<80 %>\nrank 1    │\n<70 %>\n"
+
+
+def test_an_update_of_nothing_known_is_shown_as_new(page: Page) -> None:
+    show = Show(ALL, live=True)
+    show.blocks([rich("update", html("50 %"), name="bar")])
+    show.blocks([rich("update", html("60 %"), name="bar")])
+    assert page.text() == "ranks 0-3 │\n<60 %>\n"
+
+
+def test_the_registry_of_displays_is_bounded(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("allranks.notebook.show.DISPLAYS_KEPT", 10)
+    Show(ALL, live=True).blocks([rich("display", "x", name=str(i)) for i in range(20)])
+    assert len(Show._displays) == 10
+    assert (3, "19") in Show._displays
+
+
+# Clearing
+
+
+def test_clear_takes_only_the_ranks_own_output(page: Page) -> None:
+    show = Show(ALL, live=True)
+    show.blocks([text("a\n"), text("b\n", (2,)), rich("display", html("x"), (2, 3))])
+    show.blocks([Block("clear", (2,), False)])
+    assert page.text() == "ranks 0-1, 3 │ a\nrank 3    │\n<x>\n"
+    show.blocks([Block("clear", (0, 1, 3), False)])
+    assert page.text() == ""
+    show.blocks([text("c\n")])
+    assert page.text() == "ranks 0-3 │ c\n"
+
+
+def test_a_waiting_clear_takes_effect_with_the_next_output(page: Page) -> None:
+    show = Show(ALL, live=True)
+    show.blocks([text("1\n")])
+    show.blocks([Block("clear", ALL, True)])
+    assert page.text() == "ranks 0-3 │ 1\n"
+    show.blocks([text("2\n", (0,))])
+    assert page.text() == "ranks 1-3 │ 1\nrank 0    │ 2\n"
+    show.blocks([text("3\n", (1, 2, 3))])
+    assert page.text() == "rank 0    │ 2\nranks 1-3 │ 3\n"
+
+
+def test_many_clears_at_once_paint_once(page: Page) -> None:
+    show = Show(ALL, live=True)
+    show.blocks([text("0\n")])
+    show.blocks([block for i in range(50) for block in (Block("clear", ALL, True), text(f"{i}\n"))])
+    assert page.text() == "ranks 0-3 │ 49\n"
+    assert page.clears == 1
+
+
+def test_a_terminal_keeps_what_it_shows(shell: InteractiveShell) -> None:
+    with capture_output() as out:
+        show = Show(ALL, live=False)
+        show.blocks([text("a\n"), Block("clear", ALL, False), rich("display", "0 %", name="bar"), text("b\n")])
+        show.blocks([rich("update", "9 %", (1,), name="bar")])
+        show.live_lines({0: "50%"})
+        show.close()
+    assert out.stdout == "ranks 0-3 │ a\nranks 0-3 │ b\n"
+    assert [output.data for output in out.outputs] == [
+        {"text/plain": "ranks 0-3 │ 0 %"},
+        {"text/plain": "rank 1    │ 9 %"},
+    ]
+
+
+# Unfinished lines
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [100.0]
+    monkeypatch.setattr(live, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    return now
+
+
+def test_unfinished_lines_are_folded_in_one_area_and_escaped(page: Page, clock: list[float]) -> None:
+    show = Show(ALL, live=True)
+    show.live_lines({0: "10%", 1: "10%", 2: "\r 9%\r <b>8%", 3: ""})
+    ((_, data),) = page.outputs
+    assert data["text/plain"] == "ranks 0-1 │ 10%\nrank 2    │  <b>8%"
+    assert "ranks 0-1 │ 10%\nrank 2    │  &lt;b&gt;8%</pre>" in data["text/html"]
+
+
+def test_unfinished_lines_are_redrawn_at_most_ten_times_a_second(page: Page, clock: list[float]) -> None:
+    show = Show(ALL, live=True)
+    drawn = []
+    for step in range(100):
+        clock[0] += 0.01
+        show.live_lines({0: f"{step}%"})
+        drawn.append(page.outputs[0][1]["text/plain"])
+    assert 9 <= len(set(drawn)) <= 11
+    clock[0] += 0.1
+    show.blocks([])
+    assert page.outputs[0][1]["text/plain"] == "rank 0    │ 99%"
+    show.live_lines({})
+    assert [data for _, data in page.outputs] == [{}]
+
+
+def test_a_new_bar_starts_below_what_was_written_since(page: Page, clock: list[float]) -> None:
+    show = Show(ALL, live=True)
+    show.live_lines({0: "10%"})
+    show.live_lines({})
+    clock[0] += 1
+    show.live_lines({0: "20%"})
+    assert len(page.outputs) == 1
+    show.live_lines({})
+    show.blocks([text("epoch 1\n")])
+    clock[0] += 1
+    show.live_lines({0: "30%"})
+    assert [data if isinstance(data, str) else data.get("text/plain") for _, data in page.outputs] == [
+        None,
+        "ranks 0-3 │ epoch 1\n",
+        "rank 0    │ 30%",
+    ]
+    show.close()
+    assert page.outputs[-1][1] == {}
+
+
+def test_the_area_comes_back_after_a_clear(page: Page, clock: list[float]) -> None:
+    show = Show(ALL, live=True)
+    show.blocks([text("a\n")])
+    show.live_lines({0: "10%"})
+    clock[0] += 1
+    show.blocks([Block("clear", (1,), False)])
+    assert page.text().startswith("ranks 0, 2-3 │ a\n<<pre")
+    show.close()
+    assert page.outputs[1:] == [[page.outputs[1][0], {}]]

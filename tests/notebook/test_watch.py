@@ -1,0 +1,148 @@
+"""What dashboards are fed, and what clicks in them do, with real ranks and without a browser."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from allranks import Cluster
+from allranks.errors import UsageError
+from tests.waiting import comes_true
+
+if TYPE_CHECKING:
+    from allranks_widgets import Dashboard
+
+WITHIN = 20.0
+
+
+def until(condition: Any) -> bool:
+    deadline = time.monotonic() + WITHIN
+    while not (held := condition()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return bool(held)
+
+
+def items(dashboard: Dashboard, cell: int) -> list[dict[str, Any]]:
+    return [item for each in dashboard._kept.everything() if (item := json.loads(each))["cell"] == cell]
+
+
+def test_output_and_state_reach_every_dashboard(ring2: Cluster) -> None:
+    one, other = ring2.watch(), ring2.watch("topology")
+    assert other.views == ["topology"]
+    result = ring2.run(
+        "import sys\nprint('alike')\nprint('rank', rank)\nprint('bad', file=sys.stderr)\nif rank == 1: 1/0\n'value'"
+    )
+    for dashboard in (one, other):
+        assert until(lambda each=dashboard: any(item["kind"] == "end" for item in items(each, result.cell)))
+        found = items(dashboard, result.cell)
+        assert found[0]["kind"] == "begin" and found[0]["ranks"] == [0, 1] and "1/0" in found[0]["code"]
+        texts = [(item["ranks"], item["stream"], item["text"]) for item in found if item["kind"] == "text"]
+        assert ([0, 1], "stdout", "alike\n") in texts
+        assert ([1], "stdout", "rank 1\n") in texts
+        assert ([0, 1], "stderr", "bad\n") in texts
+        (error,) = (item for item in found if item["kind"] == "error")
+        assert (error["ranks"], error["ename"]) == ([1], "ZeroDivisionError")
+        assert any(item["kind"] == "result" and item["data"] == {"text/plain": "'value'"} for item in found)
+        assert found[-1]["kind"] == "end" and found[-1]["ok"] is False
+        assert until(lambda each=dashboard: each.snapshot.ranks[1].state == "failed")
+
+
+def test_the_frame_is_the_snapshot(ring2: Cluster) -> None:
+    dashboard = ring2.watch()
+    ring2.run("for _ in range(30): mx.eval(mx.distributed.all_sum(mx.ones(1000)))").check()
+    assert until(lambda: dashboard.snapshot and any((link.sent or 0) > 100_000 for link in dashboard.snapshot.links))
+    dashboard.flush()
+    frame = json.loads(dashboard.frame)
+    assert [rank["rank"] for rank in frame["ranks"]] == [0, 1]
+    assert frame["hosts"][0]["cores"] and frame["hosts"][0]["memory"]
+    assert frame["links"][0]["link"]["interface"] == "lo"
+
+
+@pytest.mark.slow
+def test_nothing_is_sent_while_nothing_changes(ring2: Cluster) -> None:
+    ring2.run("1").check()
+    dashboard = ring2.watch()
+    time.sleep(3)
+    sent = dashboard.sent
+    time.sleep(3)
+    assert dashboard.sent - sent <= 6, "an idle world: its processor's load, now and then"
+
+
+def test_interrupt_of_one_rank_ends_its_endless_loop(ring2: Cluster) -> None:
+    dashboard = ring2.watch()
+    cell = ring2.begin("if rank == 1:\n    while True: pass")
+    assert comes_true(ring2, lambda now: now.ranks[1].line == 2, WITHIN)
+    dashboard._asked({"ask": "interrupt", "rank": 1})
+    result = cell.finish(WITHIN)
+    assert list(result.errors) == [1] and result.errors[1].ename == "KeyboardInterrupt"
+    assert result[0].ok
+
+
+@pytest.mark.slow
+def test_break_frees_ranks_that_wait(ring2: Cluster) -> None:
+    dashboard = ring2.watch()
+    cell = ring2.begin("if rank == 0: mx.eval(mx.distributed.all_sum(mx.ones(3)))")
+    follow = threading.Thread(target=cell.finish, daemon=True)
+    follow.start()
+    assert comes_true(ring2, lambda now: now.ranks[0].state == "waiting", WITHIN)
+    dashboard._asked({"ask": "break", "rank": 0})
+    follow.join(WITHIN)
+    assert cell.result is not None and cell.result[0].freed
+    assert ring2.run("mx.distributed.all_sum(mx.ones(1)).item()").check()[0].value == 2.0
+
+
+@pytest.mark.slow
+def test_heal_of_a_rank_that_is_stuck_replaces_it() -> None:
+    with Cluster(2, backend="ring") as cluster:
+        dashboard = cluster.watch()
+        cluster.run("kept = rank + 10").check()
+        before = cluster.snapshot.ranks[1].pid
+        cell = cluster.begin("import os\nif rank == 1: os.kill(os.getpid(), 19)", want_values=False)
+        follow = threading.Thread(target=cell.finish, daemon=True)
+        follow.start()
+        assert comes_true(cluster, lambda now: now.ranks[1].state == "stopped", WITHIN)
+        dashboard._asked({"ask": "heal", "rank": 1})
+        assert comes_true(cluster, lambda now: now.state == "whole" and now.ranks[1].pid not in (None, before), WITHIN)
+        follow.join(WITHIN)
+        assert cluster.run("kept", ranks=0).check()[0].value == 10
+        assert cluster.run("mx.distributed.all_sum(mx.ones(1)).item()").check()[1].value == 2.0
+
+
+def test_what_a_click_cannot_do_is_said(ring2: Cluster) -> None:
+    assert ring2._act("interrupt", 0) == "No cell is running on rank 0."
+    assert ring2._act("break", None) == "Nothing is blocked in a collective."
+    assert "Nothing to heal" in str(ring2._act("heal", None))
+
+
+def test_a_recording_shows_what_a_dashboard_was_shown(ring2: Cluster, tmp_path: Path) -> None:
+    from allranks_widgets.recording import read
+
+    with ring2.record(tmp_path / "run.jsonl.gz"):
+        dashboard = ring2.watch()  # is given things after the recorder
+        ring2.run(
+            "import time\nfor _ in range(10):\n    mx.eval(mx.distributed.all_sum(mx.ones(9)))\n    time.sleep(0.1)"
+        ).check()
+        last = ring2.run("print('recorded')").check()
+        assert until(lambda: any(item["kind"] == "end" for item in items(dashboard, last.cell)))
+    recorded = list(read(tmp_path / "run.jsonl.gz"))
+    frames = [each.snapshot for each in recorded if each.snapshot]
+    assert len(frames) >= 5 and any(rank.state == "running" for frame in frames for rank in frame.ranks)
+    assert any(item.get("text") == "recorded\n" for each in recorded for item in each.output)
+    ring2.run("1").check()  # nobody is recording any more
+
+
+def test_pictures_that_are_not_there_are_refused(ring2: Cluster) -> None:
+    with pytest.raises(UsageError, match="unknown picture 'map': choose from topology, ranks, throughput"):
+        ring2.watch("map")
+
+
+def test_the_last_state_stays_when_the_cluster_is_down() -> None:
+    with Cluster(1) as cluster:
+        dashboard = cluster.watch()
+        assert "whole" in repr(dashboard)
+    assert "down" in repr(dashboard)

@@ -1,0 +1,129 @@
+"""Objects whose own pickling is lost in another process come back: cached functions, exceptions, MLX's random state."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import tokenize
+import types
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import pytest
+
+from allranks.messages.values import pack, unpack
+from allranks.rank.values import checkpoint
+
+
+@pytest.fixture
+def user_ns(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Stands for the namespace of cells, which is that of ``__main__`` in a rank."""
+    main = types.ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    return main.__dict__
+
+
+def carried(user_ns: dict[str, Any], code: str, file: Path) -> None:
+    """Run a cell, and bring what it made to a namespace that is as empty as a new process's."""
+    exec(code, user_ns)
+    assert checkpoint.save(file, checkpoint.user_variables(user_ns, {})).left == []
+    user_ns.clear()
+    assert checkpoint.load(file, user_ns).failed == {}
+
+
+def test_a_cached_function_of_a_cell_finds_itself_and_its_cache_is_empty(
+    user_ns: dict[str, Any], tmp_path: Path
+) -> None:
+    code = """import functools
+@functools.lru_cache(maxsize=7, typed=True)
+def fib(n):
+    "The nth."
+    return n if n < 2 else fib(n - 1) + fib(n - 2)
+fib.unit = "rabbits"
+fib(3)
+class Model:
+    scale = 3
+    @functools.cache
+    def scaled(self, x):
+        return x * self.scale
+model = Model()"""
+    carried(user_ns, code, tmp_path / "0")
+    fib = user_ns["fib"]
+    assert fib.cache_info() == (0, 0, 7, 0) and fib.cache_parameters() == {"maxsize": 7, "typed": True}
+    assert fib(30) == 832040 and (fib.unit, fib.__doc__) == ("rabbits", "The nth.")
+    assert user_ns["model"].scaled(5) == 15
+
+
+def test_a_cached_function_that_was_made_in_another_one() -> None:
+    def make() -> Any:
+        @functools.cache
+        def fib(n: int) -> int:
+            return n if n < 2 else fib(n - 1) + fib(n - 2)
+
+        return fib
+
+    assert unpack(pack(make()))(30) == 832040
+
+
+def test_a_cached_function_of_a_module_is_the_modules() -> None:
+    assert unpack(pack(tokenize._compile)) is tokenize._compile  # type: ignore[attr-defined]
+
+
+class TwoArguments(Exception):
+    def __init__(self, where: str, why: int) -> None:
+        super().__init__(f"{where}: {why}")
+        self.where, self.why = where, why
+
+
+class Undecodable(UnicodeDecodeError):
+    def __init__(self, text: bytes) -> None:
+        super().__init__("ascii", text, 0, 1, "not ours")
+
+
+class NoDisk(OSError):
+    def __init__(self, *, path: str) -> None:
+        super().__init__(28, "no room", path)
+
+
+class Several(ExceptionGroup):
+    def __init__(self, message: str, excs: list[Exception]) -> None:
+        self.first = excs[0]
+
+
+class OwnWay(Exception):
+    def __init__(self, number: int) -> None:
+        super().__init__("a number")
+        self.number = number
+
+    def __reduce__(self) -> Any:
+        return OwnWay, (self.number + 1,)
+
+
+def test_an_exception_whose_init_takes_other_arguments_keeps_its_message_and_attributes() -> None:
+    error = TwoArguments("here", 3)
+    error.add_note("look twice")
+    back = unpack(pack([error, error]))
+    assert back[0] is back[1] and type(back[0]) is TwoArguments
+    assert (str(back[0]), back[0].args, vars(back[0])) == (str(error), error.args, vars(error))
+
+
+def test_exceptions_of_builtin_kinds_keep_what_these_know() -> None:
+    undecodable = unpack(pack(Undecodable(b"\xff")))
+    assert (undecodable.object, undecodable.reason, str(undecodable)) == (
+        b"\xff",
+        "not ours",
+        str(Undecodable(b"\xff")),
+    )
+    full = unpack(pack(NoDisk(path="/x")))
+    assert (full.errno, full.filename, str(full)) == (28, "/x", str(NoDisk(path="/x")))
+    several = unpack(pack(Several("both", [ValueError(1), KeyError(2)])))
+    assert several.first is several.exceptions[0] and len(several.exceptions) == 2
+
+
+def test_an_exception_that_has_a_way_of_its_own_goes_that_way() -> None:
+    assert unpack(pack(OwnWay(3))).number == 4
+
+
+def test_the_random_state_becomes_that_of_the_process_it_comes_to() -> None:
+    assert unpack(pack({"state": [mx.random.state]}))["state"][0] is mx.random.state
