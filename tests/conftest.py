@@ -96,14 +96,32 @@ def nothing_left_behind() -> Iterator[None]:
         pytest.fail("processes are left after the tests (killed now):\n  " + "\n  ".join(described), pytrace=False)
 
 
+FORGET = """
+for _name in [name for name in globals() if name.isidentifier() and not name.startswith("_")]:
+    if _name not in ("mx", "rank", "size", "world", "In", "Out", "exit", "quit", "get_ipython", "open"):
+        del globals()[_name]
+Out.clear()
+__import__("gc").collect()
+"""
+"""Run on ranks: their variables are gone. Which modules a worker has run before depends on how busy the machine is."""
+
+
 class Worlds:
     """Clusters that stay up for many tests; one that a test has spoilt is started anew for the next."""
 
     def __init__(self) -> None:
         self._living: dict[tuple[str, int], Cluster] = {}
+        self._used_by: dict[tuple[str, int], str] = {}
 
-    def get(self, backend: str, size: int) -> Cluster:
-        """A world that is whole and idle. Its ranks keep what earlier tests left in their namespaces."""
+    def get(self, backend: str, size: int, module: str) -> Cluster:
+        """A world that is whole and idle. Its ranks keep what earlier tests of this module left in their namespaces."""
+        cluster = self._any(backend, size)
+        if self._used_by.get((backend, size)) != module:
+            cluster.run(FORGET, check="off").check()
+            self._used_by[backend, size] = module
+        return cluster
+
+    def _any(self, backend: str, size: int) -> Cluster:
         import allranks
 
         cluster = self._living.get((backend, size))
@@ -135,27 +153,27 @@ def worlds(nothing_left_behind: None) -> Iterator[Worlds]:
 
 
 @pytest.fixture
-def ring2(worlds: Worlds) -> Cluster:
+def ring2(worlds: Worlds, request: pytest.FixtureRequest) -> Cluster:
     """Two ring ranks, shared with other tests."""
-    return worlds.get("ring", 2)
+    return worlds.get("ring", 2, request.module.__name__)
 
 
 @pytest.fixture
-def ring4(worlds: Worlds) -> Cluster:
+def ring4(worlds: Worlds, request: pytest.FixtureRequest) -> Cluster:
     """Four ring ranks, shared with other tests."""
-    return worlds.get("ring", 4)
+    return worlds.get("ring", 4, request.module.__name__)
 
 
 @pytest.fixture
-def mpi2(worlds: Worlds, need_mpi: None) -> Cluster:
+def mpi2(worlds: Worlds, need_mpi: None, request: pytest.FixtureRequest) -> Cluster:
     """Two MPI ranks, shared with other tests."""
-    return worlds.get("mpi", 2)
+    return worlds.get("mpi", 2, request.module.__name__)
 
 
 @pytest.fixture
-def mpi4(worlds: Worlds, need_mpi: None) -> Cluster:
+def mpi4(worlds: Worlds, need_mpi: None, request: pytest.FixtureRequest) -> Cluster:
     """Four MPI ranks, shared with other tests."""
-    return worlds.get("mpi", 4)
+    return worlds.get("mpi", 4, request.module.__name__)
 
 
 @pytest.fixture(scope="session")
@@ -201,11 +219,12 @@ def lasting_kernel(new_notebook: Callable[..., Notebook]) -> Callable[[], Notebo
 
 @pytest.fixture(scope="module")
 def kernel(lasting_kernel: Callable[[], Notebook]) -> Notebook:
-    """A notebook with the extension loaded and none of another module's names; another module's ranks may be up."""
+    """A notebook with the extension loaded and no other module's names; ranks that are up have none of them either."""
     notebook = lasting_kernel()
     notebook.ok("%load_ext allranks")
     notebook.run("%distributed auto off")  # an error where nothing is up: then it is off
     notebook.ok("%reset -f")
+    notebook.run(f"%%distributed\n{FORGET}")  # an error likewise
     return notebook
 
 

@@ -438,6 +438,26 @@ def test_ctrl_c_in_another_wiring_comes_home(need_mpi: None) -> None:
         assert cluster.pull("kept") == [100, 101]
 
 
+class StopsWhenFreed:
+    """Ctrl-C at a moment from which Python lets no exception out; pyzmq's frames are such a moment."""
+
+    def __del__(self) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_ctrl_c_between_two_cells_is_not_lost(ring2: Cluster) -> None:
+    texts = []
+
+    def press_once(text: str) -> None:
+        texts.append(text)
+        if len(texts) == 2:
+            StopsWhenFreed()
+
+    with pytest.raises(CellInterrupted):
+        ring2.bench(smallest=1 << 12, largest=1 << 16, seconds=0.02, progress=press_once)
+    assert len(texts) == 2 and ring2.state == "whole"
+
+
 # The magic.
 
 

@@ -41,7 +41,7 @@ def two(request: pytest.FixtureRequest, worlds: Worlds) -> Iterator[Cluster]:
     """Two ranks of each backend."""
     if request.param == "mpi":
         request.getfixturevalue("need_mpi")
-    cluster = worlds.get(request.param, 2)
+    cluster = worlds.get(request.param, 2, __name__)
     cluster.run(PREPARE).check()
     yield cluster
     assert sums_are_right(cluster)

@@ -13,7 +13,7 @@ import numpy as np
 import psutil
 
 from allranks.arguments import known_backend
-from allranks.errors import AllranksError, CannotStart, NotLoaded, UsageError
+from allranks.errors import AllranksError, CannotStart, CellInterrupted, NotLoaded, UsageError
 from allranks.messages.bench_payload import ITEM, usable_bytes
 from allranks.notebook.watch import Nowhere
 from allranks.units import size_text, typed_size
@@ -24,6 +24,7 @@ from .result import BenchResult
 
 if TYPE_CHECKING:
     from allranks.cluster.cluster import Cluster
+    from allranks.cluster.stop import Stop
     from allranks.head.world.ranks import Ranks
 
 OPS = ("all_sum", "all_max", "all_min", "all_gather", "sum_scatter", "send")
@@ -115,6 +116,7 @@ class Bench:
         compare: Sequence[str],
         connections: Sequence[int],
         progress: Callable[[str], None],
+        stop: Stop,
     ) -> None:
         self._cluster, self._ranks, self._sizes, self._seconds, self._say = cluster, ranks, sizes, seconds, progress
         self._home = Choice(cluster.backend, ranks.settings.connections)
@@ -127,18 +129,27 @@ class Bench:
             raise UsageError(f"--seconds {seconds:g}: must be above 0, such as 0.3.")
         fits_in_memory(self._ops, sizes[-1], cluster.size, sum(host.local for host in ranks.hosts))
         self._notes: list[str] = []
+        self._stop = stop
 
     def run(self) -> BenchResult:
         """Measure every choice; whatever happens, the world is wired as before at the end."""
         rows: list[BenchRow] = []
         at = time.time()
         try:
-            for choice in self._choices:
-                if self._wired(choice):
-                    rows += self._rows(choice)
+            with self._stop.noted():  # pyzmq frees its frames between two cells, and loses a KeyboardInterrupt by that
+                for choice in self._choices:
+                    if self._wired(choice):
+                        rows += self._rows(choice)
         finally:
             self._go_home()
+        self._raise_if_stopped()
         return BenchResult(self._cluster.name, self._cluster.size, self._home, rows, self._notes, at)
+
+    def _raise_if_stopped(self) -> None:
+        try:
+            self._stop.raise_if_pressed()
+        except KeyboardInterrupt:
+            raise CellInterrupted from None
 
     def _wired(self, choice: Choice) -> bool:
         """Change to `choice`; False, with the reason among the notes, where that cannot be."""
@@ -209,6 +220,7 @@ class Bench:
         """Seconds of each call, a line for each rank that takes part."""
         what = f"link {link[0]}-{link[1]}" if link else op
         self._say(f"bench: {choice} · {what} · {size_text(nbytes)} ({which})")
+        self._raise_if_stopped()
         arguments = f"{op!r}, {nbytes}, {self._seconds / 2!r}, {link!r}"
         # Who is on no link sleeps meanwhile: a rank that waits in a collective of the ring would spin on a core.
         result = self._cluster.run(

@@ -19,7 +19,7 @@ from allranks.notebook.comms import ProxiedComms
 from allranks.settings import Settings
 from allranks_backends.registry import cannot_run, choose
 
-from .stop import undisturbed
+from .stop import Stop, undisturbed
 from .values import ClusterValues
 from .views import ClusterViews
 
@@ -253,6 +253,7 @@ class Cluster(ClusterValues, ClusterViews):
             compare=compare,
             connections=connections,
             progress=progress,
+            stop=Stop(around=True),
         ).run()
         self.last_bench, ranks.monitor.peak = result, result.peak
         return result

@@ -19,9 +19,13 @@ PATIENCE = 5.0
 
 
 class Stop:
-    """Whether the user has pressed stop; `raise_if_pressed` raises KeyboardInterrupt."""
+    """Whether the user has pressed stop; `raise_if_pressed` raises KeyboardInterrupt.
 
-    def __init__(self) -> None:
+    One that is `around` several cells notes what comes between them, and leaves the rest to the cells' own.
+    """
+
+    def __init__(self, *, around: bool = False) -> None:
+        self._around = around
         self.pressed = False
         self._deaf_since: float | None = None
         self._wake: queue.SimpleQueue[Any] | None = None
@@ -44,8 +48,9 @@ class Stop:
             yield
             return
         before = signal.getsignal(signal.SIGINT)
-        if before is not signal.default_int_handler:  # somebody else's business, or noted already
-            yield
+        outer = getattr(before, "__self__", None)
+        if before is not signal.default_int_handler and not (isinstance(outer, Stop) and outer._around):
+            yield  # somebody else's business, or noted already
             return
         self._wake, self._deaf_since = wake, None
         signal.signal(signal.SIGINT, self._on_signal)
