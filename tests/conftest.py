@@ -40,6 +40,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.suffix == ".ipynb":
             item.add_marker(pytest.mark.slow)
+            item.add_marker(pytest.mark.timeout(900))
     _unmarked.update(
         item.nodeid
         for item in items
@@ -97,8 +98,8 @@ def nothing_left_behind() -> Iterator[None]:
 
 
 FORGET = """
-for _name in [name for name in globals() if name.isidentifier() and not name.startswith("_")]:
-    if _name not in ("mx", "rank", "size", "world", "In", "Out", "exit", "quit", "get_ipython", "open"):
+for _name in [name for name in globals() if not name.startswith("_")]:
+    if _name not in {"mx", "rank", "size", "world", "mark", *get_ipython().user_ns_hidden}:
         del globals()[_name]
 Out.clear()
 __import__("gc").collect()

@@ -13,6 +13,8 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
+pytestmark = pytest.mark.timeout(900)  # four ranks on two busy cores
+
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted(path for path in (ROOT / "notebooks").glob("*.ipynb") if path.stem != "gallery")
 FOUR_MPI_RANKS = "evaluation", "pipeline", "tensor_parallel"
@@ -49,7 +51,7 @@ def executed(name: str, **parameters: object) -> nbformat.NotebookNode:
     lines = "\n".join(f"{parameter} = {value!r}" for parameter, value in parameters.items())
     notebook.cells.insert(place + 1, nbformat.v4.new_code_cell(lines))
     resources = {"metadata": {"path": str(ROOT / "notebooks")}}
-    return NotebookClient(notebook, timeout=180, kernel_name="python3", resources=resources).execute()
+    return NotebookClient(notebook, timeout=600, kernel_name="python3", resources=resources).execute()
 
 
 def said(notebook: nbformat.NotebookNode) -> str:

@@ -76,7 +76,7 @@ def test_all_pictures_move_while_a_cell_blocks_the_kernel(open_notebook: OpenNot
 
 
 def test_an_action_reaches_the_kernel_while_a_cell_blocks_it(open_notebook: OpenNotebook) -> None:
-    notebook = open_notebook(show(4), "time.sleep(10)")
+    notebook = open_notebook(show(4), "time.sleep(60)")
     notebook.begin()
     page = notebook.page
     page.wait_for_selector('.arw-rank[data-rank="2"]')
@@ -90,7 +90,7 @@ def test_an_action_reaches_the_kernel_while_a_cell_blocks_it(open_notebook: Open
     page.wait_for_function("""document.querySelector(".arw-said").textContent === "break of rank 2 was done" """)
     took = time.monotonic() - clicked
     print(f"answered after {took * 1000:.0f} ms")
-    assert took < 8.0, "while the cell still blocks the kernel, for ten seconds"
+    assert took < 50, "while the cell still blocks the kernel, for a minute"
     page.evaluate("() => window.panel.sessionContext.session.kernel.interrupt()")
 
 

@@ -25,7 +25,7 @@ for n in range(3):
     mark(f"batch {n}")
     with mark("step"):
         with mark("load"):
-            time.sleep(0.3 if rank == size - 1 and n == 1 else 0.02)
+            time.sleep(1.0 if rank == size - 1 and n == 1 else 0.02)
         mx.eval(mx.distributed.all_sum(mx.ones((100, 10))))"""
 THREADS = "from slice s join thread_track t on s.track_id = t.id join thread using (utid)"
 ENDS = """slice {0} on slice_{1} = {0}.id join thread_track track_{0} on {0}.track_id = track_{0}.id
@@ -61,7 +61,7 @@ def test_perfetto_and_chrome_read_what_was_recorded(
         assert all(parent == "all_sum" for *_, parent in found)
         seen = {(rank, seq): seconds for rank, seq, seconds, _ in found}
         assert all(seen.get(key, 0.0) == pytest.approx(wait, abs=1e-6) for key, wait in waits.items())
-        assert max(seen.values()) > 0.25
+        assert max(seen.values()) > 0.5
         flows = ask(page, FLOWS)
         page.close()
         model = chrome(browser, url, root, (tmp_path / "trace.json").read_text())

@@ -17,7 +17,7 @@ from tests.faults.kept import WITHIN, Detached, keep, look, sums_are_right
 from tests.faults.stop import running, stop_pressed
 from tests.waiting import comes_true, idle
 
-PATIENCE = 10.0
+PATIENCE = 30.0
 """What a machine that is busy with other things gets on top of what is promised."""
 VICTIM = 2
 

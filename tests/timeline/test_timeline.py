@@ -28,7 +28,7 @@ for n in range(4):
     mark(f"batch {n}")
     with mark("step"):
         with mark("load"):
-            time.sleep(0.3 if rank == size - 1 and n == 2 else 0.01)
+            time.sleep(1.0 if rank == size - 1 and n == 2 else 0.01)
         mx.eval(mx.distributed.all_sum(mx.ones((100, 10))))"""
 
 
@@ -57,7 +57,7 @@ def test_a_planted_straggler_shows(world: str, request: pytest.FixtureRequest) -
             ("all_sum", (100, 10), 4000, 7)
         ] * 4
         waits = [call.wait or 0.0 for call in each.calls]
-        assert (waits[2] > 0.25) == (each.rank != slow), waits
+        assert (waits[2] > 0.5) == (each.rank != slow), waits
         assert each.calls[2].last == slow
         assert sum(waits) == pytest.approx(ledger_waits(cluster)[each.rank] - before[each.rank], abs=1e-3)
         assert [mark.name for mark in each.marks if mark.ended is None] == [f"batch {n}" for n in range(4)]

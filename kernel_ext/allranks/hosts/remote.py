@@ -27,8 +27,8 @@ from .addresses import HostNetwork
 from .host_process import HostGone, HostReport, OnEvent, PipedHost
 from .ssh import SSH_OPTIONS, destination, explained
 
-READY_WITHIN = 10.0
-"""Seconds a host gets until its host process answers."""
+READY_WITHIN = 25.0
+"""Seconds a host gets until its host process answers, which may come from a cold disk; ssh has limits of its own."""
 ALIVE_EVERY = 4.0
 PATIENCE = 16.0
 """Seconds without a word from the notebook after which a host ends its ranks."""
