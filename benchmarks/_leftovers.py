@@ -87,7 +87,7 @@ class Leftovers:
         return psutil.Process().children(recursive=True)
 
     def _files(self) -> int:
-        """Files of the cluster, without those a world has one of for each epoch."""
+        """Files of the cluster, without those a world has one of for each generation."""
         ranks = self._cluster._ranks
         assert ranks is not None
         return sum(1 for path in Path(ranks.host.directory).rglob("*") if not path.name.startswith("ring-"))

@@ -85,7 +85,7 @@ class Placement:
     local_rank: int = 0
     """Index among the ranks of the same host; the CUDA device."""
     ports: tuple[int, ...] = ()
-    """Free TCP ports on that host for this epoch, one for each connection."""
+    """Free TCP ports on that host for this generation, one for each connection."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class WorldPlan:
 
     backend: str
     placements: tuple[Placement, ...]
-    epoch: int = 1
+    generation: int = 1
     connections: int = 1
     """TCP connections for each address of a ring link."""
 
@@ -201,9 +201,9 @@ class OpView:
     """Bytes of the smallest call."""
     largest: int
     transfer: float | None = None
-    """Seconds in which bytes travelled, of the calls that ``--profile`` timed: the fastest rank's, which came last."""
+    """Seconds in which bytes travelled, of the calls that ``--timing`` timed: the fastest rank's, which came last."""
     wait: float | None = None
-    """Seconds this rank waited for others to come, of the calls that ``--profile`` timed."""
+    """Seconds this rank waited for others to come, of the calls that ``--timing`` timed."""
 
 
 @dataclass(frozen=True)
@@ -258,7 +258,7 @@ class Snapshot:
     name: str
     backend: str
     state: WorldState
-    epoch: int
+    generation: int
     ranks: tuple[RankView, ...]
     at: float = 0.0
     """Unix time in seconds."""
@@ -270,7 +270,7 @@ class Snapshot:
     peak: float | None = None
     """Highest bus bandwidth that ``bench`` measured on this world, in bytes a second."""
     straggler: str | None = None
-    """The rank that others waited for in the calls that ``--profile`` timed, in words."""
+    """The rank that others waited for in the calls that ``--timing`` timed, in words."""
 
     def doing(self, ranks: Sequence[int]) -> str:
         """``ranks 0-1, 3 blocked in all_sum #1 f32[10] (line 3); rank 2 running line 4: while True: pass``."""

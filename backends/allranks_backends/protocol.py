@@ -98,13 +98,13 @@ class Backend(Protocol):
         """
 
     def ports(self, connections: int, addresses: int) -> int:
-        """How many free TCP ports each rank must offer for one epoch.
+        """How many free TCP ports each rank must offer for one generation.
 
         Called when engines are asked for ports, before ``plan``; ``addresses`` is how many the hosts have.
         """
 
-    def plan(self, placements: Sequence[Placement], *, epoch: int = 1, connections: int = 1) -> WorldPlan:
-        """The checked plan of one epoch. Called whenever a world is formed, re-formed, healed, resized or rewired.
+    def plan(self, placements: Sequence[Placement], *, generation: int = 1, connections: int = 1) -> WorldPlan:
+        """The checked plan of one generation. Called whenever a world is formed, re-formed, healed, resized or rewired.
 
         Raises ``BackendError`` for anything that would make ``init`` fail or wait indefinitely.
         """

@@ -51,7 +51,7 @@ def training(path: Path) -> None:
         cluster.bench(smallest=1 << 16, largest=1 << 20, seconds=0.1)
         with cluster.record(path):
             time.sleep(1)
-            cluster.run(TRAIN, profile=True, timeout=300).check()
+            cluster.run(TRAIN, timing=True, timeout=300).check()
             time.sleep(1)
 
 

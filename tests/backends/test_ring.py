@@ -102,8 +102,8 @@ def test_one_rank_is_a_world_at_once(mlx, tmp_path, placements, in_folder):
     assert done.stdout.strip() == "1"
 
 
-def test_each_epoch_has_a_file_of_its_own(placements):
-    first, second = (RING.plan(placements(LOCAL * 2, 1), epoch=epoch) for epoch in (1, 2))
+def test_each_generation_has_a_file_of_its_own(placements):
+    first, second = (RING.plan(placements(LOCAL * 2, 1), generation=generation) for generation in (1, 2))
     assert RING.wiring(first, 0).files.keys().isdisjoint(RING.wiring(second, 0).files)
 
 

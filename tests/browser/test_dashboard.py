@@ -87,7 +87,7 @@ def test_an_action_reaches_the_kernel_while_a_cell_blocks_it(open_notebook: Open
     page.keyboard.press("ArrowDown")
     clicked = time.monotonic()
     page.keyboard.press("Enter")
-    page.wait_for_function("""document.querySelector(".arw-said").textContent === "break of rank 2 was done" """)
+    page.wait_for_function("""document.querySelector(".arw-said").textContent === "abort of rank 2 was done" """)
     took = time.monotonic() - clicked
     print(f"answered after {took * 1000:.0f} ms")
     assert took < 50, "while the cell still blocks the kernel, for a minute"
@@ -272,7 +272,7 @@ def test_a_saved_notebook_is_readable(open_notebook: OpenNotebook, browser: Brow
         saved.page.wait_for_function("""document.querySelector(".jp-OutputArea").innerText.includes("thunderbolt")""")
         said = saved.page.locator(".jp-OutputArea").first.inner_text()
         assert re.search(r"3 → 4\s+thunderbolt\s+en3\s+40 Gbit/s", said)
-        assert "timed with --profile only" in said
+        assert "timed with --timing only" in said
         if kernel:
             saved.page.evaluate("() => window.panel.sessionContext.shutdown()")
     finally:

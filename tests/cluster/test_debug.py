@@ -100,7 +100,7 @@ def test_quitting_ends_the_cell_with_a_line_and_frees_the_others(ring2: Cluster)
     ring2.debug(1).ask("q", WITHIN)
     result = cell.finish(WITHIN)
     assert "rank 1 raised BdbQuit: the cell was quit in the debugger (q)" in result.failure()
-    assert result[0].freed
+    assert result[0].unblocked
     assert [each.value for each in ring2.run(f"{SUM} + kept").values()] == [2, 3]
 
 

@@ -14,7 +14,7 @@ SNAPSHOT = Snapshot(
     name="main",
     backend="ring",
     state="whole",
-    epoch=1,
+    generation=1,
     ranks=(
         RankView(1, "mac2", pid=77, state="dead", cause="killed by signal 9 (out of memory?)"),
         RankView(

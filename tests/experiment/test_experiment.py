@@ -106,7 +106,7 @@ def test_worlds_are_as_asked_kept_where_wanted_and_measured(tmp_path: Path) -> N
         kept = cluster.run("'held' in dir()\n").check()[0].value
         cluster.run(
             "import time\nheld = mx.ones(1000)\ntime.sleep(0.05 * rank)\nmx.eval(mx.distributed.all_sum(held))",
-            profile=True,
+            timing=True,
         ).check()
         seen.append((cluster.size, tag, kept))
         return {"size": cluster.size, "tag": "mine", "list": [1, 2], "array": cluster.run("mx.array(2.5)")[0].value}

@@ -48,7 +48,7 @@ def test_twenty_breaks_leave_no_descriptor_thread_process_port_or_memory_behind(
             assert idle(cluster) and sums_are_right(cluster)
             if number >= 3:  # by then every pool is filled
                 assert leftovers.look() == []
-        assert cluster.snapshot.epoch == 1 + ROUNDS
+        assert cluster.snapshot.generation == 1 + ROUNDS
         assert look(cluster) == kept
         assert len(notes.seconds) == ROUNDS
         # 0.15 s is the aim on a machine that is not busy; `python -m benchmarks.soak` measures it.

@@ -55,13 +55,13 @@ def test_a_mismatch_is_flagged_with_both_sides_and_costs_only_the_cell(
 
 
 def test_strict_raises_on_every_rank_before_any_has_entered(ring2: Cluster) -> None:
-    epoch = ring2.snapshot.epoch
+    generation = ring2.snapshot.generation
     result = ring2.run(
         "y = mx.distributed.all_sum(mx.ones(10 if rank else 12))\nmx.eval(y)", check="strict", timeout=30
     )
     assert sorted(result.errors) == [0, 1]
     assert all("the ranks disagree" in error.evalue for error in result.errors.values())
-    assert ring2.snapshot.epoch == epoch, "nothing was broken, so nothing needs to be re-formed"
+    assert ring2.snapshot.generation == generation, "nothing was broken, so nothing needs to be re-formed"
     assert_next_collective_is_right(ring2)
 
 
@@ -73,7 +73,7 @@ def test_strict_lets_agreeing_ranks_through(ring2: Cluster) -> None:
 def test_strict_frees_those_that_wait_for_a_rank_that_raised(ring2: Cluster) -> None:
     result = ring2.run("if rank: 1/0\nmx.distributed.all_sum(mx.ones(3))", check="strict", timeout=30)
     assert list(result.errors) == [1]
-    assert result[0].freed is not None
+    assert result[0].unblocked is not None
     assert_next_collective_is_right(ring2)
 
 

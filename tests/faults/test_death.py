@@ -64,7 +64,7 @@ def test_in_a_collective(ring4: Cluster) -> None:
     assert comes_true(ring4, running(0, 1, 2, 3), WITHIN)
     kill(ring4)
     result = cell.finish(WITHIN)
-    assert result[2].dead and all(result[rank].freed for rank in (0, 1, 3)), result
+    assert result[2].dead and all(result[rank].unblocked for rank in (0, 1, 3)), result
     assert result.errors == {}, "no rank but the dead one is to blame"
     assert "rank 2 died: killed by SIGKILL" in result.failure()
     healed(ring4, kept)
@@ -80,7 +80,7 @@ def test_in_python_while_others_wait_for_it(ring4: Cluster) -> None:
     kill(ring4)
     result = cell.finish(WITHIN)
     assert "last seen at line 3" in (result[VICTIM].dead or "")
-    assert all(result[rank].freed for rank in (0, 1, 3))
+    assert all(result[rank].unblocked for rank in (0, 1, 3))
     healed(ring4, kept)
 
 
@@ -90,7 +90,7 @@ def test_a_rank_that_a_library_ends_is_named_with_what_the_library_said(exits: s
     code = f"if rank == {VICTIM}:\n" + textwrap.indent(exits, "    ") + "\nmx.eval(mx.distributed.all_sum(mx.ones(10)))"
     result = ring4.run(code, timeout=WITHIN)
     assert (result[VICTIM].dead or "").startswith(f"exited with code 1 ({NCCL_ERROR})")
-    assert all(result[rank].freed for rank in (0, 1, 3)) and result.errors == {}
+    assert all(result[rank].unblocked for rank in (0, 1, 3)) and result.errors == {}
     healed(ring4, kept)
 
 
@@ -172,12 +172,12 @@ def test_every_rank(ring4: Cluster) -> None:
 
 @pytest.mark.slow
 def test_healing_what_is_whole_changes_nothing(ring4: Cluster) -> None:
-    kept, epoch = keep(ring4), ring4.snapshot.epoch
+    kept, generation = keep(ring4), ring4.snapshot.generation
     assert "Nothing to heal" in str(ring4.heal())
     kill(ring4)
     ring4.heal()
     assert "Nothing to heal" in str(ring4.heal())
-    assert ring4.snapshot.epoch == epoch + 1
+    assert ring4.snapshot.generation == generation + 1
     assert look(ring4, [0, 1, 3]) == without(kept)
 
 

@@ -18,16 +18,16 @@ mx.eval(mx.distributed.all_sum(mx.ones(1000)))
 
 
 def test_the_cell_ends_and_names_who_failed_and_who_waited_where(ring4: Cluster) -> None:
-    kept, epoch = keep(ring4), ring4.snapshot.epoch
+    kept, generation = keep(ring4), ring4.snapshot.generation
     result = ring4.run(RAISES)
     # Five seconds are promised; a machine that is busy with other things gets some more.
     assert result.seconds < 5 + 30
     assert list(result.errors) == [2] and result[2].error is not None and result[2].error.line == 3
     for rank in (0, 1, 3):
-        assert re.fullmatch(r"all_sum #\d+ f32\[1000\] \(line 4\)", result[rank].freed or ""), result[rank]
+        assert re.fullmatch(r"all_sum #\d+ f32\[1000\] \(line 4\)", result[rank].unblocked or ""), result[rank]
     assert "rank 2 raised ValueError: bad batch (line 3)" in result.failure()
     assert "ranks 0-1, 3 waited" in result.failure()
-    assert (ring4.state, ring4.snapshot.epoch) == ("whole", epoch + 1)
+    assert (ring4.state, ring4.snapshot.generation) == ("whole", generation + 1)
     assert sums_are_right(ring4)
     assert look(ring4) == kept
 
@@ -53,7 +53,7 @@ def test_ranks_that_wait_in_a_compiled_step_are_freed_as_well(ring4: Cluster) ->
     result = ring4.run("if rank == 1:\n    1 / 0\nmx.eval(step(mx.ones(4)))", timeout=WITHIN)
     assert list(result.errors) == [1]
     for rank in (0, 2, 3):
-        assert (result[rank].freed or "").startswith("all_sum #"), result[rank]
+        assert (result[rank].unblocked or "").startswith("all_sum #"), result[rank]
     assert ring4.run("step(mx.ones(2)).tolist()", timeout=WITHIN)[3].value == [5.0, 5.0]
 
 
@@ -62,7 +62,7 @@ def test_ranks_that_wait_for_what_an_earlier_cell_left_pending_are_freed_as_well
     ring4.run("left = mx.distributed.all_sum(mx.ones(4))").check()
     result = ring4.run("if rank == 1:\n    1 / 0\nmx.eval(left)", timeout=WITHIN)
     assert list(result.errors) == [1]
-    assert all(result[rank].freed for rank in (0, 2, 3))
+    assert all(result[rank].unblocked for rank in (0, 2, 3))
     assert sums_are_right(ring4)
 
 
@@ -71,6 +71,6 @@ def test_on_mpi_the_missing_rank_comes_after_all(mpi4: Cluster) -> None:
     kept, pids = keep(mpi4), [rank.pid for rank in mpi4.snapshot.ranks]
     result = mpi4.run(RAISES, timeout=WITHIN)
     assert list(result.errors) == [2]
-    assert all(result[rank].freed for rank in (0, 1, 3))
+    assert all(result[rank].unblocked for rank in (0, 1, 3))
     assert sums_are_right(mpi4)
     assert look(mpi4) == kept and [rank.pid for rank in mpi4.snapshot.ranks] == pids

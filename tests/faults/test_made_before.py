@@ -85,10 +85,10 @@ def cluster() -> Iterator[Cluster]:
 
 def broken(cluster: Cluster) -> None:
     """Break the world; it is formed anew by itself."""
-    epoch = cluster.snapshot.epoch
+    generation = cluster.snapshot.generation
     result = cluster.run("if rank == 1:\n    1 / 0\nmx.eval(mx.distributed.all_sum(mx.ones(4)))", timeout=WITHIN)
     assert list(result.errors) == [1]
-    assert (cluster.state, cluster.snapshot.epoch) == ("whole", epoch + 1)
+    assert (cluster.state, cluster.snapshot.generation) == ("whole", generation + 1)
 
 
 def ports(cluster: Cluster) -> set[int]:

@@ -1,4 +1,4 @@
-"""Many collectives on their way when the ranks are freed: one evaluation of a sharded model has several.
+"""Many collectives on their way when the ranks are unblocked: one evaluation of a sharded model has several.
 
 MLX raises in two of them and leaves the third hanging (0.32.4).
 """
@@ -41,7 +41,7 @@ def assert_whole(cluster: Cluster) -> None:
 def test_a_failure_elsewhere_frees_all_of_them(chained: Cluster) -> None:
     pids = [rank.pid for rank in chained.snapshot.ranks]
     result = chained.run("if rank == 1: raise ValueError('mine')\nmx.eval(chain(40))", timeout=30)
-    assert result[0].freed is not None
+    assert result[0].unblocked is not None
     assert result[1].error is not None and "mine" in str(result[1].error)
     assert [rank.pid for rank in chained.snapshot.ranks] == pids
     assert_whole(chained)

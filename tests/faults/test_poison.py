@@ -13,7 +13,7 @@ from allranks.cluster.result import CellResult
 from tests.conftest import Worlds
 from tests.faults.kept import sums_are_right
 from tests.faults.test_break import wait_until_waiting
-from tests.faults.test_void import Said
+from tests.faults.test_invalid import Said
 
 WITHIN = 60.0
 FLOATS = ("float16", "bfloat16", "float32", "float64", "complex64")
@@ -51,7 +51,7 @@ def abort(cluster: Cluster, code: str, screen: Said | None = None) -> CellResult
     """What becomes of a cell in which rank 1 stays away, when rank 0 waits in its collective."""
     cell = cluster.begin("if rank != 1:\n" + textwrap.indent(code, "    "), screen=screen)
     wait_until_waiting(cluster, 0)
-    cluster.break_collectives()
+    cluster.abort_collectives()
     return cell.finish(WITHIN)
 
 
@@ -83,7 +83,7 @@ def evaluated(op: str, dtypes: Sequence[str]) -> str:
 def test_a_ring_delivers_nan_in_every_dtype_that_has_it(op: str, ring2: Cluster) -> None:
     ring2.run(PREPARE).check()
     result = abort(ring2, evaluated(op, FLOATS))
-    assert not result[0].ok and result[0].freed and result[0].unmarked == ()
+    assert not result[0].ok and result[0].unblocked and result[0].unmarked == ()
     for dtype in FLOATS:
         for what in (f"box.{dtype}", f"box.twice_{dtype}"):
             numbers = held(ring2, what)
@@ -106,7 +106,7 @@ def test_mpi_delivers_nan_or_infinity(op: str, mpi2: Cluster) -> None:
     mpi2.run(PREPARE).check()
     for dtype in FLOATS:
         result = abort(mpi2, evaluated(op, [dtype]))
-        assert not result[0].ok and result[0].freed and result[0].unmarked == ()
+        assert not result[0].ok and result[0].unblocked and result[0].unmarked == ()
         numbers = held(mpi2, f"box.{dtype}") + held(mpi2, f"box.twice_{dtype}")
         if op == "all_gather":
             assert not invalid(numbers[:9]) and not invalid(numbers[18:27])
@@ -157,9 +157,9 @@ def test_integers_that_came_to_their_end_before_do_not_count(ring2: Cluster) -> 
         "if rank == 0:\n    box.sum = mx.distributed.all_sum(mx.ones(4))\n    mx.eval(box.sum)"
     )
     wait_until_waiting(ring2, 0)
-    ring2.break_collectives()
+    ring2.abort_collectives()
     result = cell.finish(WITHIN)
-    assert result[0].unmarked == () and result[0].void == ()
+    assert result[0].unmarked == () and result[0].invalid == ()
     assert invalid(held(ring2, "box.sum"))
 
 
@@ -274,7 +274,7 @@ def test_a_rank_that_dies_leaves_nan_on_its_neighbours_too(worlds: Worlds) -> No
         result = cluster.run(
             f"if rank == 1:\n    import os\n    os._exit(1)\nelse:\n{many}    mx.eval(a, b, box.c)", timeout=WITHIN
         )
-        assert result[0].freed and result[2].freed
+        assert result[0].unblocked and result[2].unblocked
         assert "ranks 0, 2 kept all variables;" in str(cluster.heal()), "in place, however many were in flight"
         for rank in (0, 2):
             for what in ("a", "b", "box.c"):
@@ -306,8 +306,8 @@ def test_a_swallowed_abort_fails_the_cell(how: str, two: Cluster) -> None:
     code = f"y = mx.distributed.all_sum(local('float32'))\n{SWALLOWED[how]}\nbox.done = True"
     two.run("box.done = False").check()
     result = abort(two, swallowing(code) + "\ny")
-    assert result[0].freed and not result[0].ok and result[0].value is None
-    assert result[0].void == ("y",) and result[1].ok
+    assert result[0].unblocked and not result[0].ok and result[0].value is None
+    assert result[0].invalid == ("y",) and result[1].ok
     assert not result.errors, "it is no culprit"
     raised = not two.run("box.done", ranks=0)[0].value
     assert raised == (how in ("ignored", "delayed")), "mx.eval raises where it returns, unless that is caught"
@@ -359,7 +359,7 @@ def test_a_rank_that_comes_late_to_what_others_entered_for_it(mpi4: Cluster) -> 
     cell = mpi4.begin(textwrap.dedent(code))
     wait_until_waiting(mpi4, 0)
     wait_until_waiting(mpi4, 3)
-    mpi4.break_collectives()
+    mpi4.abort_collectives()
     result = cell.finish(WITHIN)
     assert [each.ok for each in result.values()] == [False, True, False, False]
     assert not result.errors and invalid(mpi4.run("numbers(y)", ranks=2)[2].value)
@@ -384,7 +384,7 @@ def test_a_rank_that_has_no_part_in_it_stays_ok(mpi4: Cluster) -> None:
     cell = mpi4.begin(textwrap.dedent(code))
     wait_until_waiting(mpi4, 0)
     wait_until_waiting(mpi4, 3)
-    mpi4.break_collectives(ranks=[0, 3])
+    mpi4.abort_collectives(ranks=[0, 3])
     result = cell.finish(WITHIN)
     assert [each.ok for each in result.values()] == [False, True, True, False]
     assert result[2].value == [4, 4, 4]

@@ -23,10 +23,10 @@ PATIENCE = 30.0
 
 
 def test_stop_in_this_process(ring4: Cluster) -> None:
-    kept, epoch = keep(ring4), ring4.snapshot.epoch
+    kept, generation = keep(ring4), ring4.snapshot.generation
     with stop_pressed(ring4, waiting(0, 2, 3)), pytest.raises(CellInterrupted):
         ring4.run(SKIPS)
-    assert (ring4.state, ring4.snapshot.epoch) == ("whole", epoch + 1)
+    assert (ring4.state, ring4.snapshot.generation) == ("whole", generation + 1)
     assert sums_are_right(ring4)
     assert look(ring4) == kept
 
@@ -81,13 +81,13 @@ def test_a_timeout_does_the_same(ring4: Cluster) -> None:
 def test_stop_pressed_again_and_again_is_one_stop(ring4: Cluster) -> None:
     """Also while the first one is being carried out and while the world is formed anew."""
     kept = keep(ring4)
-    epoch = ring4.snapshot.epoch
+    generation = ring4.snapshot.generation
     again = [lambda now: now.state == "broken", lambda now: now.state == "broken" and now.ranks[0].state == "failed"]
     with stop_pressed(ring4, waiting(0, 2, 3), *again), pytest.raises(CellInterrupted):
         ring4.run(SKIPS)
     assert idle(ring4)
     assert sums_are_right(ring4)
-    assert ring4.snapshot.epoch == epoch + 1
+    assert ring4.snapshot.generation == generation + 1
     assert look(ring4) == kept
 
 

@@ -29,7 +29,7 @@ def test_a_rank_raises_and_the_other_is_released_with_its_variables() -> None:
         kept = keep(cluster)
         result = cluster.run(f"if rank == 1:\n    raise ValueError('bad batch')\n{SUM}", timeout=WITHIN)
         assert list(result.errors) == [1]
-        assert re.match(r"all_sum #\d+ f32\[1000\]", result[0].freed or ""), result[0]
+        assert re.match(r"all_sum #\d+ f32\[1000\]", result[0].unblocked or ""), result[0]
         assert sums_are_right(cluster) and look(cluster) == kept
 
 

@@ -16,7 +16,7 @@ PRIVATE = "/tmp/x-variables-1"
 
 
 def change(**fields: object) -> WorldChange:
-    return WorldChange(**{"verb": "heal", "size": 3, "backend": "mpi", "epoch": 4, **fields})  # type: ignore[arg-type]
+    return WorldChange(**{"verb": "heal", "size": 3, "backend": "mpi", "generation": 4, **fields})  # type: ignore[arg-type]
 
 
 def test_ranks_that_fared_alike_are_named_together() -> None:

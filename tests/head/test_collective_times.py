@@ -19,21 +19,21 @@ pytestmark = pytest.mark.slow
 
 
 def test_the_last_to_come_did_not_wait() -> None:
-    profile = CollectiveTimes()
-    profile.add(1, 0, [Timed("all_sum", 4, 0.50), Timed("all_sum", 4, 0.10)], 2)
-    assert profile.times(0, "all_sum") == (None, None), "not before all ranks have told"
-    profile.add(1, 1, [Timed("all_sum", 4, 0.10), Timed("all_sum", 4, 0.20)], 2)
-    assert profile.times(0, "all_sum") == pytest.approx((0.2, 0.4))
-    assert profile.times(1, "all_sum") == pytest.approx((0.2, 0.1))
-    assert profile.straggler == ("rank 1 was last in 1 of 2 timed calls; the others waited up to 0.4 s for it")
+    times = CollectiveTimes()
+    times.add(1, 0, [Timed("all_sum", 4, 0.50), Timed("all_sum", 4, 0.10)], 2)
+    assert times.times(0, "all_sum") == (None, None), "not before all ranks have told"
+    times.add(1, 1, [Timed("all_sum", 4, 0.10), Timed("all_sum", 4, 0.20)], 2)
+    assert times.times(0, "all_sum") == pytest.approx((0.2, 0.4))
+    assert times.times(1, "all_sum") == pytest.approx((0.2, 0.1))
+    assert times.straggler == ("rank 1 was last in 1 of 2 timed calls; the others waited up to 0.4 s for it")
 
 
 def test_calls_that_do_not_match_are_not_compared() -> None:
-    profile = CollectiveTimes()
-    profile.add(1, 0, [Timed("all_sum", 4, 0.5)], 2)
-    profile.add(1, 1, [Timed("all_sum", 4, 0.1), Timed("all_sum", 4, 0.2)], 2)
-    assert profile.times(0, "all_sum") == (None, None)
-    assert profile.straggler is None
+    times = CollectiveTimes()
+    times.add(1, 0, [Timed("all_sum", 4, 0.5)], 2)
+    times.add(1, 1, [Timed("all_sum", 4, 0.1), Timed("all_sum", 4, 0.2)], 2)
+    assert times.times(0, "all_sum") == (None, None)
+    assert times.straggler is None
 
 
 def all_max(cluster: Cluster) -> dict[int, OpView]:
@@ -49,7 +49,7 @@ def test_a_slow_rank_is_named(ring2: Cluster) -> None:
         "for _ in range(5):\n"
         "    time.sleep(0.1 * (rank == 1))\n"
         "    mx.eval(mx.distributed.all_max(mx.ones(10)))",
-        profile=True,
+        timing=True,
         timeout=60,
     ).check()
     assert "rank 1 was last in " in (ring2.snapshot.straggler or ""), "as in what other tests timed in this world"
@@ -70,7 +70,7 @@ def test_profiling_leaves_transformations_alone(ring2: Cluster) -> None:
 value, gradient = mx.value_and_grad(loss)(mx.ones(3))
 step = mx.compile(lambda x: mx.distributed.all_sum(x) + 1)
 [value.item(), gradient.tolist(), step(mx.ones(2)).tolist(), step(mx.ones(2)).tolist()]"""
-    assert ring2.run(code, profile=True, timeout=60).check()[1].value == [12.0, [2.0] * 3, [3.0] * 2, [3.0] * 2]
+    assert ring2.run(code, timing=True, timeout=60).check()[1].value == [12.0, [2.0] * 3, [3.0] * 2, [3.0] * 2]
 
 
 def test_history_is_a_table(ring2: Cluster) -> None:

@@ -101,7 +101,7 @@ loss = mx.distributed.all_sum(mx.array(7.0))
 log(loss=loss, local=3)
 mx.eval(loss)"""
     result = ring.run(code, timeout=20)
-    assert result[0].freed and not result[0].ok
+    assert result[0].unblocked and not result[0].ok
     assert ring.logged()["name"].tolist() == ["local"]
 
 

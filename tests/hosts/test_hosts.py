@@ -127,7 +127,7 @@ def test_a_collective_is_broken_and_the_world_formed_anew(world: Cluster) -> Non
     world.run("kept = rank").check()
     result = world.run(f"if rank == 1: raise ValueError('slip')\n{SUM}", timeout=60)
     assert list(result.errors) == [1]
-    assert result[0].freed and result[2].freed
+    assert result[0].unblocked and result[2].unblocked
     assert sums(world) == [3.0] * 3
     assert world.pull("kept") == [0, 1, 2]
 

@@ -267,19 +267,19 @@ def test_ranks_beside_the_engines_of_a_profile_leave_these_alone(ipyparallel_pro
     with ipyparallel.Client(profile=ipyparallel_profile) as client:
         client[:].push({"mine": 7}, block=True)
         engines = client[:].apply_sync(os.getpid)
-        with Cluster(profile=ipyparallel_profile, backend="ring") as cluster:
+        with Cluster(ipp_profile=ipyparallel_profile, backend="ring") as cluster:
             assert sums(cluster) == [2.0, 2.0]
             assert not set(engines) & {rank.pid for rank in cluster.snapshot.ranks}
         assert client[:].apply_sync(os.getpid) == engines
         assert client[:].pull("mine", block=True) == [7, 7]
         with pytest.raises(CannotStart, match="has 2 engines, not 3"):
-            Cluster(3, profile=ipyparallel_profile).up()
+            Cluster(3, ipp_profile=ipyparallel_profile).up()
 
 
 def test_a_profile_without_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
     with pytest.raises(CannotStart, match="Start one: ipcluster start -n 4 --profile nobody"):
-        Cluster(profile="nobody").up()
+        Cluster(ipp_profile="nobody").up()
 
 
 @pytest.mark.slow

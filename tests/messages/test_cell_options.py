@@ -12,7 +12,7 @@ import pytest
 from allranks import Cluster
 from allranks.cluster.options import local_options
 from allranks.errors import UsageError
-from allranks.magics.parsers import cell_parser, declared
+from allranks.magics.parsers import cell_parser, declared, line_parser, parse
 from allranks.messages import cell_options
 from allranks.messages.cell_options import CellOptions, CellRequest
 from allranks.messages.lifeline import Lifeline
@@ -59,9 +59,18 @@ def test_numbers_of_numpy_and_ranges_are_as_good_as_others() -> None:
 def test_what_is_typed_has_the_options_own_values() -> None:
     parser = cell_parser("distributed")
     assert declared(parser.parse_args([])) == {}
-    line = "--timeout 2 --max-output 0.5 --check strict --ordered --profile"
+    line = "--timeout 2 --max-output 0.5 --check strict --ordered --timing"
     options = CellOptions(**declared(parser.parse_args(line.split())))
-    assert options == CellOptions(timeout=2.0, max_output=500_000, check="strict", ordered=True, profile=True)
+    assert options == CellOptions(timeout=2.0, max_output=500_000, check="strict", ordered=True, timing=True)
+
+
+def test_the_names_of_0_1_are_understood_and_shown_nowhere() -> None:
+    cells, lines = cell_parser("distributed"), line_parser()
+    assert declared(cells.parse_args(["--profile"])) == {"timing": True}
+    up, abort = parse(lines, "up --profile slurm"), parse(lines, "break -r 0")
+    assert up is not None and up.ipp_profile == "slurm"
+    assert abort is not None and (abort.verb, abort.ranks) == ("abort", [0])
+    assert "--profile" not in cells.format_help() + up.parser.format_help() and " break " not in lines.format_help()
 
 
 def test_what_is_sent_is_what_is_read() -> None:
@@ -71,7 +80,7 @@ def test_what_is_sent_is_what_is_read() -> None:
 
 @pytest.mark.parametrize(
     "spoil",
-    [{"options": {"profile": "much"}}, {"options": {"unheard_of": 1}}, {"options": None}, {"count": "x"}, {"more": 1}],
+    [{"options": {"timing": "much"}}, {"options": {"unheard_of": 1}}, {"options": None}, {"count": "x"}, {"more": 1}],
     ids=str,
 )
 def test_what_a_rank_cannot_read_fails_the_cell_with_a_sentence(

@@ -90,9 +90,9 @@ def test_break_frees_ranks_that_wait(ring2: Cluster) -> None:
     follow = threading.Thread(target=cell.finish, daemon=True)
     follow.start()
     assert comes_true(ring2, lambda now: now.ranks[0].state == "waiting", WITHIN)
-    dashboard._asked({"ask": "break", "rank": 0})
+    dashboard._asked({"ask": "abort", "rank": 0})
     follow.join(WITHIN)
-    assert cell.result is not None and cell.result[0].freed
+    assert cell.result is not None and cell.result[0].unblocked
     assert ring2.run("mx.distributed.all_sum(mx.ones(1)).item()").check()[0].value == 2.0
 
 
@@ -115,7 +115,7 @@ def test_heal_of_a_rank_that_is_stuck_replaces_it() -> None:
 
 def test_what_a_click_cannot_do_is_said(ring2: Cluster) -> None:
     assert ring2._act("interrupt", 0) == "No cell is running on rank 0."
-    assert ring2._act("break", None) == "Nothing is blocked in a collective."
+    assert ring2._act("abort", None) == "Nothing is blocked in a collective."
     assert "Nothing to heal" in str(ring2._act("heal", None))
 
 

@@ -45,7 +45,7 @@ def ledger_waits(cluster: Cluster) -> dict[int, float]:
 @pytest.mark.parametrize("world", ["ring2", pytest.param("mpi4", marks=pytest.mark.mpi)])
 def test_a_planted_straggler_shows(world: str, request: pytest.FixtureRequest) -> None:
     cluster: Cluster = request.getfixturevalue(world)
-    cluster.run("mx.eval(mx.distributed.all_sum(mx.ones(1)))", profile=True, timeout=60).check()
+    cluster.run("mx.eval(mx.distributed.all_sum(mx.ones(1)))", timing=True, timeout=60).check()
     assert comes_true(cluster, lambda now: all("all_sum" in [op.op for op in rank.ops] for rank in now.ranks), 10)
     before = ledger_waits(cluster)
     timeline = recorded(cluster)

@@ -147,14 +147,14 @@ def test_unknown_rates_have_no_sum() -> None:
 @pytest.mark.parametrize(
     ("act", "text", "failed"),
     [
-        (lambda verb, rank: f"{verb} {rank} done", "break 2 done", False),
+        (lambda verb, rank: f"{verb} {rank} done", "abort 2 done", False),
         (lambda verb, rank: None, "", False),
         (lambda verb, rank: 1 / 0, "division by zero", True),
     ],
 )
 def test_an_action_is_answered(act: Any, text: str, failed: bool) -> None:
     dashboard = Spy(on_action=act)
-    module._heard(None, None, {"content": {"key": dashboard.key, "ask": "break", "rank": 2, "page": "p"}})
+    module._heard(None, None, {"content": {"key": dashboard.key, "ask": "abort", "rank": 2, "page": "p"}})
     assert dashboard.answered.wait(10)
     said, _ = dashboard.messages[-1]
     assert (said["text"], said["failed"], said["page"]) == (text, failed, "p")
@@ -177,7 +177,7 @@ def test_the_saved_notebook_can_be_read() -> None:
         assert "thunderbolt" in data[mime]
         assert "40 Gbit/s" in data[mime]
         assert "all_gather" in data[mime]
-        assert "timed with --profile only" in data[mime]
+        assert "timed with --timing only" in data[mime]
     assert "<svg" not in data["text/html"] and "<script" not in data["text/html"]
 
 

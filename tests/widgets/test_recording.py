@@ -34,12 +34,18 @@ def test_fields_of_newer_versions_are_passed_over() -> None:
     assert from_json(json.dumps(plain)) == streams.snapshot(2, 1, 1.0)
 
 
+def test_recordings_of_0_1_are_read() -> None:
+    plain = json.loads(to_json(streams.snapshot(2, 1, 1.0)))
+    plain["epoch"] = plain.pop("generation")
+    assert from_json(json.dumps(plain)) == streams.snapshot(2, 1, 1.0)
+
+
 def test_defaults_are_left_out() -> None:
     snapshot = Snapshot(
         "main", "ring", "whole", 1, (RankView(0, "a", collective=Collective(1, "all_sum", (), "f", 0)),)
     )
     rank = {"rank": 0, "host": "a", "collective": {"seq": 1, "op": "all_sum", "shape": [], "dtype": "f", "nbytes": 0}}
-    expected = {"name": "main", "backend": "ring", "state": "whole", "epoch": 1, "ranks": [rank]}
+    expected = {"name": "main", "backend": "ring", "state": "whole", "generation": 1, "ranks": [rank]}
     assert json.loads(to_json(snapshot)) == expected
 
 

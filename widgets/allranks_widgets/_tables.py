@@ -15,7 +15,7 @@ LOGGED = ("logged", "ranks", "step", "last", "min", "max")
 OPERATIONS = ("operation", "ranks", "calls", "bytes", "smallest - largest", "transfer", "wait")
 MOST_ROWS = 128
 """Rows of a table; what is left out is counted. 64 ranks that all reach each other have 4032 links."""
-NOT_TIMED = "timed with --profile only"
+NOT_TIMED = "timed with --timing only"
 
 Table = tuple[tuple[str, ...], list[tuple[str, ...]], str]
 """Headings, rows, and a sentence about rows that were left out."""

@@ -37,7 +37,7 @@ from .recording import to_dict
 
 STATIC = Path(__file__).parent / "static"
 VIEWS = ("topology", "ranks", "throughput", "log")
-VERBS = ("interrupt", "break", "heal")
+VERBS = ("interrupt", "abort", "heal")
 FASTEST = 0.1
 """Seconds between frames, at the least."""
 SAVED_EVERY = 10.0
@@ -51,7 +51,7 @@ NO_BUNDLE = (
     "The table below the cell and %distributed status show the same as text."
 )
 
-Verb = Literal["interrupt", "break", "heal"]
+Verb = Literal["interrupt", "abort", "heal"]
 Action = Callable[[str, int | None], str | None]
 """Called with a verb and a rank, None for all; what it returns, or raises, is shown."""
 

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 """A JSON object."""
 
+OLD_NAMES = {"epoch": "generation"}
+"""Of fields that recordings of 0.1 have, as they are called now."""
 _NO_DEFAULT = object()
 
 
@@ -61,6 +63,7 @@ def from_dict(kind: Any, plain: Any) -> Any:
         return MappingProxyType(dict(plain))
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         fields = _annotations(kind)
+        plain = {OLD_NAMES.get(name, name): held for name, held in plain.items()}
         return kind(**{name: from_dict(fields[name], held) for name, held in plain.items() if name in fields})
     return plain
 

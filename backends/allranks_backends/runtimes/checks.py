@@ -10,7 +10,7 @@ from allranks_backends.plan import Host, Placement, WorldPlan
 from allranks_backends.protocol import BackendError
 
 
-def new_plan(backend: str, placements: Sequence[Placement], epoch: int, connections: int) -> WorldPlan:
+def new_plan(backend: str, placements: Sequence[Placement], generation: int, connections: int) -> WorldPlan:
     """A plan whose ranks are 0 to size-1 in order; raises ``BackendError``."""
     if not placements:
         raise BackendError("A world needs at least one rank: %distributed up -n 1")
@@ -19,7 +19,7 @@ def new_plan(backend: str, placements: Sequence[Placement], epoch: int, connecti
         raise BackendError(f"A world's ranks are 0 to {len(ranks) - 1} in order, and the placements are for {ranks}.")
     if connections < 1:
         raise BackendError(f"--connections is {connections}; it must be at least 1.")
-    return WorldPlan(backend, tuple(placements), epoch, connections)
+    return WorldPlan(backend, tuple(placements), generation, connections)
 
 
 def one_connection(plan: WorldPlan, instead: str) -> None:

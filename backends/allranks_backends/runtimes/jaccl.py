@@ -65,9 +65,9 @@ class Jaccl:
         """One, used by rank 0 as the coordinator; see ``Backend.ports``."""
         return 1
 
-    def plan(self, placements: Sequence[Placement], *, epoch: int = 1, connections: int = 1) -> WorldPlan:
+    def plan(self, placements: Sequence[Placement], *, generation: int = 1, connections: int = 1) -> WorldPlan:
         """See ``Backend.plan``. The device matrix is ``Host.rdma`` of each rank, one row a rank."""
-        plan = new_plan(self.name, placements, epoch, connections)
+        plan = new_plan(self.name, placements, generation, connections)
         one_connection(plan, "its wires are the devices the hostfile lists for each pair of ranks")
         self._check_size(plan)
         _check_shape(plan)
@@ -90,7 +90,7 @@ class Jaccl:
         with cables knows: each port of theirs needs an IPv4 address anyway.
         """
         first = plan.placements[0]
-        file = f"devices-{plan.epoch}.json"
+        file = f"devices-{plan.generation}.json"
         env = {
             "MLX_RANK": str(rank),
             "MLX_JACCL_COORDINATOR": f"{first.host.addresses[0]}:{first.ports[0]}",

@@ -68,9 +68,9 @@ class MPI:
         """None: mpirun finds its own; see ``Backend.ports``."""
         return 0
 
-    def plan(self, placements: Sequence[Placement], *, epoch: int = 1, connections: int = 1) -> WorldPlan:
+    def plan(self, placements: Sequence[Placement], *, generation: int = 1, connections: int = 1) -> WorldPlan:
         """See ``Backend.plan``. mpirun numbers ranks host by host, so each host's ranks must be consecutive."""
-        plan = new_plan(self.name, placements, epoch, connections)
+        plan = new_plan(self.name, placements, generation, connections)
         runs = [name for name, _ in groupby(placement.host.name for placement in plan.placements)]
         if len(runs) != len(set(runs)):
             again = next(name for name in runs if runs.count(name) > 1)

@@ -58,9 +58,9 @@ class NCCL:
         """One, used by rank 0; see ``Backend.ports``."""
         return 1
 
-    def plan(self, placements: Sequence[Placement], *, epoch: int = 1, connections: int = 1) -> WorldPlan:
+    def plan(self, placements: Sequence[Placement], *, generation: int = 1, connections: int = 1) -> WorldPlan:
         """See ``Backend.plan``."""
-        plan = new_plan(self.name, placements, epoch, connections)
+        plan = new_plan(self.name, placements, generation, connections)
         one_connection(plan, "NCCL chooses its own channels (NCCL_MIN_NCHANNELS)")
         self._one_rank_a_device(plan)
         needs_address(plan, plan.placements[0])

@@ -46,9 +46,9 @@ class Ring:
         """
         return connections * addresses
 
-    def plan(self, placements: Sequence[Placement], *, epoch: int = 1, connections: int = 1) -> WorldPlan:
+    def plan(self, placements: Sequence[Placement], *, generation: int = 1, connections: int = 1) -> WorldPlan:
         """See ``Backend.plan``. One rank needs no ports: it is a world without neighbours."""
-        plan = new_plan(self.name, placements, epoch, connections)
+        plan = new_plan(self.name, placements, generation, connections)
         if plan.size == 1:
             return plan
         for placement in plan.placements:
@@ -69,8 +69,8 @@ class Ring:
         env = {"MLX_RANK": str(rank)}
         if plan.size == 1:
             return Wiring(env)
-        # A name for each epoch, so that no rank can read the file of the world before.
-        file = f"ring-{plan.epoch}.json"
+        # A name for each generation, so that no rank can read the file of the world before.
+        file = f"ring-{plan.generation}.json"
         nodes = [list(_endpoints(plan, placement)) for placement in plan.placements]
         return Wiring(env | {"MLX_HOSTFILE": "{dir}/" + file}, {file: json.dumps(nodes)})
 

@@ -106,7 +106,7 @@ class ClusterCells(ClusterBase):
             ranks=chosen,
             check=given.check or self.check,
             ordered=self.ordered if given.ordered is None else given.ordered,
-            profile=given.profile or given.timeline is True,
+            timing=given.timing or given.timeline is True,
             count=count,
             screen=tee or given.screen,
         )
@@ -194,8 +194,8 @@ class ClusterCells(ClusterBase):
         for cell in cells:
             cell.shown.wait(max(0.0, deadline - time.monotonic()))
 
-    def break_collectives(self, *, ranks: Sequence[int] | int | None = None) -> None:
-        """Unblock ranks that wait in a collective (``%distributed break``); Python code goes on.
+    def abort_collectives(self, *, ranks: Sequence[int] | int | None = None) -> None:
+        """Unblock ranks that wait in a collective (``%distributed abort``); Python code goes on.
 
         The cell fails on them, and the world is re-formed when it is over.
         """

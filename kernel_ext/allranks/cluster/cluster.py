@@ -37,7 +37,7 @@ class Cluster(ClusterValues, ClusterViews):
 
     ``n`` ranks on this machine, or one for each entry of ``hosts`` or ``hostfile``. With ``join``, a file that other
     hosts can read, a scheduler starts them: as ``python -m allranks.rank --join FILE``, ``n`` times, within ``timeout``
-    seconds. ``profile`` is that of a running ipyparallel cluster, each of whose engines starts one.
+    seconds. ``ipp_profile`` is that of a running ipyparallel cluster, each of whose engines starts one.
 
     ``backend`` is ``auto``, ``ring``, ``jaccl``, ``jaccl-ring``, ``mpi`` or ``nccl``. ``env`` is set in every rank,
     ``cwd`` is where they work (here by default), ``python`` the interpreter they run. ``connections`` is the number of
@@ -59,7 +59,7 @@ class Cluster(ClusterValues, ClusterViews):
         hostfile: str | Path | None = None,
         ranks_per_host: int = 1,
         join: str | Path | None = None,
-        profile: str | None = None,
+        ipp_profile: str | None = None,
         timeout: float = JOIN_WITHIN,
         env: Mapping[str, str] | None = None,
         python: str | None = None,
@@ -71,11 +71,13 @@ class Cluster(ClusterValues, ClusterViews):
         check: str = "warn",
         ordered: bool = False,
     ) -> None:
-        joins = join is not None or profile is not None
+        joins = join is not None or ipp_profile is not None
         if joins and (hosts, hostfile, ranks_per_host) != (None, None, 1):
-            raise UsageError("--join and --profile cannot be combined with --hosts, --hostfile or --ranks-per-host.")
-        if join is not None and profile is not None:
-            raise UsageError("--join and --profile cannot be combined: each sets who starts the ranks.")
+            raise UsageError(
+                "--join and --ipp-profile cannot be combined with --hosts, --hostfile or --ranks-per-host."
+            )
+        if join is not None and ipp_profile is not None:
+            raise UsageError("--join and --ipp-profile cannot be combined: each sets who starts the ranks.")
         placed, named, told = hosts_of(n, hosts, hostfile, ranks_per_host)
         placed = [] if joins else placed
         here = any(host.local for host in placed)
@@ -97,7 +99,7 @@ class Cluster(ClusterValues, ClusterViews):
         )
         super().__init__(settings, placed, named if backend == "auto" and named else backend)
         can_be(settings, self._backend_name, here=here)
-        self._count, self._profile, self._timeout = n, profile, timeout
+        self._count, self._profile, self._timeout = n, ipp_profile, timeout
         self.chosen_because = ""
         """Why ``auto`` chose this backend."""
         self.start_seconds: float | None = None

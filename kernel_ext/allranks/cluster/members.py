@@ -46,8 +46,8 @@ class ClusterMembers(ClusterBase):
 
     def _unchanged(self, verb: Literal["heal", "resize"], busy: Sequence[int] = ()) -> WorldChange:
         """There was nothing to do."""
-        epoch = self._up().monitor.epoch
-        return WorldChange(verb, self.size, self.backend, epoch, changed=False, busy=tuple(busy))
+        generation = self._up().monitor.generation
+        return WorldChange(verb, self.size, self.backend, generation, changed=False, busy=tuple(busy))
 
     def resize(self, size: int, *, source: int | None = None, progress: Callable[[str], None] = _unsaid) -> WorldChange:
         """Grow or shrink the world to `size` ranks; those that stay keep their variables. Returns what became of them.

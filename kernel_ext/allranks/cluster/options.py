@@ -9,7 +9,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, get_type_hints
 
 import msgspec
 
-from allranks.messages.cell_options import CellOptions, checked, unknown
+from allranks.messages.cell_options import OLD_NAMES, CellOptions, checked, unknown
 from allranks.notebook.keyboard import Read
 
 from .cell import Screen
@@ -72,7 +72,8 @@ class Keywords(Generic[Options]):
         names = [each.name for each in self._parameters]
 
         @functools.wraps(method)
-        def with_options(*args: Any, **options: Any) -> Result:
+        def with_options(*args: Any, **given: Any) -> Result:
+            options = {OLD_NAMES.get(name, name): value for name, value in given.items()}
             for name in options:
                 if name not in names and name not in own.parameters:
                     raise TypeError(f"{method.__name__}(): {unknown(name, names)}")

@@ -35,7 +35,7 @@ class CellResult(Mapping[int, RankResult]):
     @property
     def errors(self) -> dict[int, RemoteError]:
         """What ranks raised themselves; a rank that was unblocked from a collective is not to blame."""
-        return {number: rank.error for number, rank in self._ranks.items() if rank.error and not rank.freed}
+        return {number: rank.error for number, rank in self._ranks.items() if rank.error and not rank.unblocked}
 
     def check(self) -> CellResult:
         """Return the result if all is well, else raise CellFailed."""
@@ -49,9 +49,9 @@ class CellResult(Mapping[int, RankResult]):
         for number, rank in self._ranks.items():
             if rank.dead:
                 said.setdefault(f"died: {rank.dead}", []).append(number)
-            elif rank.freed:
-                culprit = any(other.dead or (other.error and not other.freed) for other in self._ranks.values())
-                where = "for it" if culprit else f"in {rank.freed}"
+            elif rank.unblocked:
+                culprit = any(other.dead or (other.error and not other.unblocked) for other in self._ranks.values())
+                where = "for it" if culprit else f"in {rank.unblocked}"
                 waited.setdefault(f"waited {where} and had to be unblocked", []).append(number)
             elif rank.error:
                 said.setdefault(f"raised {rank.error}", []).append(number)

@@ -145,10 +145,10 @@ def _variable(name: str, entries: Mapping[int, requests.Variable], asked: Sequen
     absent = [rank for rank in asked if rank not in entries]
     checksums = alike({rank: entry.checksum for rank, entry in entries.items()})
     pending = [rank for rank, entry in entries.items() if entry.pending]
-    void = [rank for rank, entry in entries.items() if entry.invalid]
+    invalid = [rank for rank, entry in entries.items() if entry.invalid]
     agree: bool | None
-    if void:
-        agree, said = None, f"invalid on {rank_label(void)}: a collective was aborted"
+    if invalid:
+        agree, said = None, f"invalid on {rank_label(invalid)}: a collective was aborted"
     elif pending:
         agree, said = None, f"not evaluated on {rank_label(pending)}"
     elif absent:

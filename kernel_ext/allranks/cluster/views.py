@@ -64,9 +64,9 @@ class ClusterViews(ClusterCells, ClusterMembers):
             busy = self._up().monitor.busy(self.choose_ranks(chosen))
             self.interrupt(ranks=chosen)
             return None if busy else f"No cell is running{where}."
-        if verb == "break":
+        if verb == "abort":
             waiting = [view.rank for view in self.snapshot.ranks if view.state == "waiting"]
-            self.break_collectives(ranks=chosen)
+            self.abort_collectives(ranks=chosen)
             asked = [each for each in self.choose_ranks(chosen) if each in waiting]
             return None if asked else f"Nothing is blocked in a collective{where}."
         if not self._changing.acquire(blocking=False):

@@ -23,7 +23,7 @@ def drawn(found: Discovery) -> Snapshot:
         name="discovered",
         backend=found.backend or found.over,
         state="planned",
-        epoch=0,
+        generation=0,
         ranks=tuple(RankView(rank, found.names[index], state="planned") for rank, index in enumerate(order)),
         at=time.time(),
         hosts=_hosts(found),

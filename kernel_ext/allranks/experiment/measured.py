@@ -27,7 +27,7 @@ TOLD_WITHIN = 1.5
 def begin(cluster: Cluster) -> None:
     """What is measured from now on belongs to a new run."""
     assert cluster._monitor is not None
-    cluster._monitor.profile = CollectiveTimes()
+    cluster._monitor.times = CollectiveTimes()
     cluster._logs.clear()
     _quietly(cluster, "mx.reset_peak_memory()")
 
@@ -47,7 +47,7 @@ def figures(cluster: Cluster, measured: float | None = None) -> dict[str, Any]:
 
     ``start`` and ``wait`` are seconds, ``busbw`` bytes a second, ``rss`` and ``mlx_peak`` bytes of the rank that has
     most. ``wait`` and ``transfer`` are the mean over ranks of what they spent in the collectives of cells that ran
-    with ``profile=True``; ``straggler`` says for whom.
+    with ``timing=True``; ``straggler`` says for whom.
     """
     assert cluster._monitor is not None
     monitor = cluster._monitor
@@ -55,7 +55,7 @@ def figures(cluster: Cluster, measured: float | None = None) -> dict[str, Any]:
         monitor.wait(lambda: all(rank.report.machine is not None for rank in monitor.ranks[:1]), TOLD_WITHIN)
     memory = _memory(cluster, monitor.snapshot())
     snapshot = monitor.snapshot()
-    timed = [sums for rank in snapshot.ranks if (sums := monitor.profile.of_rank(rank.rank)) is not None]
+    timed = [sums for rank in snapshot.ranks if (sums := monitor.times.of_rank(rank.rank)) is not None]
     known = versions()
     return {
         "size": len(snapshot.ranks),

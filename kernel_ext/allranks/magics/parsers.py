@@ -15,6 +15,8 @@ from allranks.errors import UsageError
 from allranks.messages import cell_options
 
 BACKENDS = "auto, ring, jaccl, jaccl-ring, mpi or nccl"
+OLD_VERBS = {"break": "abort"}
+"""As verbs were called in 0.1; they are understood, and shown nowhere."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -85,7 +87,8 @@ def line_parser() -> Parser:
     where.add_argument("--hosts", type=_listed, help="comma-separated hosts, one rank on each")
     where.add_argument("--hostfile", help="mlx's JSON hostfile, or MPI's 'host slots=n'")
     up.add_argument("--join", metavar="FILE", help="write FILE, for ranks that a scheduler starts")
-    up.add_argument("--profile", metavar="P", help="ranks next to the engines of a running ipyparallel cluster")
+    up.add_argument("--ipp-profile", metavar="P", help="ranks next to the engines of a running ipyparallel cluster")
+    up.add_argument("--profile", dest="ipp_profile", help=argparse.SUPPRESS)  # as it was called in 0.1
     up.add_argument("--timeout", type=float, default=600.0, metavar="S", help="seconds to wait for them (default 600)")
     up.add_argument("--ranks-per-host", type=int, default=1, help="ranks per host of --hosts or --hostfile")
     up.add_argument("--backend", default="auto", help=BACKENDS)
@@ -130,8 +133,8 @@ def line_parser() -> Parser:
     bench.add_argument("--save", metavar="FILE", help="save the results as JSON")
     bench.add_argument("--against", metavar="FILE", help="compare with saved results")
     doctor.add_arguments(verbs.add_parser("doctor", help="diagnose hosts and suggest fixes"))
-    free = verbs.add_parser("break", help="abort the collective in which ranks of a --no-wait cell are blocked")
-    free.add_argument("-r", "--ranks", type=parse_ranks, help="only these ranks, e.g. 0,2-3")
+    abort = verbs.add_parser("abort", help="abort the collective in which ranks of a --no-wait cell are blocked")
+    abort.add_argument("-r", "--ranks", type=parse_ranks, help="only these ranks, e.g. 0,2-3")
     watch = verbs.add_parser("watch", help="the live dashboard: topology, ranks, throughput, log")
     watch.add_argument("views", nargs="*", metavar="PICTURE", help="topology, ranks, throughput or log (default: all)")
     verbs.add_parser("interrupt", help="stop a cell that runs with --no-wait")
@@ -175,6 +178,8 @@ def cell_parser(name: str) -> Parser:
     parser.add_argument("--no-wait", action="store_true", help="return the prompt immediately; output keeps appearing")
     for option, (kind, how) in cell_options.typed().items():
         _add(parser, option, kind, how)
+    for old, option in cell_options.OLD_NAMES.items():
+        parser.add_argument(f"--{old}", dest=option, action="store_true", default=None, help=argparse.SUPPRESS)
     parser.add_argument(
         "--timeline", nargs="?", const="", metavar="FILE", help="also show (or write) what each rank did when"
     )
@@ -204,7 +209,8 @@ def declared(options: argparse.Namespace) -> dict[str, Any]:
 def parse(parser: Parser, line: str) -> argparse.Namespace | None:
     """The options typed; None where help was asked for, and shown. Raises UsageError, with the verb's own usage."""
     try:
-        options, more = parser.parse_known_args(shlex.split(line))
+        words = shlex.split(line)
+        options, more = parser.parse_known_args([OLD_VERBS.get(word, word) for word in words[:1]] + words[1:])
         if more:
             verb: Parser = getattr(options, "parser", parser)
             kind = "option" if more[0].startswith("-") else "argument"

@@ -49,7 +49,7 @@ class Verbs:
             hostfile=options.hostfile,
             ranks_per_host=options.ranks_per_host,
             join=options.join,
-            profile=options.profile,
+            ipp_profile=options.ipp_profile,
             timeout=options.timeout,
             env=dict(options.env),
             python=options.python,
@@ -61,7 +61,7 @@ class Verbs:
             check=options.check,
             ordered=options.ordered,
         )
-        if options.join or options.profile:
+        if options.join or options.ipp_profile:
             from allranks.bench.measure import Progress
 
             with Progress(live=hasattr(self.shell, "kernel")) as progress:
@@ -128,8 +128,8 @@ class Verbs:
     def _doctor(self, options: argparse.Namespace) -> None:
         display(doctor.asked_by(options))  # type: ignore[no-untyped-call]
 
-    def _break(self, options: argparse.Namespace) -> None:
-        self._need().break_collectives(ranks=options.ranks)
+    def _abort(self, options: argparse.Namespace) -> None:
+        self._need().abort_collectives(ranks=options.ranks)
 
     def _watch(self, options: argparse.Namespace) -> None:
         display(self._need().watch(*options.views))  # type: ignore[no-untyped-call]

@@ -52,12 +52,16 @@ class CellOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """What happens if ranks enter different collectives, as for `Cluster`; the cluster's own setting for None."""
     ordered: Annotated[bool | None, Typed("run collectives in call order")] = None
     """Whether the collectives of a rank are chained, as for `Cluster`; the cluster's own setting for None."""
-    profile: Annotated[bool, Typed("time each collective (slower): transfer and wait")] = False
+    timing: Annotated[bool, Typed("time each collective (slower): transfer and wait")] = False
     """Time each collective by evaluating it at once, which costs overlap (`OpView.transfer`, `wait`)."""
     timeline: bool | Literal["lazy"] = False
     """Do the same, and record when (`CellResult.timeline`); ``"lazy"`` records without evaluating."""
     breakpoints: bool = False
     """Whether a rank stops at ``breakpoint()``, for `Cluster.debug`; otherwise it skips it and prints a line."""
+
+
+OLD_NAMES = {"profile": "timing"}
+"""As options were called in 0.1; they are understood, and shown nowhere."""
 
 
 class CellRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -94,11 +94,11 @@ class Timeline:
         timed = {
             each.rank: [call for call in each.calls if call.last is not None and call.ended] for each in self.ranks
         }
-        profile = CollectiveTimes()
+        times = CollectiveTimes()
         for rank, calls in timed.items():
             durations = [Timed(call.op, call.nbytes, (call.ended or 0.0) - (call.began or 0.0)) for call in calls]
-            profile.add(0, rank, durations, len(timed))
-        return profile.straggler
+            times.add(0, rank, durations, len(timed))
+        return times.straggler
 
     def waits(self, most: int = 5) -> list[Wait]:
         """The collectives in which a rank waited longest, longest first."""

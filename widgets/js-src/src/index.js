@@ -71,7 +71,7 @@ function render({ model, el }) {
     mark(root, "data-frames", store.frames);
     if (!snapshot) return;
     const size = snapshot.ranks.length;
-    say(world, `${snapshot.name} · ${size} ${size === 1 ? "rank" : "ranks"} · ${snapshot.backend} · generation ${snapshot.epoch} · ${snapshot.state}`);
+    say(world, `${snapshot.name} · ${size} ${size === 1 ? "rank" : "ranks"} · ${snapshot.backend} · generation ${snapshot.generation} · ${snapshot.state}`);
     /** @type {Map<string, number>} */
     const by = new Map();
     for (const rank of snapshot.ranks) by.set(rank.state ?? "starting", (by.get(rank.state ?? "starting") ?? 0) + 1);

@@ -1,4 +1,4 @@
-// The menu of a rank: interrupt, break, heal.
+// The menu of a rank: interrupt, abort, heal.
 
 import { h } from "./dom.js";
 
@@ -6,7 +6,7 @@ import { h } from "./dom.js";
 
 const VERBS = /** @type {const} */ ([
   ["interrupt", "Interrupt", "stop its code, like Ctrl-C"],
-  ["break", "Abort collective", "unblock it from the collective it waits in"],
+  ["abort", "Abort collective", "unblock it from the collective it waits in"],
   ["heal", "Heal", "replace dead ranks, re-form the world"],
 ]);
 

@@ -90,7 +90,7 @@
  * @property {string} name
  * @property {string} backend
  * @property {"planned" | "starting" | "whole" | "broken" | "down"} state
- * @property {number} epoch
+ * @property {number} generation
  * @property {RankView[]} ranks
  * @property {number} [at]
  * @property {string[]} [notes]

@@ -29,7 +29,7 @@ test("rows are found by height, with figures between", () => {
 
 /** @param {number} at @param {number | undefined} rate @param {number} [held] @returns {import("../src/types.js").Snapshot} */
 const frame = (at, rate, held) => ({
-  name: "m", backend: "ring", state: "whole", epoch: 1, at, held, ranks: [{ rank: 0, host: "a", effective: rate }], links: [],
+  name: "m", backend: "ring", state: "whole", generation: 1, at, held, ranks: [{ rank: 0, host: "a", effective: rate }], links: [],
 });
 
 test("the chart keeps one row a second, and a gap where nothing was heard", () => {

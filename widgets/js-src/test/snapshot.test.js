@@ -7,7 +7,7 @@ import { findings, hostsOf, median, operations, shapeOf, sum } from "../src/snap
 /** @param {number} size @param {[number, number][]} ends @returns {Snapshot} */
 function world(size, ends) {
   return {
-    name: "main", backend: "ring", state: "whole", epoch: 1,
+    name: "main", backend: "ring", state: "whole", generation: 1,
     ranks: Array.from({ length: size }, (_, rank) => ({ rank, host: "a", state: /** @type {const} */ ("running") })),
     links: ends.map(([source, target]) => ({ link: { source, target, kind: "ethernet", interface: "eth0" }, rate: 1e9, nominal: 10e9, sent: 1 })),
   };

@@ -56,7 +56,7 @@ class Outcome:
             case Done():
                 self._take_end(rank, event, news.buffers)
             case Unblocked():
-                result.freed = str(collective(event.collective)) if event.collective else "a collective"
+                result.unblocked = str(collective(event.collective)) if event.collective else "a collective"
                 self.broken = self.broken or event.broke
             case Died(cause):
                 result.dead = cause
@@ -65,7 +65,7 @@ class Outcome:
 
     def _take_end(self, rank: int, done: Done, buffers: Sequence[Buffer]) -> None:
         result = self.results[rank]
-        result.ok = done.ok and not result.freed  # what it swallowed was no result
+        result.ok = done.ok and not result.unblocked  # what it swallowed was no result
         result.lines, result.nbytes = done.lines, done.nbytes
         result.cut = {"lines": done.cut.lines, "bytes": done.cut.nbytes}
         result._packed, result._no_value = buffers, done.no_value
@@ -73,8 +73,8 @@ class Outcome:
         if done.error is not None:
             result.error = _remote_error(done.error)
             self._note_peer_loss(rank, done.error)
-        if result.freed:
-            result.void = done.invalid
+        if result.unblocked:
+            result.invalid = done.invalid
             result.unmarked = tuple(str(collective(each)) for each in done.unmarked)
         self._ended(rank)
 
@@ -94,17 +94,19 @@ class Outcome:
                     result._text[stream].append(text)
                 case ("error", _, CellError() as error):
                     self._note_peer_loss(rank, error)
-                    if result.freed:
+                    if result.unblocked:
                         # MLX's "connection to a peer was lost", with a traceback, would only hide who failed.
-                        item = ("text", "stderr", f"unblocked from {result.freed}\n")
+                        item = ("text", "stderr", f"unblocked from {result.unblocked}\n")
             shown.append(item)
         self._output.feed(rank, shown, time.monotonic())
 
     def _note_peer_loss(self, rank: int, error: CellError) -> None:
         """A ring's break spreads: neighbours of an unblocked or dead rank raise too, and are not to blame either."""
         result = self.results[rank]
-        if error.aborted and not result.freed:  # also before the collective was asked for: there may be none to name
-            result.freed = str(collective(error.collective)) if error.collective else "a collective"
+        if (
+            error.aborted and not result.unblocked
+        ):  # also before the collective was asked for: there may be none to name
+            result.unblocked = str(collective(error.collective)) if error.collective else "a collective"
 
     def _ended(self, rank: int) -> None:
         self.open.discard(rank)
@@ -126,7 +128,7 @@ class Outcome:
 
     @property
     def somebody_was_freed(self) -> bool:
-        return any(result.freed for result in self.results.values())
+        return any(result.unblocked for result in self.results.values())
 
     def ended_how(self) -> dict[int, Ended]:
         """How those ended that are done with the cell."""
@@ -136,9 +138,9 @@ class Outcome:
                 continue
             if result.dead:
                 ended[rank] = Ended(f"died: {result.dead}", True, True)
-            elif result.error and not result.freed:
+            elif result.error and not result.unblocked:
                 ended[rank] = Ended(f"raised {result.error}", True)
-            elif result.freed:
+            elif result.unblocked:
                 ended[rank] = Ended("was unblocked", False, came=True)
             else:
                 ended[rank] = Ended("finished the cell", False)
@@ -151,11 +153,11 @@ class Outcome:
     def left_behind(self) -> list[Finding]:
         """What was aborted and may look right, which variables are invalid, which will enter a collective, in words."""
         unmarked = {rank: result.unmarked for rank, result in self.results.items()}
-        void = {rank: result.void for rank, result in self.results.items()}
-        return [*_about(unmarked, UNMARKED, "; "), *_about(void, VOID), *_about(self._pending, PENDING)]
+        invalid = {rank: result.invalid for rank, result in self.results.items()}
+        return [*_about(unmarked, UNMARKED, "; "), *_about(invalid, INVALID), *_about(self._pending, PENDING)]
 
 
-VOID = "{} {be} invalid: {its} collective was aborted. Recompute {them}"
+INVALID = "{} {be} invalid: {its} collective was aborted. Recompute {them}"
 PENDING = "pending: {} will run a collective when evaluated; evaluate {them} on all ranks together"
 UNMARKED = "{} {was} aborted and could not be set to NaN: what was computed from {them} is invalid and may look right"
 _ONE = {"be": "is", "its": "its", "was": "was", "them": "it"}

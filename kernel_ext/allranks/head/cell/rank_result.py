@@ -21,9 +21,9 @@ class RankResult:
     """What it raised; for a rank that was unblocked, MLX's error about that."""
     dead: str | None = None
     """Why the rank's process ended, if it did."""
-    freed: str | None = None
+    unblocked: str | None = None
     """The collective it was blocked in when it was unblocked."""
-    void: tuple[str, ...] = ()
+    invalid: tuple[str, ...] = ()
     """Variables that were being computed when a collective was aborted: they are invalid."""
     unmarked: tuple[str, ...] = ()
     """Aborted collectives that could not be set to NaN: what was computed from them may look right."""

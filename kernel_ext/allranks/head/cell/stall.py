@@ -89,8 +89,8 @@ class StallWatch:
         ]
         lost = {view.rank for view in waiting} if hopeless else self._disagreeing(waiting, snapshot, findings)
         # Again every second: a rank may just have left one collective for the next when it was to be unblocked.
-        free = [rank for rank in sorted(lost) if self._first(rank, f"freed {since_failure or 0.0:.0f}")]
-        return [finding for finding in findings if finding is not None], free
+        unblocked = [rank for rank in sorted(lost) if self._first(rank, f"unblocked {since_failure or 0.0:.0f}")]
+        return [finding for finding in findings if finding is not None], unblocked
 
     def _disagreeing(self, waiting: list[RankView], snapshot: Snapshot, findings: list[Finding | None]) -> set[int]:
         """Ranks that wait in a collective which others entered as another one; it can never complete correctly."""

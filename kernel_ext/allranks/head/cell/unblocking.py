@@ -94,7 +94,7 @@ class Unblocking:
         if not waiting:
             return
         for rank in waiting:
-            self._outcome.results[rank].freed = str(snapshot.ranks[rank].collective)
+            self._outcome.results[rank].unblocked = str(snapshot.ranks[rank].collective)
         self._release.step(waiting, self._outcome.open)
         since = min(self._releasing_since, now := time.monotonic())
         self._releasing_since = since

@@ -15,7 +15,7 @@ UNFINISHED = 16
 
 
 class CollectiveTimes:
-    """Sums over the cells that ran with ``--profile``."""
+    """Sums over the cells that ran with ``--timing``."""
 
     def __init__(self) -> None:
         self._cells: dict[int, dict[int, list[tuple[str, float]]]] = {}

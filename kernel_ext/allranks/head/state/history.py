@@ -23,7 +23,7 @@ class Sample(NamedTuple):
 
     at: float
     """Unix time in seconds."""
-    epoch: int
+    generation: int
     wire: dict[tuple[int, int], float | None]
     """By link: from rank, to rank."""
     effective: dict[int, float | None]
@@ -42,7 +42,7 @@ class History:
         # What nobody counts is left out: with MPI that is every pair of ranks.
         wire = {(view.link.source, view.link.target): view.rate for view in snapshot.links if view.sent is not None}
         effective = {view.rank: view.effective for view in snapshot.ranks}
-        self._samples.append(Sample(snapshot.at, snapshot.epoch, wire, effective))
+        self._samples.append(Sample(snapshot.at, snapshot.generation, wire, effective))
         while snapshot.at - self._samples[0].at > KEEP:
             self._samples.popleft()
 
@@ -56,7 +56,7 @@ class History:
             replace(
                 now,
                 at=sample.at,
-                epoch=sample.epoch,
+                generation=sample.generation,
                 links=tuple(LinkView(Link(*ends, ""), rate=rate) for ends, rate in sample.wire.items()),
                 ranks=tuple(RankView(rank, "", effective=rate) for rank, rate in sample.effective.items()),
             )
@@ -72,7 +72,7 @@ class History:
         rows: list[dict[tuple[str, str], Any]] = []
         samples = self.samples()
         for sample in samples:
-            row: dict[tuple[str, str], Any] = {("epoch", ""): sample.epoch}
+            row: dict[tuple[str, str], Any] = {("generation", ""): sample.generation}
             row |= {("wire", f"{source}-{target}"): rate for (source, target), rate in sample.wire.items()}
             row |= {("effective", str(rank)): rate for rank, rate in sample.effective.items()}
             rows.append(row)

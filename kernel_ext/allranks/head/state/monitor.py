@@ -49,7 +49,7 @@ class Monitor:
         self.name = name
         self.backend = ""
         self.state: WorldState = "starting"
-        self.epoch = 0
+        self.generation = 0
         self.adopting = False
         """Whether cells that this notebook did not send are followed."""
         self.last_cell = 0
@@ -64,7 +64,7 @@ class Monitor:
         self.history = History()
         self.logged = Logged()
         self.comms = comms or NoComms()
-        self.profile = CollectiveTimes()
+        self.times = CollectiveTimes()
         self.changed = threading.Condition()
         self.acknowledge: Callable[[str, int], None] = lambda _uuid, _cell: None
         self._by_uuid: dict[str, Rank] = {}
@@ -190,7 +190,7 @@ class Monitor:
         rank.cell, rank.since, rank.seq = None, time.monotonic(), done.at_seq
         if done.timed is not None:
             members = sum(each.cell == done.cell or done.cell in each.past for each in self.ranks)
-            self.profile.add(done.cell, rank.rank, done.timed, members)
+            self.times.add(done.cell, rank.rank, done.timed, members)
         rank.failed = done.error.ename if done.error is not None else None
         rank.report = structs.replace(rank.report, running=False, waiting=False)
 
@@ -273,12 +273,12 @@ class Monitor:
                 self.name,
                 self.backend,
                 self.state,
-                self.epoch,
-                tuple(rank_view(rank, self.profile) for rank in self.ranks),
+                self.generation,
+                tuple(rank_view(rank, self.times) for rank in self.ranks),
                 time.time(),
                 notes(self.state, self.ranks),
                 hosts=host_views(self.ranks),
                 links=tuple(link_view(link, self.ranks) for link in self.links),
                 peak=self.peak,
-                straggler=self.profile.straggler,
+                straggler=self.times.straggler,
             )

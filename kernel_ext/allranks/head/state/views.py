@@ -15,8 +15,8 @@ from .collective_times import CollectiveTimes
 from .known_rank import Rank
 
 
-def rank_view(rank: Rank, profile: CollectiveTimes) -> RankView:
-    """One rank; `profile` knows how long its collectives took, where cells were profiled."""
+def rank_view(rank: Rank, times: CollectiveTimes) -> RankView:
+    """One rank; `times` has how long its collectives took, where cells were timed."""
     report = rank.report
     memory = report.memory
     place = rank.debugger if rank.debugger is not None and rank.in_debugger else report
@@ -36,7 +36,7 @@ def rank_view(rank: Rank, profile: CollectiveTimes) -> RankView:
         cause=rank.dead or rank.failed,
         effective=report.effective if rank.dead is None else None,
         ops=tuple(
-            OpView(each.op, each.calls, each.nbytes, each.smallest, each.largest, *profile.times(rank.rank, each.op))
+            OpView(each.op, each.calls, each.nbytes, each.smallest, each.largest, *times.times(rank.rank, each.op))
             for each in report.ops
         ),
     )

@@ -104,7 +104,7 @@ class WorldChange:
     """Number of ranks now."""
     backend: str
     """Which collective runtime they are on now."""
-    epoch: int
+    generation: int
     """Number of the world, counted from the cluster's start."""
     changed: bool = True
     """False where there was nothing to do."""

@@ -25,7 +25,7 @@ class Detached:
     keys: tuple[str, str]
     """CurveZMQ keys of the notebook's end."""
     backend: str
-    epoch: int
+    generation: int
     ranks: list[tuple[str, int]]
     """uuid and pid of each rank."""
 

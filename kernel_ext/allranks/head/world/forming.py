@@ -29,7 +29,7 @@ Only where it cannot see that the others listen: four ranks importing mlx on two
 def place(
     hosts: Sequence[Host], backend: Backend, connections: int, free_ports: Callable[[Host, int], list[int]]
 ) -> tuple[Placement, ...]:
-    """One rank on each of `hosts` (named once for every rank), with free ports of that host for one epoch."""
+    """One rank on each of `hosts` (named once for every rank), with free ports of that host for one generation."""
     placements = []
     seen: dict[str, int] = {}
     counts = [backend.ports(connections, len(host.addresses)) for host in hosts]
@@ -69,7 +69,7 @@ def form(
             f"could not form the {plan.backend} world of {plan.size}. {listing}.",
             port_taken=says_port_is_taken(listing),
         )
-    monitor.epoch, monitor.backend, monitor.state = plan.epoch, plan.backend, "whole"
+    monitor.generation, monitor.backend, monitor.state = plan.generation, plan.backend, "whole"
     monitor.breakable = backend.breakable
 
 

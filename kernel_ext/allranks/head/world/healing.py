@@ -56,7 +56,7 @@ def heal(ranks: Ranks, source: int | None, kill: Sequence[int], say: Say) -> Wor
 def _change(verb: Literal["heal", "resize", "rewire"], ranks: Ranks, became: Became, files: Files) -> WorldChange:
     """How the world is after that, and what `became` of the ranks' variables."""
     monitor = ranks.monitor
-    return WorldChange(verb, len(monitor.ranks), monitor.backend, monitor.epoch, ranks=became, files=files)
+    return WorldChange(verb, len(monitor.ranks), monitor.backend, monitor.generation, ranks=became, files=files)
 
 
 def resize(ranks: Ranks, size: int, source: int | None, say: Say) -> WorldChange:

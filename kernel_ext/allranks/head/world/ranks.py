@@ -1,4 +1,4 @@
-"""The ranks of one cluster, and the epochs of the world they form."""
+"""The ranks of one cluster, and the generations of the world they form."""
 
 from __future__ import annotations
 
@@ -110,8 +110,8 @@ class Ranks:
         self.monitor.adopting = True
         self.hosts = [Host("localhost")] * len(kept.ranks)
         placements = tuple(Placement(number, host, number) for number, host in enumerate(self.hosts))
-        self.plan = WorldPlan(kept.backend, placements, kept.epoch, self.settings.connections)
-        self.monitor.backend, self.monitor.epoch = kept.backend, kept.epoch
+        self.plan = WorldPlan(kept.backend, placements, kept.generation, self.settings.connections)
+        self.monitor.backend, self.monitor.generation = kept.backend, kept.generation
         self.monitor.breakable = self.backend.breakable
         self.monitor.links = self.backend.links(self.plan)
         for number, (uuid, pid) in enumerate(kept.ranks):
@@ -135,7 +135,7 @@ class Ranks:
             url=self.lifeline.url,
             keys=self.lifeline.keys,
             backend=self.plan.backend,
-            epoch=self.plan.epoch,
+            generation=self.plan.generation,
             ranks=[(rank.uuid, rank.pid or 0) for rank in self.monitor.ranks],
         ).write()
 
@@ -161,17 +161,17 @@ class Ranks:
         self.form()
 
     def plan_next(self, hosts: Sequence[Host], backend: str) -> WorldPlan:
-        """The next epoch's plan, over one rank for each of `hosts`. Raises CannotStart."""
+        """The next generation's plan, over one rank for each of `hosts`. Raises CannotStart."""
         plan = self.draft(hosts, backend, self.settings.connections)
         if self.plan is None or (self.plan.backend, self.plan.size) != (plan.backend, plan.size):
             self.monitor.peak = None  # it was measured on another world
-            self.monitor.profile = CollectiveTimes()
+            self.monitor.times = CollectiveTimes()
         self.plan, self.hosts = plan, [placement.host for placement in plan.placements]
         self.monitor.backend = plan.backend
         return plan
 
     def draft(self, hosts: Sequence[Host], backend: str, connections: int) -> WorldPlan:
-        """A plan that could be the next epoch's: hosts are reached, everything is checked. Raises CannotStart."""
+        """A plan that could be the next generation's: hosts are reached, everything is checked. Raises CannotStart."""
         runtime = get_backend(backend)
         if self.door is not None and runtime.launcher == "mpirun":
             raise CannotStart(
@@ -179,10 +179,12 @@ class Ranks:
                 "backend, or start them with --hosts."
             )
         hosts = self._reach(hosts)
-        epoch = self.plan.epoch + 1 if self.plan is not None else 1
+        generation = self.plan.generation + 1 if self.plan is not None else 1
         try:
             return runtime.plan(
-                forming.place(hosts, runtime, connections, self.reached.ports), epoch=epoch, connections=connections
+                forming.place(hosts, runtime, connections, self.reached.ports),
+                generation=generation,
+                connections=connections,
             )
         except BackendError as error:
             raise CannotStart(str(error)) from None
@@ -222,7 +224,7 @@ class Ranks:
         self.processes.launch(self.plan, numbers)
 
     def form(self) -> None:
-        """Have all ranks join the planned epoch; new ones are waited for. Raises CannotStart."""
+        """Have all ranks join the planned generation; new ones are waited for. Raises CannotStart."""
         assert self.plan is not None
         self.wait_for("connected", lambda rank: rank.connected)
         if self.can_run is None:  # a cluster that was taken over
@@ -234,7 +236,7 @@ class Ranks:
             self._keep()
 
     def form_again(self) -> None:
-        """A new epoch over the same ranks, in place."""
+        """A new generation over the same ranks, in place."""
         assert self.plan is not None
         self.plan_next(self.hosts, self.plan.backend)
         self.form()

@@ -115,12 +115,11 @@ class Requests:
         held = self._agent.user_variables()
         if request.names:
             held = {name: value for name, value in held.items() if name in request.names}
-        void = self._agent.ledger.void
-        invalid, on_its_way = set(void.names(held)), void.on_its_way()
-        return Reply(requests.Variables(variables.describe(held, on_its_way, invalid)))
+        arrays = self._agent.ledger.invalid
+        return Reply(requests.Variables(variables.describe(held, arrays.on_its_way(), set(arrays.names(held)))))
 
     def describe_leaves(self, request: requests.DescribeLeaves, _: Buffers) -> Reply[requests.Leaves]:
-        on_its_way = self._agent.ledger.void.on_its_way()
+        on_its_way = self._agent.ledger.invalid.on_its_way()
         return Reply(requests.Leaves(variables.describe_leaves(self._named(request.name), on_its_way)))
 
     def pull_leaf(self, request: requests.PullLeaf, _: Buffers) -> Reply[Nothing]:
@@ -176,7 +175,7 @@ class Requests:
             return try_to_load(file, agent.beginning, agent.config.rank, size)
 
         saved: checkpoint.Saved = save(path, variables, attempt, Path(aside) if aside is not None else None)
-        return requests.Saved(saved.left, saved.failed, list(agent.ledger.void.names(variables)), list(unsure))
+        return requests.Saved(saved.left, saved.failed, list(agent.ledger.invalid.names(variables)), list(unsure))
 
     def load(self, request: requests.Load, buffers: Buffers) -> Reply[requests.Loaded]:
         """One file that could not be loaded wholly stays."""
@@ -186,7 +185,7 @@ class Requests:
         user_ns = self._agent.user_ns
         loaded = checkpoint.load(path, user_ns)
         for name in set(request.invalid) & set(loaded.names):
-            self._agent.ledger.void.mark(user_ns[name])
+            self._agent.ledger.invalid.mark(user_ns[name])
         self._agent.world.set_names()
         if buffers or not (loaded.failed or request.keep):
             _remove(path)

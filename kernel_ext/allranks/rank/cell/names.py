@@ -87,8 +87,8 @@ class Names:
             user_ns[name] for name in named & user_ns.keys() if name in self.pending or not self.was_bound(name)
         ]
         variables = self._agent.user_variables()
-        found = ledger.void.break_off(self._made_and_left(variables), ledger.order.last_entered(), *looked_at)
-        return ledger.void.names(variables, found)
+        found = ledger.invalid.break_off(self._made_and_left(variables), ledger.order.last_entered(), *looked_at)
+        return ledger.invalid.names(variables, found)
 
     def _made_and_left(self, variables: Mapping[str, Any]) -> list[Any]:
         """Arrays that this cell made and left to be computed: from what it broke off with, for all that is known."""

@@ -44,7 +44,7 @@ class CellRecorder:
         """Number of the collective after which those come that this cell may wait in."""
         self.interruptible = False
         """Whether SIGINT raises KeyboardInterrupt: in the user's code, but not in the engine around it."""
-        self.freed = False
+        self.unblocked = False
         """The next signal comes with the collective that the main thread waited in: it did not take place."""
         self._stopped: int | None = None
         """The cell that was to be stopped before its code ran."""
@@ -82,7 +82,7 @@ class CellRecorder:
             guard=self._agent.gate.enter if strict else None,
             ordered=strict or bool(options.ordered),
             watch_order=options.check == "warn",
-            profile=options.profile,
+            timing=options.timing,
             after=self.waits_since if self.names.pending else ledger.seq,
         )
         self.outlet.end()
@@ -95,9 +95,9 @@ class CellRecorder:
         self.widgets = request.widgets
         ledger.user_ns = self._agent.user_ns
         self.first_seq = ledger.seq
-        ledger.void.begin_cell()
+        ledger.invalid.begin_cell()
         ledger.aborted.begin_cell()
-        self.freed = False
+        self.unblocked = False
         self._agent.freeing.begin_cell(number)
         if not self.names.pending:
             self.waits_since = ledger.seq
@@ -131,14 +131,14 @@ class CellRecorder:
 
     def on_signal(self) -> None:
         """SIGINT, in the main thread."""
-        freed, self.freed = self.freed, False
+        unblocked, self.unblocked = self.unblocked, False
         aborted = self._agent.ledger.aborted
         if self.interruptible:
             self._stopped = None
-            if freed and aborted.owed is None:  # mx.eval has raised it where it returned
+            if unblocked and aborted.owed is None:  # mx.eval has raised it where it returned
                 return
             aborted.owed = None
-            if freed:
+            if unblocked:
                 raise CollectiveAborted(PEER_LOST)
             raise KeyboardInterrupt
         if self.running:
@@ -249,8 +249,8 @@ class CellRecorder:
         if lost or self._agent.freeing.broke or (ledger.refuse is not None and not ledger.refused_in_cell):
             with suppress(Exception):  # a variable that can be looked at in no way must not hide how the cell ended
                 return self.names.spoiled(error, self.file)
-        elif ledger.void.asked:
-            ledger.void.watch(self._agent.world.streams(), self._agent.world.is_whole)
+        elif ledger.invalid.asked:
+            ledger.invalid.watch(self._agent.world.streams(), self._agent.world.is_whole)
         return []
 
     def send_output(self) -> bool:

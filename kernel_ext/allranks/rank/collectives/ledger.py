@@ -50,12 +50,12 @@ class Ledger:
         """Chain each collective to the one before, so that evaluation order cannot swap results."""
         self.unordered = 0
         """Collectives of this cell that could not be chained, since they were asked for inside a transformation."""
-        self.profile = False
+        self.timing = False
         """Time each call by evaluating it on the spot: exact, at the cost of what else could be computed meanwhile."""
         self.timed: deque[tuple[str, int, float]] = deque(maxlen=TIMED)
         """Op, bytes and seconds of this cell's timed calls that all ranks share."""
         self.order = EvaluationOrder(self)
-        self.void, self.aborted = self.order.void, self.order.aborted
+        self.invalid, self.aborted = self.order.invalid, self.order.aborted
         self.limits = Limits()
         self.turns = Turns()
         self._newest: Any = None
@@ -87,16 +87,16 @@ class Ledger:
         guard: Callable[[Record], None] | None,
         ordered: bool,
         watch_order: bool = False,
-        profile: bool = False,
+        timing: bool = False,
         after: int | None = None,
     ) -> None:
         """Set how this cell's collectives are treated; those up to number `after` (all so far) are done with."""
-        self.profile = profile
+        self.timing = timing
         self.timed.clear()
         self.guard, self.ordered, self._newest, self.unordered = guard, ordered, None, 0
         self.refuse_in_cell(None)
         after = self.seq if after is None else after
-        if not self.void.asked:
+        if not self.invalid.asked:
             self.order.returned = max(self.order.returned, after)
         self.order.begin(watching=watch_order and not ordered, after=after)
 
@@ -228,7 +228,7 @@ class Ledger:
                 self.guard(record_of(*records[-1]))
             if turns.several:
                 turns.take(mx, kwargs.get("stream"))
-            if self.profile and shared and not transforms.inside():
+            if self.timing and shared and not transforms.inside():
                 return self._timed(mx, function, args, kwargs)
             if TRACE.active:
                 TRACE.collective(records[-1], time.perf_counter())

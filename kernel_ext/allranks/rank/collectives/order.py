@@ -37,7 +37,7 @@ class EvaluationOrder:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self.void = InvalidArrays()
+        self.invalid = InvalidArrays()
         self.aborted = Aborted()
         self.watching = False
         self.swapped: list[tuple[int, int]] = []
@@ -63,7 +63,7 @@ class EvaluationOrder:
                 setattr(mx, name, self._followed(function))
 
     def _followed(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        pending, void, waits = self.pending, self.void, function.__name__ == "eval"
+        pending, invalid, waits = self.pending, self.invalid, function.__name__ == "eval"
         ledger, aborted = self._ledger, self.aborted
 
         @functools.wraps(function, updated=())
@@ -73,18 +73,18 @@ class EvaluationOrder:
             try:
                 result = function(*args)
             except BaseException as error:
-                void.raised(args)
+                invalid.raised(args)
                 aborted.raised(error)
                 raise
             if aborted.owed is not None:
-                void.raised(args)
+                invalid.raised(args)
                 aborted.raise_owed()
             if not waits:
-                void.ask(args)
+                invalid.ask(args)
             else:
                 self.returned = ledger.seq
-                if void.asked:
-                    void.asked.clear()
+                if invalid.asked:
+                    invalid.asked.clear()
             if began:
                 TRACE.evaluation(began)
             # Inside mx.compile an eval raises before this is reached.

@@ -132,13 +132,13 @@ class World:
             if hasattr(sys, name):
                 setattr(sys, name, None)
         ledger = self._agent.ledger
-        if ledger.void.asked and ledger.refuse is None and self._settle() and self.is_whole():
-            ledger.void.asked.clear()  # what all ranks had entered has come to its right end
+        if ledger.invalid.asked and ledger.refuse is None and self._settle() and self.is_whole():
+            ledger.invalid.asked.clear()  # what all ranks had entered has come to its right end
         if self._ports:
             self.break_up(poison.pattern((each.op, each.dtype) for each in ledger.in_flight()))
             self._settle()
-        if ledger.void.asked:
-            ledger.void.break_off([])
+        if ledger.invalid.asked:
+            ledger.invalid.break_off([])
         if self._drain is not None:
             # Arrays that still wait for the old world raise from now on; they would hang.
             self._drain.close()

@@ -42,10 +42,10 @@ def names_void(cluster: Cluster, code: str) -> tuple[str, ...]:
     """Those of which rank 0 says so, when rank 1 raises."""
     cluster.run(f"import mlx.nn as nn\n{MADE}").check()
     result = cluster.run(f"if rank == 1:\n    raise ValueError('boom')\n{code}")
-    assert result[0].freed and result[1].void == ()
+    assert result[0].unblocked and result[1].invalid == ()
     assert result[0].error is not None and result[0].error.line, "raised once, in the cell, and not while that is shown"
     assert sums_are_right(cluster)
-    return result[0].void
+    return result[0].invalid
 
 
 @pytest.mark.parametrize("how", BROKEN)
@@ -70,13 +70,13 @@ def test_what_was_complete_before_is_not_named(how: str, ring2: Cluster) -> None
     code = "if rank == 1:\n    raise ValueError\nmx.eval(mx.distributed.all_sum(kept))"
     ring2.run(f"import mlx.nn as nn\n{MADE}").check()
     result = ring2.run(f"{FINE[how]}\n{code}")
-    assert result[0].freed and result[0].void == ()
+    assert result[0].unblocked and result[0].invalid == ()
 
 
 NOTHING_ON_ITS_WAY = """
 from allranks.rank.process.engine import RankEngine
 import time
-asked, until = RankEngine.instance().agent.ledger.void.asked, time.monotonic() + 20
+asked, until = RankEngine.instance().agent.ledger.invalid.asked, time.monotonic() + 20
 while asked and time.monotonic() < until: time.sleep(0.01)
 """
 
@@ -85,20 +85,20 @@ def test_what_came_to_its_end_after_its_cell_is_not_named(ring2: Cluster) -> Non
     ring2.run(f"import mlx.nn as nn\n{MADE}\nfine = mx.distributed.all_sum(kept) * 2\nmx.async_eval(fine)").check()
     ring2.run(NOTHING_ON_ITS_WAY).check()
     result = ring2.run("if rank == 1:\n    raise ValueError\nmx.eval(mx.distributed.all_sum(kept))")
-    assert result[0].void == ()
+    assert result[0].invalid == ()
     assert ring2.run("fine[0].item()", ranks=0)[0].value == 6
 
 
 def test_a_cell_that_is_stopped_in_python_spoils_nothing(ring2: Cluster) -> None:
     result = ring2.run("a = mx.distributed.all_sum(mx.ones(2))\nmx.async_eval(a)\nmx.eval(a)\nraise KeyboardInterrupt")
-    assert [each.void for each in result.values()] == [(), ()]
+    assert [each.invalid for each in result.values()] == [(), ()]
 
 
 def test_what_an_earlier_cell_left_to_be_computed(ring2: Cluster) -> None:
     ring2.run("y = mx.distributed.all_sum(mx.ones(4)) * 3").check()
     ring2.run("something = 'else'").check()
     result = ring2.run("if rank == 1:\n    raise ValueError('boom')\nprint(y)")
-    assert result[0].void == ("y",)
+    assert result[0].invalid == ("y",)
     ring2.run("y = mx.ones(4)")
     # What tests before have left in these ranks may be invalid, and is named.
     named = str(ring2.resize(3, source=0)).partition("(invalid, because a collective was aborted: ")[2]
@@ -113,7 +113,7 @@ def test_a_name_bound_again_at_the_same_place_in_memory(ring2: Cluster) -> None:
             f"    if rank == 1 and i == {last}: raise ValueError\n    w = mx.distributed.all_sum(w) * 1\n    w.tolist()"
         )
         code = f"for i in range(6):\n{code}"
-        assert ring2.run(code)[0].void == ("w",), last
+        assert ring2.run(code)[0].invalid == ("w",), last
         ring2.run("w = mx.ones(4)\nmx.eval(w)").check()
 
 
@@ -146,7 +146,7 @@ def test_what_is_to_be_computed_from_it_is_named_too() -> None:
     with Cluster(2, backend="ring", name="training") as cluster:
         cluster.run(STEP).check()
         result = cluster.run("if rank == 1:\n    import os\n    os._exit(1)\nloss = step()\nloss = step()")
-        assert {"model", "opt"} <= set(result[0].void) and "unused" not in result[0].void
+        assert {"model", "opt"} <= set(result[0].invalid) and "unused" not in result[0].invalid
         assert "model" in str(cluster.heal(source=0)).partition("(invalid, because")[2]
 
 
