@@ -98,10 +98,12 @@ def nothing_left_behind() -> Iterator[None]:
 
 
 FORGET = """
+from allranks.rank.process.engine import RankEngine as _engine
 for _name in [name for name in globals() if not name.startswith("_")]:
-    if _name not in {"mx", "rank", "size", "world", "mark", *get_ipython().user_ns_hidden}:
+    if _name in {"mx", "world", "rank", "size", "log", "mark"} or _name not in get_ipython().user_ns_hidden:
         del globals()[_name]
 Out.clear()
+_engine.instance().agent.world.set_names()
 __import__("gc").collect()
 """
 """Run on ranks: their variables are gone. Which modules a worker has run before depends on how busy the machine is."""
@@ -223,6 +225,9 @@ def kernel(lasting_kernel: Callable[[], Notebook]) -> Notebook:
     """A notebook with the extension loaded and no other module's names; ranks that are up have none of them either."""
     notebook = lasting_kernel()
     notebook.ok("%load_ext allranks")
+    notebook.ok(
+        "import allranks.notebook.fold\nallranks.notebook.fold.GRACE = 3.0"
+    )  # on a busy machine ranks drift apart
     notebook.run("%distributed auto off")  # an error where nothing is up: then it is off
     notebook.ok("%reset -f")
     notebook.run(f"%%distributed\n{FORGET}")  # an error likewise

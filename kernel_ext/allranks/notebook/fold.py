@@ -12,6 +12,9 @@ from typing import Any, NamedTuple
 
 from .rank_queue import BlockKind, Item, RankQueue, Rich
 
+GRACE = 0.3
+"""Seconds that the output of one rank waits for the same of the others."""
+
 
 # A named tuple, since a frozen dataclass takes three times as long to make: a third of the time of folding lines that
 # all differ.
@@ -77,8 +80,8 @@ class Fold:
     waited for until the oldest waiting head is ``grace`` seconds old.
     """
 
-    def __init__(self, ranks: Sequence[int], grace: float = 0.3) -> None:
-        self.grace = grace
+    def __init__(self, ranks: Sequence[int], grace: float | None = None) -> None:
+        self.grace = GRACE if grace is None else grace
         self._queues = {rank: RankQueue(rank) for rank in sorted(ranks)}
         self._compared: list[RankQueue] = []
         self._common: set[Item] = set()
