@@ -43,7 +43,7 @@ def test_post_mortem_a_breakpoint_and_then_a_normal_cell(
     answer(notebook, "p z", "[1, 2]")
     answer(notebook, "q", "rank 2 has left the debugger")
     page.wait_for_selector("input.jp-Stdin-input")
-    page.wait_for_function("() => /meanwhile: ranks 0, 2-3/.test(document.body.innerText)")
+    page.wait_for_function("() => /meanwhile: ranks? 0/.test(document.body.innerText)")
     answer(notebook, "n", "-> mx.distributed.all_sum(mx.array(len(z)))")
     answer(notebook, "c", "('sum', 4)")  # the cell below runs as well
     notebook.finish()
