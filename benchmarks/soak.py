@@ -119,7 +119,7 @@ class Soak:
         self._change(number)
         try:
             round.happen(self._cluster)
-            lost = self._mend(round)
+            lost = self._fix(round)
         except (Wrong, AllranksError) as error:
             return round, [("wrong behaviour", f"{type(error).__name__}: {error}")]
         wrong = [("lost name", each) for each in lost + self._lost(round)]
@@ -135,7 +135,7 @@ class Soak:
         result = self._cluster.run(CHANGE.format(round=number), timeout=60).check()
         self._held = {rank: Held(*each.value) for rank, each in result.items()}
 
-    def _mend(self, round: Round) -> list[str]:
+    def _fix(self, round: Round) -> list[str]:
         """Heal where a rank is dead; anything else must have mended itself. Returns what a copy lacks."""
         cluster = self._cluster
         if not round.kills:

@@ -72,7 +72,7 @@ class Backend(Protocol):
     @property
     def joins_in_turn(self) -> bool:
         """Whether each rank listens for one neighbour and connects to the other: the last rank connects first, and
-        where nobody listens yet, loses a second."""
+        if its neighbour does not listen yet, it loses a second."""
 
     @property
     def connections_per_link(self) -> bool:

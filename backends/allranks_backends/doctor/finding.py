@@ -22,10 +22,10 @@ class Finding:
     """A sentence."""
     evidence: str = ""
     """What was seen: a line of output, a figure."""
-    mend: str = ""
+    fix: str = ""
     """The command that fixes it, or in words what to do where no command can."""
     at: str = ""
-    """Where `mend` is to be run: hosts' names, ``here`` for the notebook's machine, empty for words."""
+    """Where `fix` is to be run: hosts' names, ``here`` for the notebook's machine, empty for words."""
     source: str = ""
     """Where it was met: an issue of mlx's unless another project is named."""
 

@@ -27,7 +27,7 @@ def systems(hosts: Sequence[HostFacts], _asked: Asked) -> Iterator[Finding]:
             yield Finding(
                 "warning",
                 host.name,
-                "It goes to sleep when nobody types, even in the middle of a cell.",
+                "It goes to sleep when there is no input, even in the middle of a cell.",
                 f"pmset -g: {host.sleeps}",
                 "sudo pmset -a sleep 0",
                 host.name,
@@ -49,8 +49,8 @@ def thunderbolt(hosts: Sequence[HostFacts], asked: Asked) -> Iterator[Finding]:
             "error" if note.stops_rdma and asked.needs("rdma") else "warning" if note.command else "note"
         )
         where = ", ".join(note.hosts or tuple(mac.name for mac in macs))
-        mend, at = (note.command, where) if note.command else (note.todo, "")
-        yield Finding(severity, where, note.what.rstrip(":") + "." * note.what.endswith(":"), "", mend, at, note.source)
+        fix, at = (note.command, where) if note.command else (note.todo, "")
+        yield Finding(severity, where, note.what.rstrip(":") + "." * note.what.endswith(":"), "", fix, at, note.source)
     if asked.needs("rdma") and not any(note.stops_rdma for note in said):
         for host, lines in commands(macs, addresses).items():
             if any(" inet " in line for line in lines):

@@ -45,5 +45,5 @@ def _daemon(host: HostFacts, asked: Asked) -> Iterator[Finding]:
     what = f"{asked.prted}, which the notebook's mpirun starts there, " + (
         f"is Open MPI {host.open_mpi} there and {asked.open_mpi} here." if host.open_mpi else "is missing."
     )
-    mend = "use the same environment at the same path on every host, or %distributed up --mpi-arg '--prefix FOLDER'"
-    yield Finding("error", host.name, what, f"{asked.mpirun} --version", mend)
+    fix = "use the same environment at the same path on every host, or %distributed up --mpi-arg '--prefix FOLDER'"
+    yield Finding("error", host.name, what, f"{asked.mpirun} --version", fix)

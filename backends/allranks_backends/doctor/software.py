@@ -66,8 +66,8 @@ def _packages(host: HostFacts, asked: Asked) -> Iterator[Finding]:
     if packages := " ".join(f"{name}=={mine}" for name, (mine, _) in wrong.items() if mine):
         yield Finding("error", host.name, what, python, f"{shlex.quote(python)} -m pip install {packages}", host.name)
     else:
-        mend = f"install {', '.join(wrong)} there from the same source as this notebook"
-        yield Finding("error", host.name, what, python, mend)
+        fix = f"install {', '.join(wrong)} there from the same source as this notebook"
+        yield Finding("error", host.name, what, python, fix)
 
 
 def mlx_imports(hosts: Sequence[HostFacts], _: Asked) -> Iterator[Finding]:

@@ -15,16 +15,16 @@ def logs_in(hosts: Sequence[HostFacts], _asked: Asked) -> Iterator[Finding]:
     for host in hosts:
         if not host.trouble:
             continue
-        what, _, mend = host.trouble.partition(". ")
+        what, _, fix = host.trouble.partition(". ")
         evidence = host.said[-1] if host.said else ""
         at = ""
         if any("IDENTIFICATION HAS CHANGED" in line for line in host.said):
-            mend, at = f"ssh-keygen -f {shlex.quote(host.known_hosts)} -R {shlex.quote(known_as(host.name))}", "here"
+            fix, at = f"ssh-keygen -f {shlex.quote(host.known_hosts)} -R {shlex.quote(known_as(host.name))}", "here"
             evidence = next((line for line in host.said if line.startswith("SHA256:")), evidence)
         elif any("Permission denied" in line for line in host.said):
             login, port = login_and_port(host.name)
-            mend, at = shlex.join(["ssh-copy-id", *(["-p", str(port)] if port else []), login]), "here"
+            fix, at = shlex.join(["ssh-copy-id", *(["-p", str(port)] if port else []), login]), "here"
             if not host.has_agent:
                 what += "; no ssh agent runs here, which keys with a passphrase need"
-                mend = f'eval "$(ssh-agent)" && ssh-add && {mend}'
-        yield Finding("error", host.name, f"{what}.", evidence, mend, at)
+                fix = f'eval "$(ssh-agent)" && ssh-add && {fix}'
+        yield Finding("error", host.name, f"{what}.", evidence, fix, at)

@@ -15,7 +15,7 @@ from allranks.head.cell.agreement import Agreement
 from allranks.head.cell.outcome import Outcome
 from allranks.head.cell.stall import Finding
 from allranks.head.cell.unblocking import GO_ON_WITHIN, RELEASE_WITHIN, Unblocking
-from allranks.head.state.cell_news import CellNews, Died, News
+from allranks.head.state.cell_updates import CellUpdate, CellUpdates, Died
 from allranks.head.state.monitor import Monitor
 from allranks.messages.cell_options import CellRequest
 from allranks.messages.events import AtDebugger, Began, Done, Entering
@@ -80,7 +80,7 @@ class Cell:
         self._on_end = on_end
         self._first_seq: dict[int, int] = {}
         self._started = time.monotonic()
-        self._events: News = queue.SimpleQueue()
+        self._events: CellUpdates = queue.SimpleQueue()
         self._pressed = Stop()
         self.result: CellResult | None = None
         self.followed = False
@@ -102,7 +102,7 @@ class Cell:
                 request = msgspec.structs.replace(self._request, comms=self._monitor.comms.told(uuid))
                 self._lifeline.execute(uuid, self._runs, request)
 
-    def adopt(self, events: News) -> None:
+    def adopt(self, events: CellUpdates) -> None:
         """Follow a cell that another notebook sent; `events` has what is kept of it."""
         self._events = events
         self._first_seq = {}
@@ -211,7 +211,7 @@ class Cell:
         if self._screen is not None and blocks:
             self._screen.blocks(blocks)
 
-    def _handle(self, news: CellNews) -> None:
+    def _handle(self, news: CellUpdate) -> None:
         rank, event = news.rank, news.event
         match event:
             case Began():

@@ -29,7 +29,7 @@ class ClusterMembers(ClusterBase):
 
         With ``source``, a new rank gets the variables of that rank, as far as they can be sent. Ranks to ``kill`` are
         killed first, for one that is stuck and cannot be interrupted. Where all processes must be started again,
-        `progress` is told of variables that will not survive that before anything is ended. Returns what was kept and
+        `progress` gets the variables that will not survive that, before anything is ended. Returns what was kept and
         what was lost. Raises CannotStart, NotLoaded where new processes lack what was saved for them (the
         message says where it is), and Busy where a cell cannot be interrupted.
         """

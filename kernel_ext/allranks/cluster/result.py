@@ -58,8 +58,8 @@ class CellResult(Mapping[int, RankResult]):
             elif not rank.ok:
                 # Where another is dead, heal itself ends and restores those that wait for it.
                 dead = any(other.dead for other in self._ranks.values())
-                mend = "heal" if dead else f"heal --kill {number}"
-                said.setdefault(f"did not finish (%distributed {mend})", []).append(number)
+                fix = "heal" if dead else f"heal --kill {number}"
+                said.setdefault(f"did not finish (%distributed {fix})", []).append(number)
         return "; ".join(f"{rank_label(ranks)} {what}" for what, ranks in (said | waited).items())
 
     def __getitem__(self, rank: int) -> RankResult:

@@ -57,7 +57,7 @@ class Diagnosis:
 
     def _repr_html_(self) -> str:
         rows = [
-            (f"{SIGNS[each.severity]} {each.severity}", each.host, _said(each), _mend(each)) for each in self.findings
+            (f"{SIGNS[each.severity]} {each.severity}", each.host, _said(each), _fix(each)) for each in self.findings
         ]
         table = html_table(("", "host", "problem", "fix"), rows) if rows else ""
         return f"{table}<div><b>{escape(self._summary)}</b></div><div>{escape(self._checked)}</div>"
@@ -251,11 +251,11 @@ def _said(finding: Finding) -> str:
     return f"{finding.what}{seen}{source}"
 
 
-def _mend(finding: Finding) -> str:
+def _fix(finding: Finding) -> str:
     where = {"": "", "here": "here: "}.get(finding.at, f"on {finding.at}: ")
-    return f"{where}{finding.mend}"
+    return f"{where}{finding.fix}"
 
 
 def _text(finding: Finding) -> str:
     lines = [f"{SIGNS[finding.severity]} {finding.host}: {_said(finding)}"]
-    return "\n".join([*lines, *([f"    {_mend(finding)}"] if finding.mend else [])])
+    return "\n".join([*lines, *([f"    {_fix(finding)}"] if finding.fix else [])])

@@ -49,7 +49,7 @@ class Controller(IPController):
         os._exit(0)
 
     def _forget(self, ident: bytes) -> None:
-        """A dead engine says no goodbye, and whoever asked all engines would wait for it indefinitely."""
+        """A dead engine does not unregister, and a client that asked all engines would wait for it indefinitely."""
         registering = {engine.ident: engine.id for engine in self.hub.incoming_registrations.values()}
         if (number := self.hub.by_ident.get(ident, registering.get(ident))) is not None:
             self.hub.unregister_engine(ident, {"content": {"id": number}})

@@ -103,7 +103,7 @@ class Listener:
                 task.fuse = threading.Timer(LOST_AFTER, self._gone, [task, NO_ANSWER])
                 task.fuse.daemon = True
                 task.fuse.start()
-        if closing:  # nobody waits for it to reconnect
+        if closing:  # it need not reconnect
             self._gone(task, NO_ANSWER)
         return True
 

@@ -229,12 +229,12 @@ def differing(theirs: Mapping[str, str]) -> list[tuple[str, str, str]]:
 
 
 def listing(differs: Sequence[tuple[str, str, str]], python: str) -> str:
-    rows = [("", "here", "there", ""), *((*row, _mend(row, python)) for row in differs)]
+    rows = [("", "here", "there", ""), *((*row, _fix(row, python)) for row in differs)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
 
-def _mend(row: tuple[str, str, str], python: str) -> str:
+def _fix(row: tuple[str, str, str], python: str) -> str:
     name, mine, _ = row
     if name == "python":
         return f"use a Python {'.'.join(mine.split('.')[:2])} there: --python"

@@ -57,7 +57,7 @@ def write_private(path: Path, content: str | bytes | bytearray | memoryview) -> 
 @contextmanager
 def private_file(path: Path) -> Iterator[BinaryIO]:
     """A file (0600) to write, which takes `path`'s place when it is whole; nothing is left of one that fails."""
-    # A name that nobody can have taken before, in a folder that others may write in.
+    # A name that cannot exist yet, in a folder that others may write in.
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with open(descriptor, "wb") as file:

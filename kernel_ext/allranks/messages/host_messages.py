@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class RankConfig:
-    """What a rank process is told when it starts."""
+    """What a rank process gets when it starts."""
 
     rank: int
     host: str

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from allranks.errors import RemoteError
-from allranks.head.state.cell_news import CellNews, Died
+from allranks.head.state.cell_updates import CellUpdate, Died
 from allranks.head.state.views import collective
 from allranks.messages.events import CellError, Done, Item, Output, Unblocked
 from allranks.messages.wire import Buffer
@@ -44,7 +44,7 @@ class Outcome:
         self._pending: dict[int, tuple[str, ...]] = {}
         self._failed_at: float | None = None
 
-    def take(self, news: CellNews) -> None:
+    def take(self, news: CellUpdate) -> None:
         """An `Output`, `Done`, `Unblocked` or `Died`; others change nothing here."""
         rank, event = news.rank, news.event
         result = self.results[rank]

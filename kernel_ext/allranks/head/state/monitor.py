@@ -33,7 +33,7 @@ from allranks.messages.events import (
 from allranks.messages.wire import Buffer
 from allranks_backends.plan import Link, Snapshot, WorldState
 
-from .cell_news import CellNews, Died, News
+from .cell_updates import CellUpdate, CellUpdates, Died
 from .collective_times import CollectiveTimes
 from .history import History
 from .known_rank import Rank
@@ -68,7 +68,7 @@ class Monitor:
         self.changed = threading.Condition()
         self.acknowledge: Callable[[str, int], None] = lambda _uuid, _cell: None
         self._by_uuid: dict[str, Rank] = {}
-        self._listeners: dict[int, News] = {}
+        self._listeners: dict[int, CellUpdates] = {}
 
     def put(self, rank: Rank) -> None:
         """Know a new process: the next rank, or one in place of another that had its number."""
@@ -91,7 +91,7 @@ class Monitor:
         self._by_uuid.pop(rank.uuid, None)
         self.comms.gone(rank.uuid)
 
-    def adopted(self) -> dict[int, tuple[list[int], News]]:
+    def adopted(self) -> dict[int, tuple[list[int], CellUpdates]]:
         """The cells of the notebook before: their ranks, and their events from the first one kept."""
         with self.changed:
             self.adopting = False
@@ -100,9 +100,9 @@ class Monitor:
                 for cell, news in self._listeners.items()
             }
 
-    def listen(self, cell: int, ranks: Sequence[int]) -> News:
+    def listen(self, cell: int, ranks: Sequence[int]) -> CellUpdates:
         """Events of one cell. The ranks are busy from now on, until they are done with it or dead."""
-        news: News = queue.SimpleQueue()
+        news: CellUpdates = queue.SimpleQueue()
         with self.changed:
             self._listeners[cell] = news
             for number in ranks:
@@ -210,7 +210,7 @@ class Monitor:
         items: Sequence[Item] = (),
     ) -> None:
         if cell in self._listeners:
-            self._listeners[cell].put(CellNews(rank.rank, event, buffers, items))
+            self._listeners[cell].put(CellUpdate(rank.rank, event, buffers, items))
 
     def disconnected(self, uuid: str) -> None:
         """The rank's connection closed; whether it is dead is for its parent or its host to say."""
@@ -238,7 +238,7 @@ class Monitor:
             if self.state == "whole":
                 self.state = "broken"
             if cell is not None and cell in self._listeners:
-                self._listeners[cell].put(CellNews(number, Died(cause)))
+                self._listeners[cell].put(CellUpdate(number, Died(cause)))
             self.changed.notify_all()
 
     def begins_replay(self, rank: Rank) -> None:

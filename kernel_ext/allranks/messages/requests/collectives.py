@@ -24,7 +24,7 @@ class Refusals(Struct, frozen=True):
 
 
 class Form(Question[Joined]):
-    """Leave the world before, and join this one. What fails is told with MLX's own words."""
+    """Leave the previous world and join this one. A failure is reported in MLX's own words."""
 
     runs = "main"
     backend: str

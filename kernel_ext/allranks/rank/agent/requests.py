@@ -59,7 +59,7 @@ class Requests:
     def interrupt(self, request: requests.Interrupt, _: Buffers) -> None:
         cell, number = self._agent.cell, request.cell
         if number is not None:
-            cell.stop(number)  # before looking whether it runs: it may begin between the two
+            cell.interrupt.stop(number)  # before looking whether it runs: it may begin between the two
         if number is None or (cell.running and number == cell.number):
             self._agent.freeing.stop()
 

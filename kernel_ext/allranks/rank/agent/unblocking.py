@@ -109,7 +109,7 @@ class Unblocker:
         )
         agent.lifeline.send(Unblocked(agent.cell.number, collective, broke=True))
         # Python raises it when the collective has returned, which it does at once.
-        agent.cell.unblocked = not stopped
+        agent.cell.interrupt.unblocked = not stopped
         signal.pthread_kill(agent.main.ident or 0, signal.SIGINT)
         agent.world.break_up(pattern)
         return True

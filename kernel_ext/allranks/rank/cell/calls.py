@@ -45,7 +45,7 @@ class Calls:
         self._sent[number] = buffers
 
     def begin_cell(self, number: int) -> None:
-        """What was sent for earlier cells, which never came, is let go of."""
+        """Discard what was sent for earlier cells, which never came."""
         self.returned = None
         for sent in [sent for sent in self._sent if sent < number]:
             self._sent.pop(sent, None)

@@ -67,7 +67,7 @@ def divert_cells(kernel: Any, agent: Agent) -> None:
             if request.comms:
                 agent.comms.catch_up(request.comms)
             cell.begin(request, shell.compile.get_code_name(code, code, request.count))
-            with cell.interrupted_here():
+            with cell.interrupt.allowed():
                 await execute(stream, ident, parent)
         except BaseException as error:  # the machinery failed, IPython's or ours: the cell did not run to its end
             lines = traceback.format_exc().splitlines()

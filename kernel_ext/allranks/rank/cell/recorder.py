@@ -5,8 +5,8 @@ from __future__ import annotations
 import linecache
 import traceback
 from bdb import BdbQuit
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +16,12 @@ from allranks.messages import values
 from allranks.messages.cell_options import CellRequest
 from allranks.messages.events import Began, CellError, Done, Output, Timed, packed
 from allranks.messages.wire import Buffer
-from allranks.rank.collectives.aborted import PEER_LOST, CollectiveAborted, follows_abort, is_peer_loss
+from allranks.rank.collectives.aborted import CollectiveAborted, follows_abort, is_peer_loss
 from allranks.rank.collectives.trace import TRACE
 from allranks.rank.debug.debugger import ENDED
 
 from . import tracebacks
+from .interrupt import Interrupt
 from .names import Names
 from .output_buffer import LIMIT, OutputBuffer
 
@@ -42,12 +43,7 @@ class CellRecorder:
         self.first_seq = 0
         self.waits_since = 0
         """Number of the collective after which those come that this cell may wait in."""
-        self.interruptible = False
-        """Whether SIGINT raises KeyboardInterrupt: in the user's code, but not in the engine around it."""
-        self.unblocked = False
-        """The next signal comes with the collective that the main thread waited in: it did not take place."""
-        self._stopped: int | None = None
-        """The cell that was to be stopped before its code ran."""
+        self.interrupt = Interrupt(agent.ledger.aborted)
         self.widgets = False
         """Whether the page that the cell came from shows widgets."""
         self.file: str | None = None
@@ -97,7 +93,7 @@ class CellRecorder:
         self.first_seq = ledger.seq
         ledger.invalid.begin_cell()
         ledger.aborted.begin_cell()
-        self.unblocked = False
+        self.interrupt.begin_cell(number)
         self._agent.freeing.begin_cell(number)
         if not self.names.pending:
             self.waits_since = ledger.seq
@@ -112,37 +108,6 @@ class CellRecorder:
         """The cell calls a function: from here on, its lines are those of that one's file."""
         self.file, self.place, self.namespace = file, place, namespace
         self._agent.ledger.user_ns = namespace
-
-    def stop(self, number: int) -> None:
-        """Cell `number`, whose code does not run yet, is to end as soon as it begins."""
-        self._stopped = number
-
-    @contextmanager
-    def interrupted_here(self) -> Iterator[None]:
-        """Within, SIGINT raises KeyboardInterrupt."""
-        try:
-            self.interruptible = True
-            if self._stopped == self.number:
-                self._stopped = None
-                raise KeyboardInterrupt
-            yield
-        finally:
-            self.interruptible = False
-
-    def on_signal(self) -> None:
-        """SIGINT, in the main thread."""
-        unblocked, self.unblocked = self.unblocked, False
-        aborted = self._agent.ledger.aborted
-        if self.interruptible:
-            self._stopped = None
-            if unblocked and aborted.owed is None:  # mx.eval has raised it where it returned
-                return
-            aborted.owed = None
-            if unblocked:
-                raise CollectiveAborted(PEER_LOST)
-            raise KeyboardInterrupt
-        if self.running:
-            self._stopped = self.number
 
     def forget_output(self) -> None:
         """Drop what was printed so far: the engine's own start is no user's output."""
@@ -180,7 +145,7 @@ class CellRecorder:
     def _described(
         self, name: str, message: str, traceback: list[str], line: int | None, raised: BaseException | None
     ) -> CellError:
-        """What the head is told of an error: also whether the cell failed only since a collective was aborted."""
+        """The report of an error, with whether the cell failed only because a collective was aborted."""
         collective = self._agent.reporter.current_collective()
         lost = collective is not None and is_peer_loss(message)
         aborted = lost or self._agent.ledger.aborted.sentence is not None or follows_abort(raised)
@@ -219,7 +184,7 @@ class CellRecorder:
         buffers: Sequence[Buffer] = ()
         if wants_value and self._error is None:
             try:
-                with self.interrupted_here():
+                with self.interrupt.allowed():
                     buffers = values.pack(value)
             except values.CannotTravel as error:
                 no_value = str(error) + self._agent.calls.left_here(value)
@@ -228,7 +193,7 @@ class CellRecorder:
         # Only now: packing may have been aborted, too.
         ledger, reporter = self._agent.ledger, self._agent.reporter
         unmarked = tuple(reporter.collective(each) for each in ledger.aborted.unmarked)
-        invalid = tuple(self._void())
+        invalid = tuple(self._invalid())
         shared = ledger.fingerprint(self.first_seq)
         entered = shared[0] > 0 and ledger.order.settled < ledger.seq
         done = self._done(
@@ -242,7 +207,7 @@ class CellRecorder:
         )
         return done, buffers
 
-    def _void(self) -> list[str]:
+    def _invalid(self) -> list[str]:
         """The user's variables that may be invalid."""
         ledger, error = self._agent.ledger, self._error
         lost = error is not None and is_peer_loss(error.evalue)

@@ -140,7 +140,7 @@ class Debugger:
             raise RuntimeError(f"{type(error).__name__} was raised on rank {rank} before any line of the cell ran.")
         self._cell, self.looking_back = None, True
         try:
-            with self._agent.cell.interrupted_here():
+            with self._agent.cell.interrupt.allowed():
                 debugger.message("".join(traceback.format_exception_only(type(error), error)).rstrip())
                 debugger.reset()
                 debugger.interaction(None, error.__traceback__)

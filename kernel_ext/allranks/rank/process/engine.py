@@ -60,7 +60,7 @@ class RankEngine(IPEngine):
         def on_signal(_number: int, _frame: object) -> None:
             if RankStream.elsewhere:
                 raise KeyboardInterrupt
-            self.agent.cell.on_signal()
+            self.agent.cell.interrupt.on_signal(self.agent.cell.running)
 
         signal.signal(signal.SIGINT, on_signal)
 

@@ -271,13 +271,13 @@ class HostProcess:
 
 
 def _if_running(pid: int) -> int:
-    """The pid where that process, which another than this one started, is still there; 0 otherwise."""
+    """The pid if that process, which this one did not start, still runs; 0 otherwise."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return 0
     except PermissionError:
-        pass  # somebody else's, and there
+        pass  # it runs, as another user
     return pid
 
 

@@ -1,4 +1,4 @@
-"""What becomes of a cell, rank by rank: from the monitor to whoever follows the cell."""
+"""What happens to a cell on each rank, from the monitor to the cell that is followed."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Died:
 
 
 @dataclass(frozen=True)
-class CellNews:
-    """Something that became of a cell on one rank."""
+class CellUpdate:
+    """Something that happened to a cell on one rank."""
 
     rank: int
     event: Event | Died
@@ -29,5 +29,5 @@ class CellNews:
     """What an `Output` brings, as a fold takes it."""
 
 
-News: TypeAlias = "queue.SimpleQueue[CellNews | None]"
-"""What becomes of one cell, as it comes; None wakes whoever waits for more."""
+CellUpdates: TypeAlias = "queue.SimpleQueue[CellUpdate | None]"
+"""What happens to one cell, in order; None wakes the thread that waits for more."""

@@ -1,0 +1,56 @@
+"""SIGINT in a rank: it stops the user's code, tells it that a collective was aborted, or waits for the cell's start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from allranks.rank.collectives.aborted import PEER_LOST, Aborted, CollectiveAborted
+
+
+class Interrupt:
+    """What SIGINT does now. The main thread enters `allowed` and takes signals; the agent's thread sets the rest."""
+
+    def __init__(self, aborted: Aborted) -> None:
+        self._aborted = aborted
+        self.number = 0
+        """The cell that began last."""
+        self.unblocked = False
+        """The next signal comes with the collective that the main thread waited in: it did not take place."""
+        self._allowed = False
+        """Whether SIGINT raises KeyboardInterrupt: in the user's code, but not in the engine around it."""
+        self._stopped: int | None = None
+        """The cell that was to be stopped before its code ran."""
+
+    def begin_cell(self, number: int) -> None:
+        self.number, self.unblocked = number, False
+
+    def stop(self, number: int) -> None:
+        """Cell `number`, whose code does not run yet, is to end as soon as it begins."""
+        self._stopped = number
+
+    @contextmanager
+    def allowed(self) -> Iterator[None]:
+        """Within, SIGINT raises KeyboardInterrupt."""
+        try:
+            self._allowed = True
+            if self._stopped == self.number:
+                self._stopped = None
+                raise KeyboardInterrupt
+            yield
+        finally:
+            self._allowed = False
+
+    def on_signal(self, running: bool) -> None:
+        """SIGINT, in the main thread; whether a cell is `running`, the engine's part of it included."""
+        unblocked, self.unblocked = self.unblocked, False
+        if self._allowed:
+            self._stopped = None
+            if unblocked and self._aborted.owed is None:  # mx.eval has raised it where it returned
+                return
+            self._aborted.owed = None
+            if unblocked:
+                raise CollectiveAborted(PEER_LOST)
+            raise KeyboardInterrupt
+        if running:
+            self._stopped = self.number

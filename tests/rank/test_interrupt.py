@@ -1,0 +1,63 @@
+"""What SIGINT does in a rank, by where its main thread is and what the agent's thread has asked for."""
+
+from __future__ import annotations
+
+import pytest
+
+from allranks.rank.cell.interrupt import Interrupt
+from allranks.rank.collectives.aborted import Aborted, CollectiveAborted
+
+
+@pytest.fixture
+def interrupt() -> Interrupt:
+    interrupt = Interrupt(Aborted())
+    interrupt.begin_cell(3)
+    return interrupt
+
+
+def test_in_the_users_code_it_raises(interrupt: Interrupt) -> None:
+    with pytest.raises(KeyboardInterrupt), interrupt.allowed():
+        interrupt.on_signal(running=True)
+    interrupt.on_signal(running=False)  # the code is over: nothing raises in the engine
+
+
+def test_between_the_cells_beginning_and_its_code_it_waits_for_the_code(interrupt: Interrupt) -> None:
+    interrupt.on_signal(running=True)
+    entered = False
+    with pytest.raises(KeyboardInterrupt), interrupt.allowed():
+        entered = True
+    assert not entered
+    with interrupt.allowed():  # it was raised once
+        pass
+
+
+def test_a_cell_can_be_stopped_before_it_begins(interrupt: Interrupt) -> None:
+    interrupt.stop(4)
+    with interrupt.allowed():
+        pass
+    interrupt.begin_cell(4)
+    with pytest.raises(KeyboardInterrupt), interrupt.allowed():
+        pass
+
+
+def test_with_an_aborted_collective_it_raises_that_once(interrupt: Interrupt) -> None:
+    interrupt.unblocked = True
+    interrupt._aborted.owed = "not entered by all ranks"
+    with pytest.raises(CollectiveAborted), interrupt.allowed():
+        interrupt.on_signal(running=True)
+    assert interrupt._aborted.owed is None
+    with pytest.raises(KeyboardInterrupt), interrupt.allowed():
+        interrupt.on_signal(running=True)
+
+
+def test_what_mx_eval_has_raised_already_is_not_raised_again(interrupt: Interrupt) -> None:
+    interrupt.unblocked = True
+    with interrupt.allowed():
+        interrupt.on_signal(running=True)
+
+
+def test_a_new_cell_knows_nothing_of_the_last_ones_collective(interrupt: Interrupt) -> None:
+    interrupt.unblocked = True
+    interrupt.begin_cell(4)
+    with pytest.raises(KeyboardInterrupt), interrupt.allowed():
+        interrupt.on_signal(running=True)
