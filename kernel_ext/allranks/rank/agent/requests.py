@@ -21,7 +21,7 @@ from allranks.rank.cell.stdio import RankStream
 from allranks.rank.collectives.pending import names_in, pending_names, settle
 from allranks.rank.collectives.trace import TRACE, now
 from allranks.rank.debug import introspection
-from allranks.rank.values import checkpoint, variables
+from allranks.rank.values import checkpoint, process_state, variables
 from allranks.rank.values.trial import Trial, try_to_load
 
 if TYPE_CHECKING:
@@ -142,7 +142,8 @@ class Requests:
     # Checkpoints.
 
     def save(self, request: requests.Save, _: Buffers) -> Reply[requests.Saved]:
-        variables = self._agent.user_variables()
+        state = process_state.taken(self._agent.beginning.environment)
+        variables = {**self._agent.user_variables(), process_state.NAME: state}
         path = self._file(request.path)
         saved = self._saved(checkpoint.save, variables, path, request.aside)
         if request.path is not None:
@@ -184,6 +185,8 @@ class Requests:
             write_private(path, buffers[0])
         user_ns = self._agent.user_ns
         loaded = checkpoint.load(path, user_ns)
+        if loaded.state is not None:
+            process_state.restore(loaded.state)
         for name in set(request.invalid) & set(loaded.names):
             self._agent.ledger.invalid.mark(user_ns[name])
         self._agent.world.set_names()

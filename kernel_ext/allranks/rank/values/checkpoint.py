@@ -23,6 +23,7 @@ from allranks.machine.files import private_file
 from allranks.messages import values
 from allranks.rank.collectives.trace import mark
 
+from . import process_state
 from .tolerant_unpickler import SURVIVED, TolerantUnpickler
 from .trial import SMALL, Trial
 
@@ -54,6 +55,8 @@ class Loaded:
     names: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
     """Names that could not be loaded, and why."""
+    state: Mapping[str, Any] | None = None
+    """What else the process held (see `process_state`), where that was saved."""
 
 
 def user_variables(
@@ -165,18 +168,24 @@ def load(
     `read` takes a buffer of so many bytes from the file, `begin` is told each name before it is loaded. Raises OSError,
     EOFError and what `pickle` raises where the file itself is damaged.
     """
+    loaded = _load(path, namespace, read or _read, begin)
+    names = [name for name in loaded.names if name != process_state.NAME]
+    return Loaded(names, loaded.failed, namespace.pop(process_state.NAME, None))
+
+
+def _load(path: Path, namespace: dict[str, Any], read: Read, begin: Callable[[str], None]) -> Loaded:
     before = dict(namespace)
     with open(path, "rb") as file:
         stream = _read(file, _length(file.read(_LENGTH.size)))
         start = file.tell()
         try:
-            names = _bind(pickle.Unpickler(io.BytesIO(stream), buffers=_buffers(file, read or _read)), namespace, begin)
+            names = _bind(pickle.Unpickler(io.BytesIO(stream), buffers=_buffers(file, read)), namespace, begin)
             return Loaded(names)
         except SURVIVED:
             _put_back(namespace, namespace.keys(), before)
         gc.collect()  # arrays must not be there twice
         file.seek(start)
-        tolerant = TolerantUnpickler(io.BytesIO(stream), buffers=_buffers(file, read or _read))
+        tolerant = TolerantUnpickler(io.BytesIO(stream), buffers=_buffers(file, read))
         names = _bind(tolerant, namespace, begin)
     new = {name: value for name, value in namespace.items() if name not in before or before[name] is not value}
     failed = tolerant.broken(new, namespace)
