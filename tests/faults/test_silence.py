@@ -10,12 +10,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import ipyparallel
 import psutil
 import pytest
 
 from allranks import Cluster
 from allranks.errors import NoAnswer, UsageError, WorldBroken
 from allranks.notebook.fold import Block
+from allranks.rank.process.controller import SHORTEST
 from allranks_backends.plan import Snapshot
 from tests.faults.kept import WITHIN, keep, look, sums_are_right
 from tests.faults.stop import running
@@ -218,13 +220,32 @@ def controllers() -> set[psutil.Process]:
 
 
 def test_pull_raises_where_nobody_is_left_to_answer() -> None:
-    """Not an empty list: the controller has ended, and with it the way to the ranks."""
-    before = controllers()
+    """Not an empty list: every rank has ended."""
     with Cluster(2, backend="ring", name="bereft") as cluster:
         cluster.push({"x": 1})
-        (controller,) = controllers() - before
-        controller.kill()
+        for rank in cluster.snapshot.ranks:
+            os.kill(rank.pid or 0, signal.SIGKILL)
         assert comes_true(cluster, lambda now: all(rank.state == "dead" for rank in now.ranks), WITHIN)
         for verb in (lambda: cluster.pull("x"), lambda: cluster.push({"x": 2}), lambda: cluster.vars()):
-            with pytest.raises(WorldBroken, match="controller"):
+            with pytest.raises(WorldBroken, match="SIGKILL"):
                 verb()
+
+
+def test_a_killed_controller_is_replaced_and_costs_nothing(tmp_path: Path) -> None:
+    before, go = controllers(), tmp_path / "go"
+    with Cluster(2, backend="ring", name="relayed") as cluster:
+        kept, pids = keep(cluster), [rank.pid for rank in cluster.snapshot.ranks]
+        (first,) = controllers() - before
+        running = cluster.begin(f"import os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.05)\n'through'")
+        time.sleep(max(0.0, first.create_time() + SHORTEST + 0.2 - time.time()))
+        first.kill()
+        first.wait(WITHIN)
+        go.touch()
+        assert [rank.value for rank in running.finish().check().values()] == ["through"] * 2
+        assert sums_are_right(cluster) and look(cluster) == kept
+        assert [rank.pid for rank in cluster.snapshot.ranks] == pids
+        (second,) = controllers() - before
+        assert second != first
+        with ipyparallel.Client(str(cluster.connection_file), timeout=WITHIN) as client:
+            client.wait_for_engines(2, timeout=WITHIN)
+            assert client[:].apply_sync(os.getpid) == pids

@@ -185,6 +185,8 @@ class Ended:
     out_of_memory: bool
     log: str = ""
     """What it wrote last."""
+    replaced: bool = False
+    """Whether another was started in its place, at the same addresses."""
 
 
 @dataclass(frozen=True)

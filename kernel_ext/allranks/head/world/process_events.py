@@ -11,7 +11,7 @@ from allranks.head.state.monitor import Monitor
 from allranks.hosts.host_process import HostEnd, HostGone, HostReport, OnEvent, RankLost
 from allranks.hosts.local import LocalHost
 from allranks.messages.host_messages import Ended, Launched, Present, Started
-from allranks.messages.requests import Refuse, Request
+from allranks.messages.requests import Refuse, Register, Request
 
 WATCHED_FOR = 2.0
 """Seconds in which a rank of mpirun, whose connection closed, is seen to have ended."""
@@ -99,6 +99,9 @@ class ProcessEvents:
             for rank in alive:
                 self._monitor.died(rank.rank, how)
             self._forget(alive)
+        elif kind == "controller" and event.replaced:
+            for rank in self._monitor.alive():
+                self._tell(rank.uuid, Register())
         elif kind == "controller":
             self._controller_ended = event
             for rank in self._monitor.alive():

@@ -31,6 +31,12 @@ class Undelivered(Request):
     because: str
 
 
+class Register(Request):
+    """Register the engine with ipyparallel's controller again, which is another process now."""
+
+    runs = "main"
+
+
 class KeepCall(Question[Nothing]):
     """The buffers hold a function and its arguments, which cell `cell` is to call."""
 

@@ -49,6 +49,9 @@ class Requests:
     def undelivered(self, request: requests.Undelivered, _: Buffers) -> None:
         not_run.undelivered(self._agent.cell, request.cell, request.because)
 
+    def register(self, _request: requests.Register, _: Buffers) -> None:
+        self._agent.register_again()
+
     def keep_call(self, request: requests.KeepCall, buffers: Buffers) -> Reply[Nothing]:
         self._agent.calls.keep(request.cell, buffers)
         return DONE

@@ -44,6 +44,11 @@ class RankEngine(IPEngine):
         self.bind_kernel()
         return str(self.kernel_app.connection_file)
 
+    def register_again(self) -> None:
+        """Tell a new controller of this engine, so that plain ipyparallel finds it; nobody reads the answer."""
+        content = {"uuid": self.ident, "id": self.id}
+        self.session.send(self.registrar, "registration_request", content=content)
+
     async def complete_registration(self, *args: Any, **kwargs: Any) -> None:
         await super().complete_registration(*args, **kwargs)
         if hasattr(self.kernel, "shell_channel_thread"):
@@ -82,7 +87,7 @@ def run(config: RankConfig) -> None:
     engine = RankEngine.instance(config=_engine_config(config), ident=config.uuid, log_level=40)
     engine.connection_info_env = json.dumps(dict(config.engine))
     agent = Agent(config, call_main=engine.loop.add_callback)
-    agent.open_console = engine.open_console
+    agent.open_console, agent.register_again = engine.open_console, engine.register_again
     engine.agent, RankStream.outlet = agent, agent.cell.outlet
     engine.user_ns = agent.user_ns
     _announce_exit(agent)

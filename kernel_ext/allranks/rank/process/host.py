@@ -18,7 +18,6 @@ import select
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -58,6 +57,7 @@ from allranks.rank.world.held_sockets import Holder
 
 from . import start
 from .children import CONTROLLER, LAUNCHER, Children
+from .controller import Controller
 from .start import EXIT
 
 FORK = sys.platform == "linux"
@@ -69,7 +69,7 @@ ROOM = 8 << 20
 class HostProcess:
     def __init__(self) -> None:
         self._children = Children(self._tell_end)
-        self._controller: subprocess.Popen[bytes] | None = None
+        self._controller: Controller | None = None
         self._directory: Path | None = None
         self._keep = False
         self._wake_read, self._wake_write = os.pipe()
@@ -192,8 +192,7 @@ class HostProcess:
             self._listener.bind(str(self._directory / "control"))
             self._listener.listen()
         if order.controller is not None:
-            self._controller = start.controller(order.controller, self._directory / "controller.log")
-            self._children.add(CONTROLLER, self._controller.pid)
+            self._controller = Controller(self._children, order.controller, self._directory / "controller.log")
         if FORK:
             from . import engine  # noqa: F401
 
@@ -219,11 +218,8 @@ class HostProcess:
         self._say(Launched(process.pid))
 
     def _forget(self, uuids: Sequence[str]) -> None:
-        """Have the controller forget these engines, whose processes have ended."""
-        if self._controller is not None and self._controller.poll() is None:
-            assert self._controller.stdin is not None
-            self._controller.stdin.write("".join(f"{uuid}\n" for uuid in uuids).encode())
-            self._controller.stdin.flush()
+        if self._controller is not None:
+            self._controller.forget(uuids)
 
     def _offer(self, order: Offer) -> None:
         """Lay the settings of this host's ranks where a launcher's processes find them (see `offered`)."""
@@ -242,14 +238,15 @@ class HostProcess:
         self._holder.close()
         if self._listener is not None:
             self._listener.close()
-        if self._controller is not None and self._controller.stdin is not None:
-            self._controller.stdin.close()
+        if self._controller is not None:
+            self._controller.close_input()
 
     def _tell_end(self, ended: Ended) -> None:
         self._holder.ended(ended.name)
         unread = self._holder.unread(ended.name)
         log = last_words(self._directory, ended.name, unread) if self._directory is not None else ""
-        self._say(replace(ended, log=log))
+        again = ended.name == CONTROLLER and self._controller is not None and self._controller.again(ended.code)
+        self._say(replace(ended, log=log, replaced=again))
 
     def _end(self) -> None:
         """End every process and file of this host's, then oneself."""
@@ -257,7 +254,6 @@ class HostProcess:
         self._children.end()
         if self._controller is not None:
             self._controller.kill()
-            self._controller.wait()
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
         if self._also_remove is not None and self._also_remove.is_dir():
