@@ -144,6 +144,17 @@ def environment_without_mpirun(folder: Path) -> Path:
     return python
 
 
+def test_up_again_with_the_same_options_shows_what_is_up(empty: Notebook) -> None:
+    """As "Run All Cells" does."""
+    empty.ok("import allranks\n%distributed up -n 2 --backend ring")
+    pids = empty.ok("[rank.pid for rank in allranks.current().snapshot.ranks]").mime("text/plain")
+    again = empty.ok("%distributed up --backend ring -n 2")
+    assert "already up" in again.stdout and any("2 ranks · ring" in text for text in again.mime("text/plain"))
+    assert empty.ok("[rank.pid for rank in allranks.current().snapshot.ranks]").mime("text/plain") == pids
+    refused(empty.run("%distributed up -n 3 --backend ring"), "already up: 2 ring ranks", "%distributed resize N")
+    empty.ok("%distributed down")
+
+
 # What is typed while four ranks are up.
 
 
@@ -196,6 +207,11 @@ def test_each_distinct_error_is_shown_once_with_the_ranks_that_raised_it(noteboo
     refused(cell, "rank 1 raised ZeroDivisionError", "ranks 2-3 raised IndexError")
     assert cell.stderr.count("IndexError: list index out of range") == 1
     assert "ranks 2-3 │" in cell.stderr
+
+
+def test_nothing_to_stop_is_said(notebook: Notebook) -> None:
+    assert notebook.ok("%distributed interrupt").stdout == "No cell is running.\n"
+    assert notebook.ok("%distributed abort").stdout == "Nothing is blocked in a collective.\n"
 
 
 def test_input_is_answered_with_a_clear_error(notebook: Notebook) -> None:

@@ -157,10 +157,12 @@ class ClusterBase:
         if ranks.monitor.state == "broken":
             causes = alike({rank.rank: rank.dead for rank in ranks.monitor.ranks if rank.dead})
             dead = "; ".join(f"{rank_label(numbers)} died ({cause})" for cause, numbers in causes.items())
-            raise WorldBroken(
-                f"the world is broken: {dead or 'a collective was aborted'}. %distributed heal replaces dead ranks "
-                "and re-forms the world; the other ranks keep their variables."
+            heals = (
+                "replaces dead ranks and re-forms the world; the other ranks keep their variables."
+                if ranks.monitor.alive()
+                else "starts them again, without variables."
             )
+            raise WorldBroken(f"the world is broken: {dead or 'a collective was aborted'}. %distributed heal {heals}")
 
     # Asking.
 

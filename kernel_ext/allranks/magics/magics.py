@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import contextvars
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
@@ -31,6 +31,7 @@ class DistributedMagics(Verbs, Magics):
         super().__init__(shell)
         self.cluster: Cluster | None = None
         self.ended: Cluster | None = None
+        self.up_with: Mapping[str, Any] = {}
         self._lines = line_parser()
         self._cells = {name: cell_parser(name) for name in ("distributed", "rank")}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from typing import Any
 
 from IPython.display import display
@@ -30,6 +31,8 @@ class Verbs:
     cluster: Cluster | None
     ended: Cluster | None
     """The one that `down` ended last."""
+    up_with: Mapping[str, Any]
+    """The options of the `up` that started the cluster."""
 
     def _need(self) -> Cluster:
         if self.cluster is None or self.cluster.state == "down":
@@ -38,10 +41,8 @@ class Verbs:
 
     def _up(self, options: argparse.Namespace) -> None:
         if self.cluster is not None and self.cluster.state != "down":
-            raise UsageError(
-                f"already up: {self.cluster.size} {self.cluster.backend} rank{'s' if self.cluster.size > 1 else ''}. "
-                "Resize with %distributed resize N, or stop them with %distributed down."
-            )
+            self._still_up(self.cluster, options)
+            return
         cluster = Cluster(
             options.n,
             backend=options.backend,
@@ -68,14 +69,27 @@ class Verbs:
                 self.cluster = cluster.up(progress)
         else:
             self.cluster = cluster.up()
+        self.up_with = vars(options)
         if cluster.chosen_because:
             print(f"backend: {cluster.chosen_because}")
+        display(cluster)  # type: ignore[no-untyped-call]
+
+    def _still_up(self, cluster: Cluster, options: argparse.Namespace) -> None:
+        """`up` was run again, as with "Run All Cells". Raises UsageError where it asks for another cluster."""
+        if vars(options) != self.up_with:
+            said = f"{cluster.size} {cluster.backend} {'rank' if cluster.size == 1 else 'ranks'}"
+            raise UsageError(
+                f"already up: {said}. Resize with %distributed resize N, or stop them with %distributed down to start "
+                "with other options."
+            )
+        print("already up:")
         display(cluster)  # type: ignore[no-untyped-call]
 
     def _attach(self, options: argparse.Namespace) -> None:
         if self.cluster is not None and self.cluster.state != "down":
             raise UsageError("this notebook already has a cluster. Stop it with %distributed down first.")
-        self.cluster = cluster = Cluster.attach(options.name)
+        self.cluster, self.up_with = Cluster.attach(options.name), {}
+        cluster = self.cluster
         display(cluster)  # type: ignore[no-untyped-call]
         for cell in cluster.adopted_cells(lambda ranks: Show(ranks, live=hasattr(self.shell, "kernel"))):
             print(f"cell {cell.number} of the previous notebook:")
@@ -129,13 +143,20 @@ class Verbs:
         display(doctor.asked_by(options))  # type: ignore[no-untyped-call]
 
     def _abort(self, options: argparse.Namespace) -> None:
-        self._need().abort_collectives(ranks=options.ranks)
+        cluster = self._need()
+        views = [cluster.snapshot.ranks[rank] for rank in cluster.choose_ranks(options.ranks)]
+        if not any(view.state == "waiting" for view in views):
+            print("Nothing is blocked in a collective.")
+        cluster.abort_collectives(ranks=options.ranks)
 
     def _watch(self, options: argparse.Namespace) -> None:
         display(self._need().watch(*options.views))  # type: ignore[no-untyped-call]
 
     def _interrupt(self, _: argparse.Namespace) -> None:
-        if still := self._need().interrupt(within=RELEASE_WITHIN):
+        cluster = self._need()
+        if all(view.state in ("idle", "failed", "dead") for view in cluster.snapshot.ranks):
+            print("No cell is running.")
+        if still := cluster.interrupt(within=RELEASE_WITHIN):
             print(f"Still busy: {still}. To replace them: %distributed heal --kill RANKS (loses their variables)")
 
     def _push(self, options: argparse.Namespace) -> None:
