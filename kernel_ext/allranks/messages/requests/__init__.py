@@ -57,6 +57,7 @@ from .looks import (
     TracedCall,
     TracedMark,
 )
+from .transfers import RequestOfTransfer
 from .variables import (
     Describe,
     Described,
@@ -122,6 +123,7 @@ __all__ = [
     "Refusals",
     "Refuse",
     "Request",
+    "RequestOfTransfer",
     "Rescue",
     "Save",
     "Saved",
