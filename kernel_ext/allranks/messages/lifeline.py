@@ -21,10 +21,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, TypeVar
 
-import msgspec
 import zmq
+from msgspec import structs
 from zmq.utils.monitor import parse_monitor_message
 
 from .cell_options import CellRequest
@@ -107,12 +108,12 @@ class Lifeline:
 
     def execute(self, uuid: str, code: str, request: CellRequest) -> None:
         """Send a cell to one engine, again where it gets lost."""
-        request = msgspec.structs.replace(request, sender=self._sender)
+        request = structs.replace(request, sender=self._sender)
         self._deliveries.add(uuid, request, lambda: self._execute(uuid, code, request), time.monotonic())
         self._execute(uuid, code, request)
 
     def _execute(self, uuid: str, code: str, request: CellRequest) -> None:
-        assert self._engines is not None
+        assert self._engines is not None, "cells are sent once the controller is there"
         self._outbox.append((self._engines.socket, self._engines.frames(uuid, code, request), None))
         self._wake()
 
@@ -123,7 +124,7 @@ class Lifeline:
     def ask(self, uuid: str, question: Question[A], buffers: Sequence[Buffer] = ()) -> Future[Reply[A]]:
         """Send a question; the future has the answer, or RequestFailed, or ConnectionError where none can come."""
         number, future = self._questions.put(uuid, question)
-        self._send(uuid, msgspec.structs.replace(question, number=number), buffers, number)
+        self._send(uuid, structs.replace(question, number=number), buffers, number)
         if self._closing:  # nobody may be there any more to send it
             self._questions.give_up(number, CLOSED)
         return future
@@ -144,10 +145,8 @@ class Lifeline:
         self._thread.join(5)
 
     def _wake(self) -> None:
-        try:
+        with suppress(OSError):  # it has been woken often enough, or is closed
             os.write(self._wake_write, b"!")
-        except (BlockingIOError, OSError):
-            pass
 
     def _run(self) -> None:
         poller = zmq.Poller()
@@ -277,9 +276,9 @@ class Lifeline:
         except CannotHold as error:
             if error.question is not None:
                 self._questions.answered(uuid, Failed(error.question, "MemoryError", str(error), ""), ())
-        else:
-            if whole is not None and not isinstance(event := self._reader.read(whole[0]), EventOfTransfer):
-                self._handle(uuid, event, whole[1])
+            return
+        if whole is not None and not isinstance(event := self._reader.read(whole[0]), EventOfTransfer):
+            self._handle(uuid, event, whole[1])
 
     def _handle(self, uuid: str, event: Event, buffers: Sequence[Buffer]) -> None:
         if isinstance(event, (Answered, Failed)):
