@@ -125,7 +125,7 @@ def test_only_large_messages_go_in_parts(small_parts: None) -> None:
 
 
 BIG = 40_000_000
-"""Bytes: five parts."""
+"""Bytes: many parts."""
 
 
 def test_large_values_go_to_and_from_ranks(ring2: Cluster) -> None:
