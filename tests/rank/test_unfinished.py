@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import tracemalloc
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 
 from allranks import Cluster
 from allranks.messages.events import Cut, Done, Output, Text
+from allranks.rank.cell import unfinished
 from allranks.rank.cell.kept_events import KeptEvents
 from allranks.rank.cell.output_buffer import LIMIT, TAIL, OutputBuffer
 from allranks.rank.cell.unfinished import Unfinished, overlaid
@@ -53,16 +56,54 @@ def blank_lines_after_text(write: Write, count: int) -> None:
         write("a\n ")
 
 
+class Counting(io.StringIO):
+    """Counts the characters that are moved in and out."""
+
+    moved = 0
+
+    def __init__(self, text: str = "") -> None:
+        super().__init__(text)
+        Counting.moved += len(text)
+
+    def write(self, text: str) -> int:
+        Counting.moved += len(text)
+        return super().write(text)
+
+    def getvalue(self) -> str:
+        text = super().getvalue()
+        Counting.moved += len(text)
+        return text
+
+
 @pytest.mark.parametrize(
     "work", [numbers, characters, bar, bar_below_a_heading, bar_over_a_long_line, blank_lines_after_text]
 )
-def test_the_work_grows_with_what_is_written(work: Callable[[Write, int], None]) -> None:
+def test_nothing_is_moved_again_when_more_is_written(
+    work: Callable[[Write, int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unfinished, "io", SimpleNamespace(StringIO=Counting))
+    monkeypatch.setattr(Counting, "moved", 0)
+    outlet, written = OutputBuffer(lambda: None), 0
+
+    def write(text: str) -> None:
+        nonlocal written
+        written += len(text)
+        outlet.write("stdout", text)
+
+    work(write, 20_000)
+    outlet.end()
+    assert Counting.moved <= 6 * written, (
+        "in, out, and a line among others once more; by the square it would be thousands"
+    )
+
+
+def test_the_time_grows_with_what_is_written() -> None:
     def written(count: int) -> None:
         outlet = OutputBuffer(lambda: None)
-        work(lambda text: outlet.write("stdout", text), count)
+        numbers(lambda text: outlet.write("stdout", text), count)
         outlet.end()
 
-    assert growth(written, 8_000) < 9
+    assert growth(written, 10_000) < 12, "it was 24 when each piece moved all of the line"
 
 
 def test_an_endless_line_keeps_its_start_and_its_end_and_counts_the_rest() -> None:
