@@ -15,6 +15,12 @@ from typing import Any
 from .plan import Host
 from .registry import BackendError, get_backend
 
+MOST_RANKS = 10_000
+"""Ranks that a hostfile may ask for: more is a slip of the pen."""
+MOST_BYTES = 16_000_000
+"""Bytes of a hostfile; more is another file."""
+LONGEST_NAME = 253
+"""Characters of a host's name, by the rules of DNS."""
 _EXPECTED = '{"ssh": "mac1", "ips": ["192.168.0.1"], "rdma": [null, "rdma_en2"]}'
 _SLOTS = re.compile(r"slots\s*=\s*(\S+)")
 _MAX_SLOTS = re.compile(r"max[-_]slots\s*=\s*\d+")
@@ -43,6 +49,10 @@ def read_hostfile(path_or_text: str | os.PathLike[str]) -> HostfileWorld:
         world = _from_json(text) if text.lstrip().startswith(("[", "{")) else _from_lines(text)
     except HostfileError as error:
         raise HostfileError(f"{name}: {error}") from None
+    except RecursionError:
+        raise HostfileError(f"{name}: it is nested too deeply; expected a list of entries like {_EXPECTED}") from None
+    if len(world.hosts) > MOST_RANKS:
+        raise HostfileError(f"{name}: it lists {len(world.hosts):,} ranks; expected at most {MOST_RANKS:,}")
     if not world.hosts:
         raise HostfileError(f"{name}: it lists no ranks; expected one entry per rank, for example {_EXPECTED}")
     return world
@@ -58,13 +68,26 @@ def _contents(path_or_text: str | os.PathLike[str]) -> tuple[str, str]:
     """Name for messages, and text."""
     if isinstance(path_or_text, str) and ("\n" in path_or_text or path_or_text.lstrip().startswith(("[", "{"))):
         return "The hostfile", path_or_text
-    path = Path(path_or_text).expanduser()
+    name = f"Hostfile {_printable(os.fspath(path_or_text), 200)}"
     try:
-        return f"Hostfile {path}", path.read_text(encoding="utf-8")
+        path = Path(path_or_text).expanduser()
+        name = f"Hostfile {_printable(str(path), 200)}"
+        with path.open("rb") as file:
+            content = file.read(MOST_BYTES + 1)
     except FileNotFoundError:
-        raise HostfileError(f"Hostfile {path} does not exist (searched from {Path.cwd()}).") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise HostfileError(f"Hostfile {path} cannot be read: {error}") from error
+        raise HostfileError(f"{name} does not exist (searched from {Path.cwd()}).") from None
+    except OSError as error:
+        raise HostfileError(f"{name} cannot be read: {error.strerror or error}") from None
+    except (ValueError, RuntimeError) as error:  # no path at all: it contains NUL, or names a user that does not exist
+        raise HostfileError(f"{name} is not a path: {error}") from None
+    if len(content) > MOST_BYTES:
+        raise HostfileError(f"{name} has more than {MOST_BYTES:,} bytes; expected a hostfile with an entry per rank")
+    try:
+        return name, content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        bad = f"line {line} has the byte 0x{content[error.start]:02x}"
+        raise HostfileError(f"{name} is not UTF-8 text: {bad}; save it as UTF-8") from None
 
 
 def _from_json(text: str) -> HostfileWorld:
@@ -72,6 +95,8 @@ def _from_json(text: str) -> HostfileWorld:
         data = json.loads(text)
     except json.JSONDecodeError as error:
         raise HostfileError(f"line {error.lineno}, column {error.colno} is not JSON: {error.msg}") from None
+    except ValueError:  # Python converts no integer of more than 4,300 digits
+        raise HostfileError("it has a number of thousands of digits; expected names and addresses") from None
     if isinstance(data, list):
         data = {"hosts": data}
     entries = data.get("hosts")
@@ -92,8 +117,10 @@ def _host(where: str, entry: object) -> Host:
     name = entry.get("ssh")
     if not isinstance(name, str) or not name:
         raise HostfileError(f'{where} has "ssh": {_shown(name)}; expected the name or address to ssh to')
-    ips = _strings(f'{where} ({name}), "ips"', entry.get("ips", []), "IPv4 addresses")
-    return host_named(name, ips, _rdma(f"{where} ({name})", entry.get("rdma", [])))
+    _check_name(f'{where}, "ssh"', name)
+    where = f"{where} ({_printable(name)})"
+    ips = _strings(f'{where}, "ips"', entry.get("ips", []), "IPv4 addresses")
+    return host_named(name, ips, _rdma(where, entry.get("rdma", [])))
 
 
 def host_named(name: str, ips: tuple[str, ...] = (), rdma: tuple[tuple[str, ...], ...] = ()) -> Host:
@@ -113,13 +140,27 @@ def _rdma(where: str, row: object) -> tuple[tuple[str, ...], ...]:
 def _devices(where: str, entry: object) -> tuple[str, ...]:
     if entry is None:
         return ()
-    return (entry,) if isinstance(entry, str) and entry else _strings(where, entry, "device names, one name, or null")
+    names = [entry] if isinstance(entry, str) and entry else entry
+    return _strings(where, names, "device names, one name, or null")
 
 
 def _strings(where: str, value: object, what: str) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
         raise HostfileError(f"{where} is {_shown(value)}; expected a list of {what}")
+    for item in value:
+        if "\0" in item or not _is_unicode(item):
+            raise HostfileError(f"{where} has {_shown(item)}; expected text without NUL and lone surrogates")
     return tuple(value)
+
+
+def _check_name(where: str, name: str) -> None:
+    """What ssh can take for the name of a host. Raises HostfileError."""
+    if len(name) > LONGEST_NAME:
+        raise HostfileError(
+            f"{where}: the name {_shown(name)} has {len(name)} characters; expected {LONGEST_NAME} or less"
+        )
+    if not name.isprintable() or " " in name or name.startswith("-"):
+        raise HostfileError(f"{where}: {_shown(name)} is no host; expected a name or address, as in user@10.0.0.1")
 
 
 def _backend(value: Any) -> str | None:
@@ -147,7 +188,11 @@ def _from_lines(text: str) -> HostfileWorld:
     for number, line in enumerate(text.splitlines(), start=1):
         words = line.split("#", 1)[0].strip()
         if words:
-            name, count = _slots(f"line {number}, {words!r}", words)
+            where = f"line {number}, {_cut(repr(words))}"
+            name, count = _slots(where, words)
+            _check_name(where, name)
+            if len(hosts) + count > MOST_RANKS:
+                raise HostfileError(f"{where}: that makes more than {MOST_RANKS:,} ranks; expected fewer slots")
             hosts += [host_named(name)] * count
     return HostfileWorld(tuple(hosts))
 
@@ -159,10 +204,12 @@ def _slots(where: str, words: str) -> tuple[str, int]:
         return name, 1
     match = _SLOTS.fullmatch(options)
     if not match:
-        raise HostfileError(f"{where}: {options!r} is not understood; expected <host> slots=<number of ranks>")
-    if not match[1].isdigit():
-        raise HostfileError(f"{where}: slots is {match[1]}; expected a number of ranks, 0 or more")
-    return name, int(match[1])
+        raise HostfileError(
+            f"{where}: {_cut(repr(options))} is not understood; expected <host> slots=<number of ranks>"
+        )
+    if not (match[1].isascii() and match[1].isdigit()):
+        raise HostfileError(f"{where}: slots is {_printable(match[1])}; expected a number of ranks, 0 or more")
+    return name, int(match[1].lstrip("0")[:10] or 0)  # so many digits are too many ranks in any case
 
 
 def _is_address(name: str) -> bool:
@@ -176,7 +223,23 @@ def _is_loopback(name: str) -> bool:
     return name == "localhost" or (_is_address(name) and ip_address(name).is_loopback)
 
 
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _shown(value: object) -> str:
     """A value as it stands in the file, cut short."""
-    text = json.dumps(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+    return _cut(json.dumps(value))
+
+
+def _printable(text: str, longest: int = 60) -> str:
+    """A text with escapes for what cannot be printed, cut short."""
+    return _cut(text if text.isprintable() else ascii(text)[1:-1], longest)
+
+
+def _cut(text: str, longest: int = 60) -> str:
+    return text if len(text) <= longest else text[: longest - 3] + "..."

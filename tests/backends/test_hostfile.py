@@ -6,6 +6,9 @@ import json
 import socket
 
 import pytest
+from hypothesis import given as over
+from hypothesis import settings
+from hypothesis import strategies as st
 
 from allranks_backends.hostfile import HostfileError, is_local, read_hostfile
 from allranks_backends.plan import Host
@@ -96,7 +99,24 @@ def entry(**changes):
         ("mac1 slots=0\n", "it lists no ranks"),
         ("mac1 slots=two\n", r"line 1, 'mac1 slots=two': slots is two; expected a number"),
         ("# x\nmac1 8\n", r"line 2, 'mac1 8': '8' is not understood; expected <host> slots="),
+        ("mac1 slots=99999999999\n", r"line 1, 'mac1 slots=99999999999': that makes more than 10,000 ranks; expected"),
+        ("mac1 slots=" + "9" * 5000, r"line 1, 'mac1 slots=9*\.\.\.: that makes more than 10,000 ranks"),
+        ("mac1 slots=6000\nmac2 slots=6000\n", r"line 2, 'mac2 slots=6000': that makes more than 10,000 ranks"),
+        ("mac1 slots=\N{SUPERSCRIPT TWO}\n", "line 1, .*: slots is .; expected a number of ranks"),
+        ("a\nm\0c\n", r"line 2, 'm\\x00c': \"m\\u0000c\" is no host; expected a name or address"),
+        ("m" * 300, r"line 1, .*: the name \"m*\.\.\. has 300 characters; expected 253 or less"),
+        ("-oProxyCommand=reboot\n", 'line 1, .*: "-oProxyCommand=reboot" is no host'),
+        ("[" * 100_000, "it is nested too deeply; expected a list of entries like"),
+        ('{"hosts": ' + '{"a":' * 50_000, "it is nested too deeply; expected a list of entries like"),
+        (json.dumps([{"ssh": "a", "ips": ["x" * 100]}] * 10_001), "it lists 10,001 ranks; expected at most 10,000"),
+        (entry(ssh="\udcff"), r'hosts\[0\], "ssh": "\\udcff" is no host; expected a name or address'),
+        (entry(ssh="a b"), r'hosts\[0\], "ssh": "a b" is no host'),
+        (entry(ips=["\udcff"]), r'hosts\[0\] \(mac1\), "ips" has "\\udcff"; expected text without NUL'),
+        (entry(rdma=["\ud800"]), r'hosts\[0\] \(mac1\), "rdma"\[0\] has "\\ud800"; expected text without NUL'),
+        ('{"hosts": [{"ssh": "a"}], "envs": ["A=\\u0000"]}', r'"envs" has "A=\\u0000"; expected text without NUL'),
+        ('[{"ssh": ' + "9" * 5000 + "}]", "it has a number of thousands of digits; expected names and addresses"),
     ],
+    ids=lambda value: value[:60],
 )
 def test_a_mistake_is_told_with_its_place(tmp_path, text, message):
     path = tmp_path / "hosts"
@@ -111,3 +131,48 @@ def test_a_missing_file_is_named(tmp_path):
         read_hostfile(tmp_path / "nowhere.json")
     with pytest.raises(HostfileError, match="cannot be read"):
         read_hostfile(tmp_path)
+    for path in ("nul\0", "~nobody-of-this-name/hosts"):
+        with pytest.raises(HostfileError, match=r"Hostfile .* is not a path"):
+            read_hostfile(path)
+    with pytest.raises(HostfileError, match=r"Hostfile x*\.\.\. cannot be read: File name too long"):
+        read_hostfile("x" * 5000)
+
+
+def test_what_is_no_text_is_told_with_its_line(tmp_path):
+    path = tmp_path / "hosts"
+    path.write_bytes(b"mac1\nmac\xff2\n")
+    with pytest.raises(HostfileError, match="hosts is not UTF-8 text: line 2 has the byte 0xff; save it as UTF-8"):
+        read_hostfile(path)
+    path.write_bytes(b"\xef\xbb\xbfmac1 slots=2\n")
+    assert len(read_hostfile(path).hosts) == 2, "a byte order mark is no part of the first name"
+    with pytest.raises(HostfileError, match="has more than 16,000,000 bytes"):
+        read_hostfile("/dev/zero")
+
+
+plain = st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=20)
+fields = st.sampled_from(["ssh", "ips", "rdma", "hosts", "backend", "envs"]) | st.text(max_size=4)
+trees = st.recursive(
+    plain, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(fields, inner, max_size=4), max_leaves=12
+)
+words = st.sampled_from(["mac1", "slots", "=", "max_slots", "2", "-1", "#", " ", "\t", "\n", "\0", "\udcff", "[", "{"])
+lines = st.lists(words | st.text(max_size=5), max_size=30).map("".join)
+
+
+@settings(max_examples=500, deadline=None, database=None, derandomize=True)
+@over(trees.map(json.dumps) | lines | st.binary(max_size=60) | trees.map(lambda hosts: json.dumps({"hosts": hosts})))
+def test_whatever_it_holds_it_is_read_or_refused_in_one_sentence(tmp_path_factory, content):
+    path = tmp_path_factory.getbasetemp() / "hosts"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass"))
+    for source in (path, content):
+        if isinstance(source, bytes):
+            continue
+        refusal, hosts = refused_or_read(source)
+        assert refusal.isprintable() and len(refusal) < 1000
+        assert all(host.name.isprintable() and host.name for host in hosts)
+
+
+def refused_or_read(source):
+    try:
+        return "", read_hostfile(source).hosts
+    except HostfileError as error:
+        return str(error), ()

@@ -102,8 +102,8 @@ def test_what_a_rank_cannot_read_fails_the_cell_with_a_sentence(
 def test_what_has_no_number_is_dropped_and_the_next_cell_runs(ring2: Cluster) -> None:
     assert ring2._ranks is not None
     line, rank = ring2._ranks.lifeline, ring2._ranks.monitor.ranks[0]
-    session, mux = line._session, line._mux
-    assert session is not None and mux is not None
+    assert line._engines is not None
+    session, mux = line._engines._session, line._engines.socket
     spoilt: tuple[Any, ...] = (7, "cell", [], {}, {"number": "x"}, {"number": 1e300, "sender": 3})
     for junk in spoilt:
         content = {"code": "junk = 1", "silent": False, "store_history": True, "user_expressions": {}}

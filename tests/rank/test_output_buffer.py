@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from allranks.rank.cell.output_buffer import LIVE_AFTER, OutputBuffer, overlaid, sendable
+from allranks.rank.cell.output_buffer import LIVE_AFTER, OutputBuffer, sendable
+from allranks.rank.cell.unfinished import overlaid
 
 
 class Written(OutputBuffer):

@@ -17,6 +17,7 @@ from allranks.notebook.watch import Watch
 from allranks.settings import Settings
 from allranks_backends.plan import Host, Snapshot, alike, rank_label, rank_list
 
+from .progress import wait_for_values
 from .stop import undisturbed
 
 if TYPE_CHECKING:
@@ -182,6 +183,10 @@ class ClusterBase:
     def _replies(self, asked: Mapping[int, Future[Reply[A]]]) -> tuple[dict[int, Answered[A]], list[int]]:
         """What the ranks answered, and which do not answer. Raises WorldBroken for one that died meanwhile."""
         replies, silent = dict[int, Answered[A]](), list[int]()
+        try:
+            wait_for_values(list(asked), list(asked.values()), self._moved)
+        except KeyboardInterrupt:
+            raise self._stopped(asked) from None
         for rank, answer in asked.items():
             try:
                 replies[rank] = answer.result()
@@ -199,6 +204,16 @@ class ClusterBase:
                 cause = views[rank].cause if rank < len(views) else "the cluster went down"
                 raise WorldBroken(f"rank {rank} ended in the meantime: {cause}.")
         return replies, silent
+
+    def _moved(self, rank: int) -> tuple[int, int]:
+        """How many bytes of large values have moved from and to a rank, and of how many."""
+        ranks = self._ranks
+        return ranks.lifeline.moved(ranks.monitor.ranks[rank].uuid) if ranks is not None else (0, 0)
+
+    def _stopped(self, asked: Mapping[int, Future[Reply[A]]]) -> KeyboardInterrupt:
+        """Ctrl-C while ranks were asked something: values that are on their way do not go on."""
+        left = [rank for rank, answer in asked.items() if answer.cancel()]
+        return KeyboardInterrupt(f"stopped before {rank_label(left)} had answered" if left else "")
 
     def _all_replies(
         self, asked: Mapping[int, Future[Reply[A]]], others: Callable[[str], str] = lambda _ranks: ""

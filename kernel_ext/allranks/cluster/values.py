@@ -44,7 +44,7 @@ class ClusterValues(ClusterBase):
         replies = self._all_replies(asked, lambda others: f"From the others: %distributed pull {name} -r {others}.")
         for rank, reply in replies.items():
             try:
-                found[rank] = values.unpack(self._checked(rank, reply, name).buffers)
+                found[rank] = values.unpack(self._checked(rank, reply, name).buffers, take=True)
             except UsageError as error:
                 absent.append(error)
         if absent and found:
@@ -113,7 +113,10 @@ class ClusterValues(ClusterBase):
         differ, said = differing(leaves)
         for path in differ[:MOST_COMPARED]:
             found = self._all_replies(self._ask_all(PullLeaf(name, path), None))
-            parts = {rank: values.unpack(self._checked(rank, reply, name).buffers) for rank, reply in found.items()}
+            parts = {
+                rank: values.unpack(self._checked(rank, reply, name).buffers, take=True)
+                for rank, reply in found.items()
+            }
             said[path] = largest_difference(parts)
         said |= dict.fromkeys(differ[MOST_COMPARED:], "differs (too many to compare each)")
         return [Difference(name + path, text) for path, text in said.items()]

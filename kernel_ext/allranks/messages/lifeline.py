@@ -21,18 +21,21 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, TypeVar
 
-import msgspec
 import zmq
-from jupyter_client.session import Session
+from msgspec import structs
 from zmq.utils.monitor import parse_monitor_message
 
 from .cell_options import CellRequest
 from .delivery import Deliveries
-from .events import Answered, CellEvent, Event, Failed, Hello, State, TaskHello
+from .engines import Engines
+from .events import Answered, CellEvent, Event, EventOfTransfer, Failed, Hello, State, TaskHello
 from .questions import CLOSED, LOST, STOPPED, Questions, Reply
 from .requests import Answer, Question, Request
+from .requests.transfers import KINDS
+from .transfers import CannotHold, Transfers, is_large
 from .wire import Buffer, NotUnderstood, Reader, encode
 
 AT_ONCE = 1000
@@ -82,8 +85,7 @@ class Lifeline:
         self._events = self._router.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         self._router.bind(url)
         self.url = str(self._router.get_string(zmq.LAST_ENDPOINT))
-        self._mux: zmq.Socket[bytes] | None = None
-        self._session: Session | None = None
+        self._engines: Engines | None = None
         self._peers: dict[bytes, int] = {}
         self._greeted: dict[bytes, int] = {}
         self._outbox: deque[tuple[zmq.Socket[bytes], list[Any], int | None]] = deque()
@@ -91,6 +93,7 @@ class Lifeline:
         os.set_blocking(self._wake_write, False)
         self._sender = secrets.token_hex(8)
         self._questions, self._deliveries = Questions(), Deliveries(self)
+        self._transfers: dict[bytes, Transfers] = {}
         self._looked_at = 0.0
         self._greetings = itertools.count(1)
         self._reader = Reader(Event)
@@ -100,39 +103,18 @@ class Lifeline:
 
     def connect_engines(self, info: Mapping[str, Any]) -> None:
         """Learn the way to the engines from the controller's client connection info."""
-        from ipyparallel.util import _disable_session_extract_dates
-
-        _disable_session_extract_dates()
-        session = Session(key=info["key"].encode(), signature_scheme=info["signature_scheme"])
-        mux = self._context.socket(zmq.DEALER)
-        mux.setsockopt(zmq.LINGER, 200)
-        if info.get("curve_serverkey"):
-            mux.curve_serverkey = info["curve_serverkey"].encode()
-            mux.curve_publickey, mux.curve_secretkey = zmq.curve_keypair()
-        mux.connect(f"{info['interface']}:{info['mux']}")
-        self._session, self._mux = session, mux
+        self._engines = Engines(self._context, info)
         self._wake()
 
     def execute(self, uuid: str, code: str, request: CellRequest) -> None:
         """Send a cell to one engine, again where it gets lost."""
-        request = msgspec.structs.replace(request, sender=self._sender)
+        request = structs.replace(request, sender=self._sender)
         self._deliveries.add(uuid, request, lambda: self._execute(uuid, code, request), time.monotonic())
         self._execute(uuid, code, request)
 
     def _execute(self, uuid: str, code: str, request: CellRequest) -> None:
-        """An ordinary ``execute_request``, marked as ours in its metadata."""
-        assert self._session is not None and self._mux is not None
-        content = {
-            "code": code,
-            "silent": False,
-            "store_history": True,
-            "user_expressions": {},
-            "allow_stdin": False,
-            "stop_on_error": False,
-        }
-        metadata = {"allranks": msgspec.to_builtins(request)}
-        message = self._session.msg("execute_request", content=content, metadata=metadata)
-        self._outbox.append((self._mux, self._session.serialize(message, ident=uuid.encode()), None))
+        assert self._engines is not None, "cells are sent once the controller is there"
+        self._outbox.append((self._engines.socket, self._engines.frames(uuid, code, request), None))
         self._wake()
 
     def tell(self, uuid: str, request: Request, buffers: Sequence[Buffer] = ()) -> None:
@@ -142,10 +124,15 @@ class Lifeline:
     def ask(self, uuid: str, question: Question[A], buffers: Sequence[Buffer] = ()) -> Future[Reply[A]]:
         """Send a question; the future has the answer, or RequestFailed, or ConnectionError where none can come."""
         number, future = self._questions.put(uuid, question)
-        self._send(uuid, msgspec.structs.replace(question, number=number), buffers, number)
+        self._send(uuid, structs.replace(question, number=number), buffers, number)
         if self._closing:  # nobody may be there any more to send it
             self._questions.give_up(number, CLOSED)
         return future
+
+    def moved(self, uuid: str) -> tuple[int, int]:
+        """How many bytes of large messages have moved from and to a rank, and of how many."""
+        transfers = self._transfers.get(uuid.encode())
+        return transfers.moved if transfers is not None else (0, 0)
 
     def _send(self, uuid: str, request: Request, buffers: Sequence[Buffer], question: int | None = None) -> None:
         self._outbox.append((self._router, [uuid.encode(), encode(request), *buffers], question))
@@ -158,10 +145,8 @@ class Lifeline:
         self._thread.join(5)
 
     def _wake(self) -> None:
-        try:
+        with suppress(OSError):  # it has been woken often enough, or is closed
             os.write(self._wake_write, b"!")
-        except (BlockingIOError, OSError):
-            pass
 
     def _run(self) -> None:
         poller = zmq.Poller()
@@ -176,7 +161,7 @@ class Lifeline:
         self._shut()
 
     def _turn(self, poller: zmq.Poller) -> None:
-        mux = self._mux
+        mux = self._engines.socket if self._engines is not None else None
         if mux is not None and mux not in poller:
             poller.register(mux, zmq.POLLIN)
         ready = dict(poller.poll(int(LOOK_EVERY * 1000) if self._waited_for() else None))
@@ -190,6 +175,8 @@ class Lifeline:
         if mux is not None and mux in ready:
             mux.recv_multipart()  # the engine's reply repeats what the rank's agent tells
         self._look(time.monotonic())
+        for transfers in self._transfers.values():
+            transfers.drop_unwanted()
 
     def _send_queued(self) -> None:
         while self._outbox:
@@ -198,11 +185,27 @@ class Lifeline:
                 self._questions.give_up(question, LOST)
                 continue
             try:
-                socket.send_multipart(frames, copy=len(frames) < 3 or socket is self._mux)
+                if question is not None and is_large(frames[2:]):
+                    self._transfers_with(frames[0]).begin(frames[1], frames[2:], question)
+                else:
+                    socket.send_multipart(frames, copy=len(frames) < 3 or socket is not self._router)
             except Exception as error:
                 if question is not None:
                     self._questions.give_up(question, f"it could not be sent: {error}")
                 raise
+
+    def _transfers_with(self, identity: bytes) -> Transfers:
+        def send(request: Request, buffers: Sequence[Buffer]) -> None:
+            self._router.send_multipart([identity, encode(request), *buffers], copy=not buffers)
+
+        if identity not in self._transfers:
+            self._transfers[identity] = Transfers(KINDS, send, self._questions.is_open)
+        return self._transfers[identity]
+
+    def _lost(self, identity: bytes) -> None:
+        """What was under way on a connection is lost with it."""
+        self._transfers.pop(identity, None)
+        self._questions.give_up_on(identity.decode(), LOST)
 
     def _waited_for(self) -> set[str]:
         """The ranks that have yet to answer something, or to begin a cell, and that are there to do it."""
@@ -257,11 +260,27 @@ class Lifeline:
             if not hmac.compare_digest(event.token.encode(errors="replace"), self._token.encode()):
                 return
             if identity in self._peers:  # answers may be lost with the connection that was there before
-                self._questions.give_up_on(uuid, LOST)
+                self._lost(identity)
             self._peers[identity] = connection
             self._greeted[identity] = next(self._greetings)
         elif self._peers.get(identity) != connection:  # a stranger, perhaps under a rank's name
             return
+        if isinstance(event, EventOfTransfer):
+            self._receive_transferred(uuid, event, buffers)
+        else:
+            self._handle(uuid, event, buffers)
+
+    def _receive_transferred(self, uuid: str, about: EventOfTransfer, frames: Sequence[Buffer]) -> None:
+        try:
+            whole = self._transfers_with(uuid.encode()).take(about, frames)
+        except CannotHold as error:
+            if error.question is not None:
+                self._questions.answered(uuid, Failed(error.question, "MemoryError", str(error), ""), ())
+            return
+        if whole is not None and not isinstance(event := self._reader.read(whole[0]), EventOfTransfer):
+            self._handle(uuid, event, whole[1])
+
+    def _handle(self, uuid: str, event: Event, buffers: Sequence[Buffer]) -> None:
         if isinstance(event, (Answered, Failed)):
             self._questions.answered(uuid, event, buffers)
             return
@@ -277,5 +296,5 @@ class Lifeline:
             # One that reconnects may be given the same descriptor; it has said hello again and is not gone.
             if self._greeted[identity] == greeted:
                 del self._peers[identity], self._greeted[identity]
-                self._questions.give_up_on(identity.decode(), LOST)
+                self._lost(identity)
                 self._on_gone(identity.decode())

@@ -68,13 +68,20 @@ class Questions:
         """The ranks that have a question open."""
         return {each.uuid for each in list(self._open.values())}
 
+    def is_open(self, number: int) -> bool:
+        """Whether somebody waits for the answer: one whose future is cancelled is given up."""
+        each = self._open.get(number)
+        if each is not None and each.future.cancelled():
+            self._open.pop(number, None)
+            return False
+        return each is not None
+
     def answered(self, uuid: str, event: Answered | Failed, buffers: Sequence[Buffer]) -> None:
         """A rank has answered. What it was not asked, or is asked no more, is dropped. Raises NotUnderstood."""
         each = self._open.get(event.number)
-        if each is None or each.uuid != uuid:
+        if each is None or each.uuid != uuid or self._open.pop(event.number, None) is None:
             return
-        self._open.pop(event.number, None)
-        if each.future.done():
+        if not each.future.set_running_or_notify_cancel():
             return
         if isinstance(event, Failed):
             each.future.set_exception(RequestFailed(event.kind, event.text, event.traceback))
@@ -88,7 +95,7 @@ class Questions:
     def give_up(self, number: int, because: str) -> None:
         """No answer can come to this question."""
         each = self._open.pop(number, None)
-        if each is not None and not each.future.done():
+        if each is not None and each.future.set_running_or_notify_cancel():
             each.future.set_exception(ConnectionError(because))
 
     def give_up_on(self, uuid: str, because: str) -> None:

@@ -15,13 +15,16 @@ import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from .events import Event, Failed
-from .requests import Request
+from .events import Answered, Done, Event, Failed
+from .events.transfers import KINDS
+from .requests import Request, RequestOfTransfer
+from .transfers import CannotHold, Transfers, is_large
 from .wire import Buffer, NotUnderstood, Reader, encode, question_number
 
 AFTER_TROUBLE = 0.2
@@ -44,7 +47,8 @@ class Lifeline:
         self._on_connect, self._on_message = on_connect, on_message
         self._on_tick = on_tick
         self._reader = Reader(Request)
-        self._outbox: deque[list[Buffer]] = deque()
+        self._outbox: deque[tuple[list[Buffer], bool]] = deque()
+        self._transfers = Transfers(KINDS, self._send_part)
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_write, False)
         os.set_blocking(self._wake_read, False)
@@ -73,7 +77,9 @@ class Lifeline:
 
     def send(self, event: Event, buffers: Sequence[Buffer] = ()) -> None:
         """Queue a message; it leaves at once if there is a connection."""
-        self._outbox.append([encode(event), *buffers])
+        # Nothing that is sent after one of these relies on it having come before.
+        in_parts = isinstance(event, (Answered, Done)) and is_large(buffers)
+        self._outbox.append(([encode(event), *buffers], in_parts))
         self.wake()
 
     def wake(self) -> None:
@@ -124,7 +130,7 @@ class Lifeline:
         event = parse_monitor_message(self._events.recv_multipart())["event"]
         if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             self.connected = True
-            self._outbox.clear()
+            self._forget_unsent()
             self._on_connect()
         elif self.connected:
             self.connected = False
@@ -134,25 +140,48 @@ class Lifeline:
             first, *buffers = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
         except zmq.Again:
             return False
+        self._take(first.buffer, [buffer.buffer for buffer in buffers])
+        return True
+
+    def _take(self, message: Buffer, buffers: Sequence[Buffer]) -> None:
         try:
-            request = self._reader.read(first.buffer)
+            request = self._reader.read(message)
+            if not isinstance(request, RequestOfTransfer):
+                self._on_message(request, buffers)
+            elif (whole := self._transfers.take(request, buffers)) is not None:
+                self._take(*whole)
         except NotUnderstood as error:
             print(f"allranks: a message to this rank was dropped: {error}", file=sys.stderr)
-            if (number := question_number(first.buffer)) is not None:
+            if (number := question_number(message)) is not None:
                 self.send(
                     Failed(number, "NotUnderstood", f"this rank, of another version perhaps, cannot read: {error}")
                 )
-            return True
-        self._on_message(request, [buffer.buffer for buffer in buffers])
-        return True
+        except CannotHold as error:
+            if error.question is not None:
+                self.send(Failed(error.question, "MemoryError", str(error)))
+
+    def _send_part(self, event: Event, buffers: Sequence[Buffer]) -> None:
+        with suppress(zmq.Again):  # the connection is lost, and the transfer will be cleared with it
+            self._send_frames([encode(event), *buffers])
+
+    def _send_frames(self, frames: Sequence[Buffer]) -> None:
+        self._socket.send_multipart(frames, zmq.NOBLOCK, copy=len(frames) == 1)
+
+    def _forget_unsent(self) -> None:
+        self._outbox.clear()
+        self._transfers.clear()
 
     def _send_queued(self) -> None:
         waiter, self._flush_waiter = self._flush_waiter, None
         if not self.connected:
-            self._outbox.clear()
+            self._forget_unsent()
         while self._outbox:
+            frames, in_parts = self._outbox[0]
             try:
-                self._socket.send_multipart(self._outbox[0], zmq.NOBLOCK, copy=len(self._outbox[0]) == 1)
+                if in_parts:
+                    self._transfers.begin(bytes(frames[0]), frames[1:])
+                else:
+                    self._send_frames(frames)
             except zmq.Again:
                 break
             self._outbox.popleft()

@@ -37,10 +37,13 @@ def pack(value: Any, *, for_rank: bool = False) -> list[Any]:
     return _packed(lambda _: [value], for_rank)
 
 
-def unpack(buffers: Sequence[Any]) -> Any:
-    """The value of `pack`. Numpy arrays are copied once out of the message, so that they can be written to."""
+def unpack(buffers: Sequence[Any], *, take: bool = False) -> Any:
+    """The value of `pack`. Numpy arrays are copied once out of the message, so that they can be written to.
+
+    With `take`, those that came in a ``bytearray`` of their own, as large ones do, live in it: it can be unpacked once.
+    """
     stream, *rest = buffers
-    return pickle.loads(stream, buffers=[bytearray(buffer) for buffer in rest])
+    return pickle.loads(stream, buffers=_writable(rest, take))
 
 
 def pack_call(value: Any, without: Container[str]) -> tuple[list[Any], set[str]]:
@@ -65,9 +68,9 @@ def pack_call(value: Any, without: Container[str]) -> tuple[list[Any], set[str]]
 
 
 def unpack_call(buffers: Sequence[Any]) -> tuple[Any, dict[str, Any]]:
-    """The value of `pack_call`, and what goes with it, by name."""
+    """The value of `pack_call`, and what goes with it, by name. It can be unpacked once (see `unpack`)."""
     stream, *rest = buffers
-    unpickler = pickle.Unpickler(io.BytesIO(stream), buffers=[bytearray(buffer) for buffer in rest])
+    unpickler = pickle.Unpickler(io.BytesIO(stream), buffers=_writable(rest, take=True))
     value, names = unpickler.load(), dict[str, Any]()
     while True:
         try:
@@ -130,6 +133,10 @@ def global_names(code: types.CodeType) -> Iterator[str]:
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):
             yield from global_names(inner)
+
+
+def _writable(buffers: Sequence[Any], take: bool) -> list[bytearray]:
+    return [each if take and isinstance(each, bytearray) else bytearray(each) for each in buffers]
 
 
 def _called(value: Any) -> Any:

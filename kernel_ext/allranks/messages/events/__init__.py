@@ -38,6 +38,7 @@ from .reports import (
     Unblocked,
     snake,
 )
+from .transfers import EventOfTransfer
 
 __all__ = [
     "Answered",
@@ -55,6 +56,7 @@ __all__ = [
     "Done",
     "Entering",
     "Event",
+    "EventOfTransfer",
     "Failed",
     "Hello",
     "Item",

@@ -58,6 +58,7 @@ from .looks import (
     TracedCall,
     TracedMark,
 )
+from .transfers import RequestOfTransfer
 from .variables import (
     Describe,
     Described,
@@ -124,6 +125,7 @@ __all__ = [
     "Refuse",
     "Register",
     "Request",
+    "RequestOfTransfer",
     "Rescue",
     "Save",
     "Saved",

@@ -107,7 +107,7 @@ class Requests:
     # Variables.
 
     def push(self, _request: requests.Push, buffers: Buffers) -> Reply[requests.Names]:
-        pushed = values.unpack(buffers)
+        pushed = values.unpack(buffers, take=True)
         self._agent.user_ns.update(pushed)
         return Reply(requests.Names(list(pushed)))
 

@@ -11,10 +11,12 @@ import json
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from allranks.messages.events import BundleKind, CellError, Cut, Stream
+
+from .unfinished import Unfinished
 
 Item = tuple[Any, ...]
 
@@ -24,6 +26,10 @@ TAIL = 64_000
 """Bytes of text kept from its end."""
 LIVE_AFTER = 0.2
 """Seconds an unfinished line must stand before it is shown as one: most are finished by the next write."""
+PIECES = 8
+"""How many pieces the tail of an endless line has: the oldest is dropped for a new one."""
+LIVE_SIZE = 2000
+"""Characters shown of an unfinished line: its last."""
 RICH_LIMIT = 64_000_000
 """Bytes of figures and HTML kept of one cell."""
 
@@ -37,14 +43,6 @@ def sendable(text: str) -> str:
     except UnicodeEncodeError:
         return text.encode("utf-8", "backslashreplace").decode()
     return text
-
-
-def overlaid(text: str) -> str:
-    """What a terminal shows of a line after its carriage returns: the last non-empty segment of each line."""
-    if "\r" not in text:
-        return text
-    lines = text.replace("\r\n", "\n").split("\n")
-    return "\n".join(next((part for part in reversed(line.split("\r")) if part), "") for line in lines)
 
 
 class OutputBuffer:
@@ -63,8 +61,7 @@ class OutputBuffer:
             self._left = limit
             self._rich_left = RICH_LIMIT
             self._pending: list[Item] = []
-            self._partial: dict[Stream, str] = {"stdout": "", "stderr": ""}
-            self._partial_since = {"stdout": 0.0, "stderr": 0.0}
+            self._unfinished: dict[Stream, Unfinished] = {"stdout": Unfinished(), "stderr": Unfinished()}
             self._live: dict[Stream, str] = {}
             self._tail: deque[Item] = deque()
             self._tail_bytes = 0
@@ -80,42 +77,31 @@ class OutputBuffer:
         if not text.isascii():
             text = sendable(text)
         with self._lock:
-            held = self._partial[stream]
-            whole = held + text
-            if whole.endswith("\n"):
-                self._partial[stream] = ""
-                self._put_text(stream, overlaid(whole))
-            elif held and "\r" not in whole and len(whole) <= self._tail_limit:  # print writes each argument by itself
-                self._partial[stream] = whole
-            elif len(whole) > self._tail_limit and "\n" in whole:
-                done, _, rest = whole.rpartition("\n")
-                self._partial[stream] = rest
-                self._put_text(stream, overlaid(done + "\n"))
+            held = self._unfinished[stream]
+            if text == "\n" and not held.has_lines:  # as print ends a line
+                self._put_text(stream, held.take() + text)
+            elif text.endswith("\n"):
+                held.add(text)
+                self._put_text(stream, held.take())
             else:
-                if not held:
-                    self._partial_since[stream] = time.monotonic()
-                self._hold(stream, whole)
+                held.since = held.since if held.size else time.monotonic()
+                held.add(text)
+                self._bound(stream, held)
         self._announce()
+
+    def _bound(self, stream: Stream, held: Unfinished) -> None:
+        """Hand over the whole lines of a print without end, and what is over the limit of a line without end."""
+        room = max(self._left, 0) + self._tail_limit // PIECES
+        if held.has_lines and held.size > min(room, self._tail_limit):
+            self._put_text(stream, held.take_lines())
+        if held.size > room:
+            self._put_text(stream, held.take())
 
     def _announce(self) -> None:
         """Wake the agent, once until it has taken what there is: it knows itself when the next batch is due."""
         if not self._announced:
             self._announced = True
             self._wake()
-
-    def _hold(self, stream: Stream, unfinished: str) -> None:
-        """Keep an unfinished line; only the last state of a progress bar, only the start of an endless line."""
-        if "\r" in unfinished and "\n" not in unfinished:
-            returned = "\r" if unfinished.endswith("\r") else ""  # what is written next goes over it
-            unfinished = overlaid(unfinished)
-            # A progress bar that is all blanks has wiped itself out.
-            unfinished = unfinished + returned if unfinished.strip() else ""
-        room = max(self._left, 0) + self._tail_limit
-        if len(unfinished) > room:
-            self._cut_bytes += len(unfinished) - room
-            self.nbytes += len(unfinished) - room
-            unfinished = unfinished[:room]
-        self._partial[stream] = unfinished
 
     def rich(self, kind: BundleKind, bundle: dict[str, Any]) -> None:
         """Take a display, update or result."""
@@ -153,7 +139,7 @@ class OutputBuffer:
             if lines or size:
                 self._pending.append(("cut", {"lines": lines, "bytes": size}))
                 self._told_lines, self._told_bytes = self._cut_lines, self._cut_bytes
-            self._pending.extend(self._tail)
+            self._pending.extend(_joined(self._tail))
             self._tail.clear()
             self._tail_bytes = 0
 
@@ -164,9 +150,9 @@ class OutputBuffer:
             items, self._pending = self._pending, []
             shown_before = time.monotonic() - LIVE_AFTER
             live = {
-                stream: text.rstrip("\r")[-2000:]
-                for stream, text in self._partial.items()
-                if text and self._partial_since[stream] <= shown_before
+                stream: held.last(LIVE_SIZE)
+                for stream, held in self._unfinished.items()
+                if held.size and held.since <= shown_before
             }
             changed = live != self._live
             self._live = live
@@ -177,9 +163,8 @@ class OutputBuffer:
         return Cut(self._cut_lines, self._cut_bytes)
 
     def _flush_partial(self, stream: Stream) -> None:
-        text, self._partial[stream] = self._partial[stream], ""
-        if text:
-            self._put_text(stream, text.removesuffix("\r"))
+        if text := self._unfinished[stream].take():
+            self._put_text(stream, text)
 
     def _put_text(self, stream: Stream, text: str) -> None:
         size = len(text)
@@ -227,3 +212,15 @@ class OutputBuffer:
                 break
             kept.append(item)
         self._tail.extendleft(reversed(kept))
+
+
+def _joined(items: Iterable[Item]) -> list[Item]:
+    """The items, with the pieces of one line put together again."""
+    joined: list[Item] = []
+    for item in items:
+        before = joined[-1] if joined else None
+        if before and before[:2] == item[:2] and item[0] == "text" and not before[2].endswith("\n"):
+            joined[-1] = (*item[:2], before[2] + item[2])
+        else:
+            joined.append(item)
+    return joined

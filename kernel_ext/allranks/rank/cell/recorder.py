@@ -10,8 +10,6 @@ from contextlib import suppress
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from msgspec import structs
-
 from allranks.messages import values
 from allranks.messages.cell_options import CellRequest
 from allranks.messages.events import Began, CellError, Done, Output, Timed, packed
@@ -22,6 +20,7 @@ from allranks.rank.debug.debugger import ENDED
 
 from . import tracebacks
 from .interrupt import Interrupt
+from .kept_events import KeptEvents
 from .names import Names
 from .output_buffer import LIMIT, OutputBuffer
 
@@ -52,8 +51,7 @@ class CellRecorder:
         self.namespace: dict[str, Any] | None = None
         """By whose frames the user's code is known, where it is not by the user's namespace."""
         self.outlet = OutputBuffer(agent.lifeline.wake)
-        self._sequence = 0
-        self._unacknowledged: list[tuple[Output | Done, Sequence[Buffer]]] = []
+        self._kept = KeptEvents(agent.lifeline)
         self._error: CellError | None = None
         self._final: tuple[Done, Sequence[Buffer]] | None = None
 
@@ -85,8 +83,8 @@ class CellRecorder:
         late, _ = self.outlet.take()
         self._agent.comms.send_opens()
         self.outlet.reset(options.max_output or LIMIT)
-        self._unacknowledged.clear()
-        self._sequence, self._error, self.ended = 0, None, False
+        self._kept.begin_cell()
+        self._error, self.ended = None, False
         self.file, self.place, self.namespace = file, "", None
         self.widgets = request.widgets
         ledger.user_ns = self._agent.user_ns
@@ -226,35 +224,28 @@ class CellRecorder:
         items, live = self.outlet.take()
         self._agent.comms.send_opens()
         if items or live is not None:
-            self._send(Output(self.number, packed(items), live))
+            self._kept.send(Output(self.number, packed(items), live))
         if ended and self._final:
             self.ended = False
             final, buffers = self._final
             self._final = None
             self._agent.log.send_rest()
-            self._send(final, buffers)
+            self._kept.send(final, buffers)
         return bool(items or live is not None or ended)
-
-    def _send(self, event: Output | Done, buffers: Sequence[Buffer] = ()) -> None:
-        self._sequence += 1
-        event = structs.replace(event, seq=self._sequence)
-        self._unacknowledged.append((event, buffers))
-        self._agent.lifeline.send(event, buffers)
 
     @property
     def open(self) -> bool:
         """Whether a notebook has yet to hear how the cell ended."""
-        return self.running or self.ended or bool(self._unacknowledged)
+        return self.running or self.ended or bool(self._kept)
 
     def resend(self) -> None:
-        """After a reconnect: everything of this cell again; the notebook drops by `seq` what it already has."""
-        for event, buffers in self._unacknowledged:
-            self._agent.lifeline.send(event, buffers)
+        """After a reconnect: everything of this cell again."""
+        self._kept.resend()
 
     def acknowledge(self, number: int) -> None:
         """The notebook has the whole cell: nothing need be kept."""
         if number == self.number and not self.running:
-            self._unacknowledged.clear()
+            self._kept.acknowledged()
 
     def line_of(self, frame: FrameType) -> tuple[int, str]:
         """Line of the cell where the main thread stands, and its text.

@@ -1,0 +1,52 @@
+"""What is shown while large values are on their way: how far each rank's has come, in a line that moves."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Collection
+from concurrent.futures import Future, wait
+from typing import TYPE_CHECKING, Any
+
+from allranks_widgets import human_bytes
+
+if TYPE_CHECKING:
+    from allranks.notebook.live import LiveArea
+
+SHOW_AFTER = 1.0
+"""Seconds that a transfer may take without a word."""
+SHOW_EVERY = 0.2
+
+
+def wait_for_values(
+    ranks: Collection[int], answers: Collection[Future[Any]], moved: Callable[[int], tuple[int, int]]
+) -> None:
+    """Wait until all answers are there, and show in a notebook how far they are.
+
+    `moved` says of a rank how many bytes have moved, and of how many.
+    """
+    area: LiveArea | None = None
+    try:
+        while wait(answers, SHOW_AFTER if area is None else SHOW_EVERY).not_done:
+            area = area or _area(ranks)
+            if area is None:
+                wait(answers)
+                return
+            area.want({rank: _line(*moved(rank)) for rank in ranks})
+    finally:
+        if area is not None:
+            area.want({})
+
+
+def _line(moved: int, total: int) -> str:
+    return f"{human_bytes(moved)} of {human_bytes(total)}" if total else ""
+
+
+def _area(ranks: Collection[int]) -> LiveArea | None:
+    """Below the cell of the notebook that runs now; None where there is none."""
+    ipython = sys.modules.get("IPython")
+    if ipython is None or not hasattr(ipython.get_ipython(), "kernel"):
+        return None
+    from allranks.notebook.live import LiveArea  # they import IPython, which scripts do without
+    from allranks.notebook.writer import Writer
+
+    return LiveArea(Writer(list(ranks)).prefix)

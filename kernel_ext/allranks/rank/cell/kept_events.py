@@ -1,0 +1,53 @@
+"""What the head has yet to acknowledge of a cell: kept, to be sent again after a reconnect."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import structs
+
+from allranks.messages.events import Done, Output
+from allranks.messages.rank_lifeline import Lifeline
+from allranks.messages.wire import Buffer
+
+
+class KeptEvents:
+    """One cell's output and its end, numbered in order: the notebook drops by number what it already has."""
+
+    def __init__(self, lifeline: Lifeline) -> None:
+        self._lifeline = lifeline
+        self._events: list[tuple[Output | Done, Sequence[Buffer]]] = []
+        self._sequence = 0
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    def begin_cell(self) -> None:
+        """Forget the cell before."""
+        self._events.clear()
+        self._sequence = 0
+
+    def acknowledged(self) -> None:
+        """The notebook has the whole cell."""
+        self._events.clear()
+
+    def send(self, event: Output | Done, buffers: Sequence[Buffer] = ()) -> None:
+        """Send it now, and keep it."""
+        self._sequence += 1
+        event = structs.replace(event, seq=self._sequence)
+        if self._events and _replaces(event, self._events[-1][0]):
+            self._events.pop()
+        self._events.append((event, buffers))
+        self._lifeline.send(event, buffers)
+
+    def resend(self) -> None:
+        """All of it again."""
+        for event, buffers in self._events:
+            self._lifeline.send(event, buffers)
+
+
+def _replaces(event: Output | Done, before: Output | Done) -> bool:
+    """Whether only the newer one is worth keeping: a progress bar moves for hours."""
+    if not isinstance(before, Output) or before.items:
+        return False
+    return isinstance(event, Done) or event.live is not None

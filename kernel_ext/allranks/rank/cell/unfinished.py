@@ -1,0 +1,100 @@
+"""What one stream of a cell was given since its last print ended a line: it costs what is written, whatever it holds.
+
+Programs write lines in pieces (``print(x, end=" ")``), a character at a time, or over themselves (progress bars). So
+nothing here looks again at what came before: a line of a million pieces costs a million pieces.
+"""
+
+from __future__ import annotations
+
+import io
+
+
+def overlaid(text: str) -> str:
+    """What a terminal shows of a line after its carriage returns: the last non-empty segment of each line."""
+    if "\r" not in text:
+        return text
+    lines = text.replace("\r\n", "\n").split("\n")
+    return "\n".join(next((part for part in reversed(line.split("\r")) if part), "") for line in lines)
+
+
+class Unfinished:
+    """Whole lines that belong to a print which has yet to end, and the line after them. For one thread at a time."""
+
+    def __init__(self) -> None:
+        self.since = 0.0
+        """When it began."""
+        self._lines, self._line = io.StringIO(), io.StringIO()
+        self._returned = False
+        """The line ended with a carriage return: what comes next replaces it."""
+        self._blank = True
+        self.size = 0
+        self.has_lines = False
+
+    def add(self, text: str) -> None:
+        """Take what was written; carriage returns are carried out."""
+        if "\n" in text:
+            text = self._end_lines(text)
+        if "\r" in text:
+            self._overlay(text)
+        elif text:
+            self._append(text)
+        self.size = self._lines.tell() + self._line.tell()
+
+    def last(self, size: int) -> str:
+        """The end of it, as it stands on the screen."""
+        line = _last(self._line, size)
+        return _last(self._lines, size - len(line)) + line
+
+    def take_lines(self) -> str:
+        """The whole lines, which it then no longer has."""
+        lines, self._lines = self._lines.getvalue(), io.StringIO()
+        self.has_lines, self.size = False, self._line.tell()
+        return lines
+
+    def take(self) -> str:
+        """All of it."""
+        line = self._line.getvalue()
+        self._replace("")
+        if not self.has_lines:
+            self.size = 0
+            return line
+        return self.take_lines() + line
+
+    def _append(self, text: str) -> None:
+        if self._returned:
+            self._replace(text)
+        else:
+            self._line.write(text)
+            self._blank = self._blank and text.isspace()
+
+    def _replace(self, text: str) -> None:
+        self._line, self._returned, self._blank = io.StringIO(text), False, not text or text.isspace()
+        self._line.seek(len(text))
+
+    def _overlay(self, text: str) -> None:
+        """Text without line ends, with carriage returns."""
+        first, *rest = text.split("\r")
+        if first:
+            self._append(first)
+        if over := next((part for part in reversed(rest) if part), ""):
+            self._replace(over)
+        self._returned = text.endswith("\r")
+        if self._blank:  # a progress bar that is all blanks has wiped itself out
+            self._replace("")
+
+    def _end_lines(self, text: str) -> str:
+        """Take all whole lines of a text, and return the rest."""
+        first, _, rest = text.partition("\n")
+        if end := overlaid(first.rstrip("\r")):
+            self._replace(end) if "\r" in first.rstrip("\r") else self._append(end)
+        lines, newline, rest = rest.rpartition("\n")
+        self._lines.write(f"{self._line.getvalue()}\n{overlaid(lines + newline)}")
+        self._replace("")
+        self.has_lines = True
+        return rest
+
+
+def _last(text: io.StringIO, size: int) -> str:
+    """The end of a text that is being written."""
+    text.seek(max(0, text.tell() - max(0, size)))
+    return text.read()
