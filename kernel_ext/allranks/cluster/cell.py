@@ -151,6 +151,7 @@ class Cell:
 
     def _stop(self, kind: type[BaseException], message: str) -> None:
         self._conversation.end()
+        message += self._freeing.stuck_in()
         self.interrupt()
         self.release()
         try:

@@ -46,6 +46,7 @@
  * @property {string} [cause]
  * @property {number} [effective]
  * @property {OpView[]} [ops]
+ * @property {number} [stalled]
  */
 
 /**
@@ -82,6 +83,7 @@
  * @property {number} [rate]
  * @property {number} [rtt]
  * @property {number} [retransmits]
+ * @property {number} [queued]
  */
 
 /**

@@ -39,6 +39,7 @@ def rank_view(rank: Rank, profile: CollectiveTimes) -> RankView:
             OpView(each.op, each.calls, each.nbytes, each.smallest, each.largest, *profile.times(rank.rank, each.op))
             for each in report.ops
         ),
+        stalled=report.stalled,
     )
 
 
@@ -60,7 +61,7 @@ def link_view(link: Link, ranks: Sequence[Rank]) -> LinkView:
     if read is None:
         return LinkView(link)
     link = replace(link, interface=read.interface)
-    return LinkView(link, read.connections, read.nominal, read.sent, read.rate, read.rtt, read.retransmits)
+    return LinkView(link, read.connections, read.nominal, read.sent, read.rate, read.rtt, read.retransmits, read.queued)
 
 
 def notes(state: WorldState, ranks: Sequence[Rank]) -> tuple[str, ...]:

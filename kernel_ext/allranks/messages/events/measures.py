@@ -52,6 +52,8 @@ class LinkReading(Struct, array_like=True, frozen=True):
     interface: str | None
     nominal: float | None
     """Bits a second that the interface claims."""
+    queued: int = 0
+    """Bytes sent that the peer has not acknowledged."""
 
 
 class Machine(Struct, frozen=True):

@@ -74,6 +74,8 @@ class State(Event):
     """Bytes a second that its code handed to collectives lately."""
     ops: tuple[OpTotals, ...] = ()
     links: tuple[LinkReading, ...] = ()
+    stalled: float | None = None
+    """Seconds in which a transfer was pending and no byte moved; None where that cannot be known."""
     machine: Machine | None = None
     """From one rank of each host."""
 
@@ -123,6 +125,8 @@ class Done(CellEvent):
     timed: tuple[Timed, ...] | None = None
     no_value: str | None = None
     """Why the value is not there."""
+    settled: int = 0
+    """All collectives up to this number were evaluated, as far as it is known."""
     seq: int = 0
 
 

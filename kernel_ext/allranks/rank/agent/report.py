@@ -83,6 +83,7 @@ class Reporter:
             effective=meters.effective,
             ops=meters.ops,
             links=meters.links,
+            stalled=meters.stalled,
             machine=meters.machine,
         )
 
