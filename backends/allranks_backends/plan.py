@@ -14,14 +14,8 @@ T = TypeVar("T")
 RankState = Literal["planned", "starting", "idle", "running", "waiting", "debugging", "failed", "stopped", "dead"]
 WorldState = Literal["planned", "starting", "whole", "broken", "down"]
 
-DTYPE_SHORT = {
-    "bool": "bool",
-    **{f"uint{bits}": f"u{bits}" for bits in (8, 16, 32, 64)},
-    **{f"int{bits}": f"i{bits}" for bits in (8, 16, 32, 64)},
-    **{f"float{bits}": f"f{bits}" for bits in (16, 32, 64)},
-    "bfloat16": "bf16",
-    "complex64": "c64",
-}
+_SIZED = {f"{kind}{bits}": f"{kind[0]}{bits}" for kind in ("uint", "int", "float") for bits in (8, 16, 32, 64)}
+DTYPE_SHORT = {**_SIZED, "bool": "bool", "bfloat16": "bf16", "complex64": "c64"}
 
 
 @dataclass(frozen=True)
@@ -231,10 +225,18 @@ class RankView:
     """What it asked of ``mx.distributed``, by operation."""
     stalled: float | None = None
     """Seconds in which a transfer was pending and no byte it sent arrived; None where that cannot be known."""
+    compiler: str | None = None
+    """Which compiler it waits for, as it does for its first kernels: ``g++``."""
+    compiling: int | None = None
+    """Seconds for which that has run."""
 
     @property
     def doing(self) -> str:
         """The state in words: ``blocked in all_sum #17 f32[1000] (line 5)``."""
+        return (f"compiling with {self.compiler} for {self.compiling} s, " if self.compiler else "") + self._doing
+
+    @property
+    def _doing(self) -> str:
         if self.state == "waiting" and self.collective:
             return f"blocked in {self.collective}"
         if self.state == "debugging":

@@ -106,6 +106,15 @@ def test_when_stopped_a_rank_that_was_in_the_collective_is_not_said_to_be_missin
     assert "#18" in watch.look(snapshot(waiting(0, seq=18), at(1, "running")), {}, None)[0][0].text
 
 
+def test_ranks_that_wait_for_a_compiler_are_named_once() -> None:
+    views = [at(rank, "running", line=3, source="f(x)", compiler="g++", compiling=5) for rank in range(2)]
+    watch, now = StallWatch(range(3)), snapshot(*views, waiting(2))
+    said = [each.text for each in watch.look(now, {}, None)[0]]
+    assert "g++ has been compiling for line 3 for 5 s: the first call makes the kernels" in said
+    assert any("have not entered it yet (compiling with g++ for 5 s, running line 3: f(x))" in each for each in said)
+    assert watch.look(now, {}, None) == ([], [])
+
+
 def test_nothing_is_said_while_all_wait_or_none_has_waited_long() -> None:
     assert look(waiting(0), waiting(1), waiting(2)) == ([], [])
     assert look(waiting(0, since=SHORT), at(1, "running", line=9)) == ([], [])

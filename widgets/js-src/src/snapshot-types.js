@@ -47,6 +47,8 @@
  * @property {number} [effective]
  * @property {OpView[]} [ops]
  * @property {number} [stalled]
+ * @property {string} [compiler]
+ * @property {number} [compiling]
  */
 
 /**

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from allranks_backends.plan import Collective, RankView, Snapshot, rank_label
@@ -12,6 +12,8 @@ from .together import report, together
 
 STALL_AFTER = 2.0
 """Seconds a rank waits in a collective before the missing ranks are named."""
+COMPILING_AFTER = 5.0
+"""Seconds a rank waits for a compiler before that is reported."""
 AFTER_FAILURE = 2.0
 """Seconds after a failure before the ranks that wait for the failed one are named and unblocked."""
 AFTER_DEATH = 0.3
@@ -90,6 +92,7 @@ class StallWatch:
         """
         views = {rank: snapshot.ranks[rank] for rank in self.ranks if rank not in ended}
         findings = [self._silent(view) for view in views.values() if view.state == "stopped"]
+        findings.append(self._compiling(views.values()))
         grace = AFTER_DEATH if any(each.dead for each in ended.values()) else AFTER_FAILURE
         hopeless = since_failure is not None and since_failure >= grace
         waiting = [view for view in views.values() if view.state == "waiting"]
@@ -127,6 +130,16 @@ class StallWatch:
         self._together = collective
         text = report(snapshot, collective)
         return Finding(tuple(self.ranks), text) if text and self._first(-2, str(collective)) else None
+
+    def _compiling(self, views: Iterable[RankView]) -> Finding | None:
+        """Ranks that wait for a compiler, which looks like a hang where all do."""
+        found = [view for view in views if view.compiler and (view.compiling or 0) >= COMPILING_AFTER]
+        new = [view for view in found if self._first(view.rank, f"compiles line {view.line}")]
+        if not new:
+            return None
+        line = f" for line {new[0].line}" if new[0].line else ""
+        text = f"{new[0].compiler} has been compiling{line} for {new[0].compiling} s: the first call makes the kernels"
+        return Finding(tuple(view.rank for view in new), text)
 
     def _silent(self, view: RankView) -> Finding | None:
         if not self._first(view.rank, "silent"):

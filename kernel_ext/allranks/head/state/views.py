@@ -19,6 +19,7 @@ def rank_view(rank: Rank, profile: CollectiveTimes) -> RankView:
     """One rank; `profile` knows how long its collectives took, where cells were profiled."""
     report = rank.report
     memory = report.memory
+    compiler = report.compiler if rank.cell is not None else None
     place = rank.debugger if rank.debugger is not None and rank.in_debugger else report
     return RankView(
         rank=rank.rank,
@@ -40,6 +41,8 @@ def rank_view(rank: Rank, profile: CollectiveTimes) -> RankView:
             for each in report.ops
         ),
         stalled=report.stalled,
+        compiler=compiler.program if compiler else None,
+        compiling=compiler.seconds // 5 * 5 if compiler else None,  # ranks that do the same are one line
     )
 
 

@@ -56,6 +56,14 @@ class LinkReading(Struct, array_like=True, frozen=True):
     """Bytes sent that the peer has not acknowledged."""
 
 
+class Compiler(Struct, array_like=True, frozen=True):
+    """A compiler that a rank waits for."""
+
+    program: str
+    seconds: int
+    """For which it has run."""
+
+
 class Machine(Struct, frozen=True):
     """A host, as one of its ranks describes it: memory in bytes, load as a share of all cores, bytes a second."""
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from .measures import LedgerEntry, LinkReading, Machine, Memory, OpTotals
+from .measures import Compiler, LedgerEntry, LinkReading, Machine, Memory, OpTotals
 from .output import CellError, Cut, OutputItem, Stream
 
 CommKind = Literal["comm_open", "comm_msg", "comm_close"]
@@ -76,6 +76,8 @@ class State(Event):
     links: tuple[LinkReading, ...] = ()
     stalled: float | None = None
     """Seconds in which a transfer was pending and no byte moved; None where that cannot be known."""
+    compiler: Compiler | None = None
+    """Which the main thread seems to wait for."""
     machine: Machine | None = None
     """From one rank of each host."""
 
