@@ -11,6 +11,7 @@ from allranks.rank.collectives import computed
 from allranks.rank.collectives.record import Record
 from allranks.rank.metrics.compiler import CompilerWatch
 from allranks.rank.metrics.meters import Reading
+from allranks.rank.world.reserve import is_at_limit
 
 if TYPE_CHECKING:
     from .agent import Agent
@@ -49,7 +50,13 @@ class Reporter:
         """Report if it is time; returns the seconds until it is time again."""
         if now - self._reported_at >= self.every:
             self._reported_at = now
-            self._report(now)
+            try:
+                self._report(now)
+            except OSError as error:
+                if not is_at_limit(error):
+                    raise
+                with self._agent.reserve.lent():
+                    self._report(now)
         return max(0.0, self._reported_at + self.every - now)
 
     def _report(self, now: float) -> None:

@@ -63,6 +63,10 @@ class World:
 
         Raises TimeoutError when a neighbour never came, RuntimeError with MLX's own words.
         """
+        with self._agent.reserve.lent():
+            return self._form(request)
+
+    def _form(self, request: Form) -> Joined:
         self._leave()
         self._wire(request)
         import mlx.core as mx  # only now: CUDA reads which devices it may see when it is first asked
@@ -202,7 +206,7 @@ class World:
 
         From the agent's thread or the main one.
         """
-        with self._breaking:
+        with self._breaking, self._agent.reserve.lent():
             if self._drain is None and (descriptors := with_ports(self._ring, self._ports)):
                 self._agent.meters.wire.leave()
                 self._drain = Placeholders(pattern)
