@@ -14,22 +14,8 @@ T = TypeVar("T")
 RankState = Literal["planned", "starting", "idle", "running", "waiting", "debugging", "failed", "stopped", "dead"]
 WorldState = Literal["planned", "starting", "whole", "broken", "down"]
 
-DTYPE_SHORT = {
-    "bool": "bool",
-    "uint8": "u8",
-    "uint16": "u16",
-    "uint32": "u32",
-    "uint64": "u64",
-    "int8": "i8",
-    "int16": "i16",
-    "int32": "i32",
-    "int64": "i64",
-    "float16": "f16",
-    "bfloat16": "bf16",
-    "float32": "f32",
-    "float64": "f64",
-    "complex64": "c64",
-}
+_SIZED = {f"{kind}{bits}": f"{kind[0]}{bits}" for kind in ("uint", "int", "float") for bits in (8, 16, 32, 64)}
+DTYPE_SHORT = {**_SIZED, "bool": "bool", "bfloat16": "bf16", "complex64": "c64"}
 
 
 @dataclass(frozen=True)
@@ -44,9 +30,8 @@ class Host:
     rdma: tuple[tuple[str | None, ...], ...] = ()
     """Device name(s) of the RDMA link to each rank, in rank order; empty where the hostfile gave none."""
     cuda: tuple[str, ...] = ()
-    """The CUDA devices ranks may use there, as CUDA_VISIBLE_DEVICES names them; empty for all of them, from 0.
-
-    One that is listed twice is shared by two ranks."""
+    """The CUDA devices ranks may use there, as CUDA_VISIBLE_DEVICES names them; empty for all of them, from 0. One that
+    is listed twice is shared by two ranks."""
 
 
 @dataclass(frozen=True)
@@ -188,6 +173,8 @@ class LinkView:
     rtt: float | None = None
     """Round trip time in seconds, smoothed as TCP does."""
     retransmits: int | None = None
+    queued: int | None = None
+    """Bytes sent that the target has not acknowledged."""
 
 
 @dataclass(frozen=True)
@@ -236,10 +223,20 @@ class RankView:
     """Bytes a second of the collectives its code asked for lately, as the ledger counts them."""
     ops: tuple[OpView, ...] = ()
     """What it asked of ``mx.distributed``, by operation."""
+    stalled: float | None = None
+    """Seconds in which a transfer was pending and no byte it sent arrived; None where that cannot be known."""
+    compiler: str | None = None
+    """Which compiler it waits for, as it does for its first kernels: ``g++``."""
+    compiling: int | None = None
+    """Seconds for which that has run."""
 
     @property
     def doing(self) -> str:
         """The state in words: ``blocked in all_sum #17 f32[1000] (line 5)``."""
+        return (f"compiling with {self.compiler} for {self.compiling} s, " if self.compiler else "") + self._doing
+
+    @property
+    def _doing(self) -> str:
         if self.state == "waiting" and self.collective:
             return f"blocked in {self.collective}"
         if self.state == "debugging":

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from allranks import Cluster
-from allranks.errors import UsageError
-from tests.faults.kept import keep, look, sums_are_right
+from allranks.errors import Busy, UsageError
+from tests.faults.kept import WITHIN, keep, look, sums_are_right
+from tests.waiting import comes_true
 
 
 def test_in_place_the_ranks_that_stay_keep_the_very_objects() -> None:
@@ -98,3 +99,33 @@ def test_other_connections_in_place() -> None:
         kept = keep(cluster)
         cluster.rewire(connections=2)
         assert sums_are_right(cluster) and look(cluster) == kept
+
+
+def test_a_running_cell_is_not_stopped(ring2: Cluster) -> None:
+    """Not by `resize`, nor by `rewire`: they refuse, and name the cell and what to type."""
+    cell = ring2.begin("import time\nuntil_stopped = True\nif rank == 1: time.sleep(600)", count=7)
+    assert comes_true(ring2, lambda now: now.ranks[1].line == 3 and now.ranks[0].state == "idle", WITHIN)
+    for verb, change in (
+        ("resize 3", lambda: ring2.resize(3)),
+        ("resize 1", lambda: ring2.resize(1)),
+        ("rewire", lambda: ring2.rewire(connections=2)),
+    ):
+        with pytest.raises(Busy, match=rf"{verb} was not done: rank 1 still runs cell 7\. Wait for .* interrupt"):
+            change()
+    assert str(ring2.resize(2)) == "The world already has 2 ranks."
+    assert (ring2.size, ring2.snapshot.ranks[1].state) == (2, "running")
+    cell.interrupt()
+    assert "KeyboardInterrupt" in cell.finish(WITHIN).failure()
+    assert sums_are_right(ring2)
+
+
+@pytest.mark.slow
+def test_heal_names_the_cell_that_it_stopped() -> None:
+    with Cluster(3, backend="ring", name="stops") as cluster:
+        cell = cluster.begin("import time\ntime.sleep(600)", count=9)
+        assert comes_true(cluster, lambda now: all(rank.line == 2 for rank in now.ranks), WITHIN)
+        change = cluster.heal(kill=[2])
+        assert dict(change.stopped_cells) == {9: (0, 1)}
+        assert str(change).endswith("rank 2 started empty. Stopped cell 9 on ranks 0-1.")
+        assert not cell.finish(WITHIN).ok
+        assert sums_are_right(cluster)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from allranks.head.cell.stall import AFTER_DEATH, AFTER_FAILURE, STALL_AFTER, Ended, StallWatch
-from allranks_backends.plan import Collective, RankView, Snapshot
+from allranks_backends.plan import Collective, Link, LinkView, RankView, Snapshot
 
 LONG, SHORT = STALL_AFTER + 0.1, STALL_AFTER - 0.1
 RAISED = Ended("raised ValueError: boom (line 3)", failed=True)
@@ -21,8 +22,9 @@ def collective(seq: int, op: str = "all_sum", shape: tuple[int, ...] = (10,), li
     return Collective(seq, op, shape, "float32", 40, line)
 
 
-def waiting(rank: int, seq: int = 17, since: float = LONG, **kind: Any) -> RankView:
-    return RankView(rank, "localhost", state="waiting", collective=collective(seq, **kind), since=since)
+def waiting(rank: int, seq: int = 17, since: float = LONG, stalled: float | None = None, **kind: Any) -> RankView:
+    called = collective(seq, **kind)
+    return RankView(rank, "localhost", state="waiting", collective=called, since=since, stalled=stalled)
 
 
 def at(rank: int, state: Any, **more: Any) -> RankView:
@@ -42,6 +44,75 @@ def look(
     watch = StallWatch(ranks if ranks is not None else range(len(views)))
     findings, free = watch.look(snapshot(*views), ended or {}, since)
     return [f"{each.ranks}: {each.text}" for each in findings], free
+
+
+def test_a_rank_that_completed_what_others_are_still_in() -> None:
+    done = Ended("finished the cell", False, settled=17)
+    said, free = look(waiting(0), at(1, "idle", collective=collective(17)), ended={1: done})
+    assert said == [f"(0,): {BLOCKED}: rank 1 has completed it, but what it sent may not have arrived"]
+    assert free == []
+
+
+def test_all_ranks_in_one_collective_are_reported_where_nothing_moves() -> None:
+    views = [waiting(rank, since=12.4, stalled=11.0 + rank) for rank in range(2)]
+    links = (
+        LinkView(Link(0, 1, "ethernet", "en5"), sent=1, rtt=14e-6, retransmits=3, queued=4096),
+        LinkView(Link(1, 0, "ethernet", "en5"), sent=1, rtt=14e-6, retransmits=0, queued=0),
+    )
+    watch, now = StallWatch(range(2)), replace(snapshot(*views), links=links)
+    findings, free = watch.look(now, {}, None)
+    assert [(each.ranks, each.text) for each in findings] == [
+        (
+            (0, 1),
+            "all ranks are in all_sum #17 f32[10] (line 5) since 12 s, and no byte moved on any link for 11 s. Not "
+            "acknowledged: 0 → 1 4 KiB (en5, 3 segments resent, round trip 14.0 µs). To abort the collective and keep "
+            "all variables, interrupt the cell. To check cables and firewalls: %distributed doctor",
+        )
+    ]
+    assert free == [] and watch.look(now, {}, None) == ([], [])
+    empty = replace(now, links=links[1:])
+    assert (
+        "Nothing is left to send: what was sent has arrived." in StallWatch(range(2)).look(empty, {}, None)[0][0].text
+    )
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        {"stalled": 3.0},
+        {"stalled": 0.0},
+        {"since": 3.0, "stalled": 20.0},
+        {"seq": 18, "stalled": 20.0},
+        {"stalled": None},
+    ],
+    ids=["a byte moved", "one computes", "came late", "another collective", "not counted"],
+)
+def test_nothing_is_said_of_a_stall_that_is_none(last: dict[str, Any]) -> None:
+    views = [waiting(0, since=20.0, stalled=20.0), waiting(1, **{"since": 20.0, **last})]
+    assert [each for each in look(*views)[0] if "all ranks" in each] == []
+
+
+def test_where_traffic_is_not_counted_that_is_said_later() -> None:
+    now = replace(snapshot(*(waiting(rank, since=31.0) for rank in range(2))), backend="mpi")
+    (finding,) = StallWatch(range(2)).look(now, {}, None)[0]
+    assert finding.text.startswith("all ranks are in all_sum #17 f32[10] (line 5) since 31 s. On mpi, traffic is not")
+
+
+def test_when_stopped_a_rank_that_was_in_the_collective_is_not_said_to_be_missing() -> None:
+    watch = StallWatch(range(2))
+    assert watch.look(snapshot(waiting(0), waiting(1)), {}, None) == ([], [])
+    watch.stopping = True
+    assert watch.look(snapshot(waiting(0), at(1, "running")), {}, None) == ([], [])
+    assert "#18" in watch.look(snapshot(waiting(0, seq=18), at(1, "running")), {}, None)[0][0].text
+
+
+def test_ranks_that_wait_for_a_compiler_are_named_once() -> None:
+    views = [at(rank, "running", line=3, source="f(x)", compiler="g++", compiling=5) for rank in range(2)]
+    watch, now = StallWatch(range(3)), snapshot(*views, waiting(2))
+    said = [each.text for each in watch.look(now, {}, None)[0]]
+    assert "g++ has been compiling for line 3 for 5 s: the first call makes the kernels" in said
+    assert any("have not entered it yet (compiling with g++ for 5 s, running line 3: f(x))" in each for each in said)
+    assert watch.look(now, {}, None) == ([], [])
 
 
 def test_nothing_is_said_while_all_wait_or_none_has_waited_long() -> None:

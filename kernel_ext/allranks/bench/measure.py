@@ -98,6 +98,8 @@ def fits_in_memory(ops: Sequence[str], largest: int, size: int, here: int) -> No
 
 # Measuring.
 
+ENDS_WITHIN = 3.0
+"""Seconds that a measurement which was stopped gets to end, before the links are changed back."""
 CODE = '__import__("allranks.rank.metrics.bench", fromlist=["in_cell"]).in_cell({arguments})'
 """The cell of one measurement: it names nothing."""
 
@@ -184,6 +186,7 @@ class Bench:
         if plan is not None and self._here() == self._home == Choice(plan.backend, plan.connections):
             return
         self._say(f"bench: switching back to {self._home} …")
+        self._cluster.interrupt(within=ENDS_WITHIN)  # a measurement that failed or was stopped
         try:
             self._rewire(self._home)
         except AllranksError as error:

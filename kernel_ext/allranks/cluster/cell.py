@@ -66,6 +66,8 @@ class Cell:
         self.number, self.code, self.ranks = number, code, tuple(options.ranks)
         self._monitor, self._lifeline, self._screen = monitor, lifeline, options.screen
         self._runs = code if runs is None else runs
+        self.count = options.count
+        """Its number as the notebook counts."""
         self._timeout, self._check = options.timeout, options.check
         self._request = CellRequest(number=number, count=options.count, options=options.shared, widgets=options.widgets)
         monitor.comms.wanted |= options.widgets
@@ -151,6 +153,7 @@ class Cell:
 
     def _stop(self, kind: type[BaseException], message: str) -> None:
         self._conversation.end()
+        message += self._freeing.stuck_in()
         self.interrupt()
         self.release()
         try:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from allranks.arguments import known_backend
-from allranks.errors import CannotStart, UsageError
+from allranks.errors import Busy, CannotStart, UsageError
 from allranks.head.world import healing
 from allranks.head.world.change import WorldChange
+from allranks_backends.plan import alike, rank_label
 from allranks_backends.registry import cannot_run
 
 from .base import ClusterBase
 from .stop import undisturbed
+
+JUST_ENDING = 1.0
+"""Seconds that ranks get which were just interrupted, or enter collectives that they had missed."""
 
 
 def _unsaid(_line: str) -> None:
@@ -31,7 +36,7 @@ class ClusterMembers(ClusterBase):
         killed first, for one that is stuck and cannot be interrupted. Where all processes must be started again,
         `progress` gets the variables that will not survive that, before anything is ended. Returns what was kept and
         what was lost. Raises CannotStart, NotLoaded where new processes lack what was saved for them (the
-        message says where it is), and Busy where a cell cannot be interrupted.
+        message says where it is), and Busy where a cell cannot be interrupted. A cell that runs is stopped, and named.
         """
         ranks = self._up()
         dead = [rank.rank for rank in ranks.monitor.ranks if rank.dead]
@@ -41,8 +46,35 @@ class ClusterMembers(ClusterBase):
             return self._unchanged("heal", busy)
         if source is not None and self.choose_ranks(source)[0] in (*dead, *doomed):
             raise UsageError(f"cannot copy from rank {source}: it is dead. Choose a living rank.")
+        stopped = self._running_cells([rank for rank in busy if rank not in doomed])
         with self._changing, undisturbed():
-            return healing.heal(ranks, source, doomed, progress)
+            change = healing.heal(ranks, source, doomed, progress)
+        return replace(change, stopped_cells=stopped)
+
+    def _running_cells(self, busy: Sequence[int]) -> dict[int, tuple[int, ...]]:
+        """The cells that these ranks run, as the notebook counts them, and on which ranks."""
+        counts = {cell.number: cell.count for cell in list(self._following)}
+        monitor = self._up().monitor
+        cells = alike({rank: monitor.ranks[rank].cell for rank in busy})
+        return {counts.get(cell, cell): tuple(ranks) for cell, ranks in cells.items() if cell is not None}
+
+    def _refuse_if_running(self, verb: str) -> None:
+        """Raises Busy while ranks run a cell, which the change would stop; not in a world whose dead ranks doom it."""
+        monitor = self._up().monitor
+        if any(rank.dead for rank in monitor.ranks):
+            return
+        monitor.wait(lambda: not monitor.busy(range(self.size)), JUST_ENDING)
+        cells = self._running_cells([rank.rank for rank in monitor.busy(range(self.size))])
+        if not cells:
+            return
+        each = "; ".join(
+            f"{rank_label(ranks)} still {'runs' if len(ranks) == 1 else 'run'} cell {number}"
+            for number, ranks in cells.items()
+        )
+        raise Busy(
+            f"{verb} was not done: {each}. Wait for its end, or stop it first with %distributed interrupt "
+            "(%distributed status shows where the ranks are)."
+        )
 
     def _unchanged(self, verb: Literal["heal", "resize"], busy: Sequence[int] = ()) -> WorldChange:
         """There was nothing to do."""
@@ -53,7 +85,7 @@ class ClusterMembers(ClusterBase):
         """Grow or shrink the world to `size` ranks; those that stay keep their variables. Returns what became of them.
 
         With ``source``, a new rank gets the variables of that rank, as far as they can be sent. `progress` is as in
-        `heal`. Raises what `heal` raises.
+        `heal`. Raises what `heal` raises, and Busy while ranks run a cell.
         """
         ranks = self._up()
         if size < 1:
@@ -65,6 +97,7 @@ class ClusterMembers(ClusterBase):
             ranks = self._whole()
         if size == self.size:
             return self._unchanged("resize")
+        self._refuse_if_running(f"resize {size}")
         if reason := cannot_run(self._backend_name, ranks.sites(healing.resized(ranks.hosts, size))):
             raise CannotStart(reason)
         with self._changing, undisturbed():
@@ -82,9 +115,10 @@ class ClusterMembers(ClusterBase):
     ) -> WorldChange:
         """The same ranks over another backend; they keep their variables. Returns what became of them.
 
-        `progress` is as in `heal`. Raises what `heal` raises.
+        `progress` is as in `heal`. Raises what `heal` raises, and Busy while ranks run a cell.
         """
         ranks = self._whole()
+        self._refuse_if_running("rewire")
         if connections is not None and connections < 1:
             raise UsageError(f"--connections {connections}: a ring link needs at least 1.")
         name = backend or self._backend_name

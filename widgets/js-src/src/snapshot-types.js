@@ -46,6 +46,9 @@
  * @property {string} [cause]
  * @property {number} [effective]
  * @property {OpView[]} [ops]
+ * @property {number} [stalled]
+ * @property {string} [compiler]
+ * @property {number} [compiling]
  */
 
 /**
@@ -82,6 +85,7 @@
  * @property {number} [rate]
  * @property {number} [rtt]
  * @property {number} [retransmits]
+ * @property {number} [queued]
  */
 
 /**

@@ -63,6 +63,12 @@ export class Status {
 
 /** @param {RankView} rank */
 function told(rank) {
+  const compiles = rank.compiler && `compiling with ${rank.compiler} for ${rank.compiling} s`;
+  return [compiles, does(rank)].filter(Boolean).join(" · ");
+}
+
+/** @param {RankView} rank */
+function does(rank) {
   if (rank.cause && (rank.state === "dead" || rank.state === "failed")) return rank.cause;
   const line = rank.line ? `line ${rank.line}${rank.source ? `: ${rank.source}` : ""}` : "";
   if (rank.state === "waiting" && rank.collective) return [`in ${collective(rank.collective)}`, line].join(" · ");

@@ -66,6 +66,7 @@ class Outcome:
     def _take_end(self, rank: int, done: Done, buffers: Sequence[Buffer]) -> None:
         result = self.results[rank]
         result.ok = done.ok and not result.unblocked  # what it swallowed was no result
+        result.settled = done.settled
         result.lines, result.nbytes = done.lines, done.nbytes
         result.cut = {"lines": done.cut.lines, "bytes": done.cut.nbytes}
         result._packed, result._no_value = buffers, done.no_value
@@ -143,7 +144,7 @@ class Outcome:
             elif result.unblocked:
                 ended[rank] = Ended("was unblocked", False, came=True)
             else:
-                ended[rank] = Ended("finished the cell", False)
+                ended[rank] = Ended("finished the cell", False, settled=result.settled)
         return ended
 
     def live_lines(self) -> dict[int, str]:

@@ -27,6 +27,8 @@ class RankResult:
     """Variables that were being computed when a collective was aborted: they are invalid."""
     unmarked: tuple[str, ...] = ()
     """Aborted collectives that could not be set to NaN: what was computed from them may look right."""
+    settled: int = 0
+    """All collectives up to this number were evaluated, as far as it is known."""
     lines: int = 0
     """Lines printed, including those cut."""
     nbytes: int = 0

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from allranks_backends.plan import RankView, Snapshot, rank_label
+from allranks_backends.plan import Collective, RankView, Snapshot, rank_label
 
 from .agreement import disagreement
+from .together import report, together
 
 STALL_AFTER = 2.0
 """Seconds a rank waits in a collective before the missing ranks are named."""
+COMPILING_AFTER = 5.0
+"""Seconds a rank waits for a compiler before that is reported."""
 AFTER_FAILURE = 2.0
 """Seconds after a failure before the ranks that wait for the failed one are named and unblocked."""
 AFTER_DEATH = 0.3
@@ -27,6 +30,8 @@ class Ended:
     dead: bool = False
     came: bool = False
     """It had entered the collective before it was unblocked."""
+    settled: int = 0
+    """It has evaluated all collectives up to this number, as far as it is known."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,10 @@ class Absence:
 
 ENTERED_ANOTHER = Absence("entered {} instead")
 NEVER_ENTERED = Absence("never entered it; it {}", "never entered it; they {}")
+COMPLETED = Absence(
+    "has completed it, but what it sent may not have arrived",
+    "have completed it, but what they sent may not have arrived",
+)
 NOT_EVALUATED = Absence("called it but finished the cell without evaluating it")
 NOT_ASKED = Absence(
     "is not part of this cell: interrupt the cell and run it on all ranks",
@@ -68,6 +77,10 @@ class StallWatch:
     """Remembers what it has reported about one cell."""
 
     ranks: Sequence[int]
+    stopping: bool = False
+    """Whether the cell's collectives are being aborted on request."""
+    _together: Collective | None = None
+    """The last collective that all ranks were seen in."""
     _said: set[tuple[int, str]] = field(default_factory=set)
 
     def look(
@@ -79,6 +92,7 @@ class StallWatch:
         """
         views = {rank: snapshot.ranks[rank] for rank in self.ranks if rank not in ended}
         findings = [self._silent(view) for view in views.values() if view.state == "stopped"]
+        findings.append(self._compiling(views.values()))
         grace = AFTER_DEATH if any(each.dead for each in ended.values()) else AFTER_FAILURE
         hopeless = since_failure is not None and since_failure >= grace
         waiting = [view for view in views.values() if view.state == "waiting"]
@@ -87,6 +101,7 @@ class StallWatch:
             for group in _by_place(waiting)
             if hopeless or max(view.since or 0.0 for view in group) >= STALL_AFTER
         ]
+        findings.append(self._stuck(snapshot))
         lost = {view.rank for view in waiting} if hopeless else self._disagreeing(waiting, snapshot, findings)
         # Again every second: a rank may just have left one collective for the next when it was to be unblocked.
         unblocked = [rank for rank in sorted(lost) if self._first(rank, f"unblocked {since_failure or 0.0:.0f}")]
@@ -107,6 +122,25 @@ class StallWatch:
             findings.append(Finding(tuple(self.ranks), said))
         return {view.rank for view in waiting}
 
+    def _stuck(self, snapshot: Snapshot) -> Finding | None:
+        """All ranks are in one collective, and nothing moves."""
+        collective = together(snapshot, self.ranks)
+        if collective is None:
+            return None
+        self._together = collective
+        text = report(snapshot, collective)
+        return Finding(tuple(self.ranks), text) if text and self._first(-2, str(collective)) else None
+
+    def _compiling(self, views: Iterable[RankView]) -> Finding | None:
+        """Ranks that wait for a compiler, which looks like a hang where all do."""
+        found = [view for view in views if view.compiler and (view.compiling or 0) >= COMPILING_AFTER]
+        new = [view for view in found if self._first(view.rank, f"compiles line {view.line}")]
+        if not new:
+            return None
+        line = f" for line {new[0].line}" if new[0].line else ""
+        text = f"{new[0].compiler} has been compiling{line} for {new[0].compiling} s: the first call makes the kernels"
+        return Finding(tuple(view.rank for view in new), text)
+
     def _silent(self, view: RankView) -> Finding | None:
         if not self._first(view.rank, "silent"):
             return None
@@ -114,6 +148,8 @@ class StallWatch:
 
     def _stalled(self, group: list[RankView], snapshot: Snapshot, ended: Mapping[int, Ended]) -> Finding | None:
         here = {view.rank for view in group}
+        if self.stopping and _seq(self._together) == _seq(group[0].collective):
+            return None  # those that are elsewhere by now were unblocked from it
         missing = _missing(here, snapshot, ended, self.ranks)
         if not missing or not self._news(group):
             return None
@@ -150,6 +186,8 @@ def _missing(here: set[int], snapshot: Snapshot, ended: Mapping[int, Ended], ran
                 told.setdefault((ENTERED_ANOTHER, str(other)), []).append(view.rank)
             elif ended[view.rank].failed or not (ended[view.rank].came or _came(view, seq)):
                 told.setdefault((NEVER_ENTERED, ended[view.rank].how), []).append(view.rank)
+            elif ended[view.rank].settled >= seq:
+                told.setdefault((COMPLETED, ""), []).append(view.rank)
             elif not ended[view.rank].came:
                 told.setdefault((NOT_EVALUATED, ""), []).append(view.rank)
         elif view.rank not in ranks:
@@ -169,6 +207,10 @@ def _activity(view: RankView) -> str:
 def _kind(view: RankView) -> tuple[object, ...]:
     each = view.collective
     return (each.op, each.shape, each.dtype) if each is not None else ()
+
+
+def _seq(each: Collective | None) -> int:
+    return each.seq if each is not None else 0
 
 
 def _came(view: RankView, seq: int) -> bool:

@@ -12,7 +12,8 @@ from allranks.messages.requests import Interrupt, Request, Unblock
 
 from .outcome import Outcome
 from .release import Release
-from .stall import Finding, StallWatch
+from .stall import STALL_AFTER, Finding, StallWatch
+from .together import still_for, together
 
 RELEASE_WITHIN = 4.5
 """Seconds until ranks are given up that must be released one collective after the other (see `head.cell.release`)."""
@@ -37,6 +38,7 @@ class Unblocking:
 
     def interrupt(self) -> None:
         """SIGINT to every rank that still runs the cell."""
+        self._watch.stopping = True
         for rank in sorted(self._outcome.open):  # another thread may follow the cell, and see ranks end
             self._tell(rank, Interrupt(self._cell))
 
@@ -47,6 +49,7 @@ class Unblocking:
 
     def release(self) -> None:
         """Where nothing can be aborted: from now on have missing ranks enter what others wait in."""
+        self._watch.stopping = True
         self.releasing = not self._monitor.breakable
 
     def look(self) -> list[Finding]:
@@ -67,6 +70,14 @@ class Unblocking:
             self.given_up = set(waiting) == self._outcome.open
         return findings
 
+    def stuck_in(self) -> str:
+        """Which collective all ranks are in while nothing moves, as a sentence about the past; or nothing."""
+        snapshot = self._monitor.snapshot()
+        collective, still = together(snapshot, self._watch.ranks), still_for(snapshot)
+        if collective is None or still is None or still < STALL_AFTER:
+            return ""
+        return f" All ranks were in {collective}, and no byte had moved for {still:.0f} s."
+
     def go_on(self, left: Sequence[int]) -> bool:
         """Unblock those that did not end in time, beside what the user does next: busy machines take longer.
 
@@ -82,10 +93,14 @@ class Unblocking:
                 self._release.step([rank for rank in still if views[rank].state == "waiting"], still)
                 time.sleep(LOOK_EVERY)
 
-        if self._monitor.breakable or self._outcome.somebody_died:
+        if self._monitor.breakable or self._outcome.somebody_died or self._nobody_is_missing():
             return False
         threading.Thread(target=release, name=f"allranks-release-{self._cell}", daemon=True).start()
         return True
+
+    def _nobody_is_missing(self) -> bool:
+        """Whether all ranks are in the same collective, so that none can enter it for another."""
+        return together(self._monitor.snapshot(), self._watch.ranks) is not None
 
     def _release_waiting(self) -> None:
         """Where nothing can be aborted: have the missing ranks enter, so that the waiting ones return."""

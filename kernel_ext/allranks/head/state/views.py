@@ -19,6 +19,7 @@ def rank_view(rank: Rank, times: CollectiveTimes) -> RankView:
     """One rank; `times` has how long its collectives took, where cells were timed."""
     report = rank.report
     memory = report.memory
+    compiler = report.compiler if rank.cell is not None else None
     place = rank.debugger if rank.debugger is not None and rank.in_debugger else report
     return RankView(
         rank=rank.rank,
@@ -39,6 +40,9 @@ def rank_view(rank: Rank, times: CollectiveTimes) -> RankView:
             OpView(each.op, each.calls, each.nbytes, each.smallest, each.largest, *times.times(rank.rank, each.op))
             for each in report.ops
         ),
+        stalled=report.stalled,
+        compiler=compiler.program if compiler else None,
+        compiling=compiler.seconds // 5 * 5 if compiler else None,  # ranks that do the same are one line
     )
 
 
@@ -60,7 +64,7 @@ def link_view(link: Link, ranks: Sequence[Rank]) -> LinkView:
     if read is None:
         return LinkView(link)
     link = replace(link, interface=read.interface)
-    return LinkView(link, read.connections, read.nominal, read.sent, read.rate, read.rtt, read.retransmits)
+    return LinkView(link, read.connections, read.nominal, read.sent, read.rate, read.rtt, read.retransmits, read.queued)
 
 
 def notes(state: WorldState, ranks: Sequence[Rank]) -> tuple[str, ...]:

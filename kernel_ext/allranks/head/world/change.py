@@ -114,6 +114,8 @@ class WorldChange:
     """Where variables are that could not be loaded."""
     busy: tuple[int, ...] = ()
     """Ranks that still run a cell, where there was nothing to heal."""
+    stopped_cells: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    """Cells that were running and had to be stopped, as the notebook counts them, and on which ranks."""
     unused_source: int | None = None
     """The rank whose variables no new rank was there to get."""
 
@@ -142,7 +144,8 @@ class WorldChange:
             "rewire": f"The world now runs on {self.backend}",
         }[self.verb]
         but = ", but some variables could not be loaded" if self.failed else ""
-        return " ".join([f"{opening}{but}: {'; '.join(self._lines())}.", *map(str, self.files)])
+        stopped = [f"Stopped cell {cell} on {rank_label(ranks)}." for cell, ranks in self.stopped_cells.items()]
+        return " ".join([f"{opening}{but}: {'; '.join(self._lines())}.", *stopped, *map(str, self.files)])
 
     __repr__ = __str__
 

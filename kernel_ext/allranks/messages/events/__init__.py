@@ -10,7 +10,7 @@ May call: ``messages``.
 
 from __future__ import annotations
 
-from .measures import LedgerEntry, LinkReading, Machine, Memory, OpTotals
+from .measures import Compiler, LedgerEntry, LinkReading, Machine, Memory, OpTotals
 from .output import Bundle, BundleKind, CellError, Clear, Cut, Item, OutputItem, Raised, Stream, Text, packed, unpacked
 from .reports import (
     Answered,
@@ -52,6 +52,7 @@ __all__ = [
     "CommKind",
     "CommMessages",
     "CommRow",
+    "Compiler",
     "Cut",
     "Done",
     "Entering",

@@ -52,6 +52,16 @@ class LinkReading(Struct, array_like=True, frozen=True):
     interface: str | None
     nominal: float | None
     """Bits a second that the interface claims."""
+    queued: int = 0
+    """Bytes sent that the peer has not acknowledged."""
+
+
+class Compiler(Struct, array_like=True, frozen=True):
+    """A compiler that a rank waits for."""
+
+    program: str
+    seconds: int
+    """For which it has run."""
 
 
 class Machine(Struct, frozen=True):

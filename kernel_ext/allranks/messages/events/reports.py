@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from .measures import LedgerEntry, LinkReading, Machine, Memory, OpTotals
+from .measures import Compiler, LedgerEntry, LinkReading, Machine, Memory, OpTotals
 from .output import CellError, Cut, OutputItem, Stream
 
 CommKind = Literal["comm_open", "comm_msg", "comm_close"]
@@ -74,6 +74,10 @@ class State(Event):
     """Bytes a second that its code handed to collectives lately."""
     ops: tuple[OpTotals, ...] = ()
     links: tuple[LinkReading, ...] = ()
+    stalled: float | None = None
+    """Seconds in which a transfer was pending and no byte moved; None where that cannot be known."""
+    compiler: Compiler | None = None
+    """Which the main thread seems to wait for."""
     machine: Machine | None = None
     """From one rank of each host."""
 
@@ -123,6 +127,8 @@ class Done(CellEvent):
     timed: tuple[Timed, ...] | None = None
     no_value: str | None = None
     """Why the value is not there."""
+    settled: int = 0
+    """All collectives up to this number were evaluated, as far as it is known."""
     seq: int = 0
 
 

@@ -35,6 +35,7 @@ from allranks.rank.values.trial import Beginning
 from allranks.rank.world import recompile
 from allranks.rank.world.held_sockets import keep_readable
 from allranks.rank.world.membership import World
+from allranks.rank.world.reserve import Reserve
 
 from .report import Reporter
 from .requests import Requests
@@ -70,6 +71,7 @@ class Agent:
             on_message=self._handle,
             on_tick=self._tick,
         )
+        self.reserve = Reserve()
         self.world = World(self)
         self.gate = Barrier(self)
         self.cell = CellRecorder(self)

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 from allranks.messages.events import LedgerEntry, State
 from allranks.rank.collectives import computed
 from allranks.rank.collectives.record import Record
+from allranks.rank.metrics.compiler import CompilerWatch
 from allranks.rank.metrics.meters import Reading
+from allranks.rank.world.reserve import is_at_limit
 
 if TYPE_CHECKING:
     from .agent import Agent
@@ -32,6 +34,7 @@ class Reporter:
         self._reported_at = self._sent_at = self._metered_at = 0.0
         self._meters: Reading | None = None
         self._blocked_at: tuple[Any, float] = (None, 0.0)
+        self._compilers = CompilerWatch()
         self._awake = 0
         """How often in a row the main thread was seen awake."""
 
@@ -47,7 +50,13 @@ class Reporter:
         """Report if it is time; returns the seconds until it is time again."""
         if now - self._reported_at >= self.every:
             self._reported_at = now
-            self._report(now)
+            try:
+                self._report(now)
+            except OSError as error:
+                if not is_at_limit(error):
+                    raise
+                with self._agent.reserve.lent():
+                    self._report(now)
         return max(0.0, self._reported_at + self.every - now)
 
     def _report(self, now: float) -> None:
@@ -64,9 +73,9 @@ class Reporter:
         frame = self.user_frame() if cell.running else None
         line, source = cell.line_of(frame) if frame is not None else (None, None)
         record, waiting = ledger.last(), False
+        at = (frame.f_lasti, id(frame)) if frame is not None else None
         if record is not None:
             in_cell = cell.running and record.seq > self._done_with
-            at = (frame.f_lasti, id(frame)) if frame is not None else None
             waiting = in_cell and self._blocked((at, line, ledger.seq), now)
         return State(
             cell.running,
@@ -83,6 +92,8 @@ class Reporter:
             effective=meters.effective,
             ops=meters.ops,
             links=meters.links,
+            stalled=meters.stalled,
+            compiler=self._compilers.look((at, ledger.seq) if cell.running else None, now),
             machine=meters.machine,
         )
 

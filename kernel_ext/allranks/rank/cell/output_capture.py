@@ -111,7 +111,7 @@ def divert_cells(kernel: Any, agent: Agent) -> None:
     shell.compile.get_code_name = _file_name
     kernel.raw_input = kernel.getpass = refuse_input
     introspection.install(shell, agent)
-    tracebacks.end_at_the_user(shell)
+    tracebacks.end_at_the_user(shell, agent.reserve.lent)
     agent.debugger.install(shell)
     bars.install(lambda: cell.widgets)
     kernel.session.send = _diverted(kernel.session.send, kernel, agent)

@@ -190,7 +190,6 @@ class CellRecorder:
                 no_value = "interrupted while computing the value"
         # Only now: packing may have been aborted, too.
         ledger, reporter = self._agent.ledger, self._agent.reporter
-        unmarked = tuple(reporter.collective(each) for each in ledger.aborted.unmarked)
         invalid = tuple(self._invalid())
         shared = ledger.fingerprint(self.first_seq)
         entered = shared[0] > 0 and ledger.order.settled < ledger.seq
@@ -199,7 +198,8 @@ class CellRecorder:
             shared=shared,
             pending=tuple(self.names.left_pending(entered=entered, failed=self._error is not None)),
             invalid=invalid,
-            unmarked=unmarked,
+            unmarked=tuple(reporter.collective(each) for each in ledger.aborted.unmarked),
+            settled=ledger.order.settled,
             timed=tuple(Timed(*each) for each in ledger.timed) if ledger.timed else None,
             no_value=no_value,
         )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 _NOBODY_BELOW = {
@@ -18,8 +19,11 @@ _NOBODY_BELOW = {
 _CALLER = "allranks.rank.cell.calls"
 
 
-def end_at_the_user(shell: Any) -> None:
-    """Leave our own frames out below the user's: IPython hides marked frames, but never the innermost."""
+def end_at_the_user(shell: Any, with_files: Callable[[], AbstractContextManager[None]]) -> None:
+    """Leave our own frames out below the user's: IPython hides marked frames, but never the innermost.
+
+    `with_files` makes files readable for a process that has no descriptor left.
+    """
     structured = shell.InteractiveTB.structured_traceback
 
     def structured_traceback(etype: Any, error: Any, traceback: Any, *args: Any, **kwargs: Any) -> Any:
@@ -30,7 +34,8 @@ def end_at_the_user(shell: Any) -> None:
             seen.add(id(chained))
             _trim(chained.__traceback__)
             chained = chained.__cause__ or chained.__context__
-        return structured(etype, error, traceback, *args, **kwargs)
+        with with_files():
+            return structured(etype, error, traceback, *args, **kwargs)
 
     shell.InteractiveTB.structured_traceback = structured_traceback
 

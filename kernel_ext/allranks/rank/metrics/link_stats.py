@@ -7,9 +7,11 @@ Memory that ranks share (MPI on one host) and RDMA are counted by nobody: their 
 
 from __future__ import annotations
 
+import fcntl
 import socket
 import struct
 import sys
+import termios
 import time
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
@@ -17,6 +19,8 @@ from typing import Any, NamedTuple
 import psutil
 
 from allranks.messages.events import LinkReading
+
+from .thread_times import time_used
 
 _TCP_INFO = 11
 _TCP_CONNECTION_INFO = 0x106
@@ -31,6 +35,8 @@ class Reading(NamedTuple):
     """Seconds."""
     retransmits: int
     """Segments sent again."""
+    queued: int
+    """Bytes sent that the peer has not acknowledged."""
 
 
 class LinkStats:
@@ -40,13 +46,20 @@ class LinkStats:
         self._sockets: dict[int, list[int]] = {}
         self._interfaces: dict[int, tuple[str | None, float | None]] = {}
         self._before: dict[int, tuple[int, float]] = {}
+        self._threads: Collection[int] = ()
+        self._used: int | None = None
+        self._still: tuple[int, float] = (-1, 0.0)
 
     def join(
-        self, descriptors: Iterable[int], mine: Collection[int], neighbours: Mapping[int, Collection[int]]
+        self,
+        descriptors: Iterable[int],
+        mine: Collection[int],
+        neighbours: Mapping[int, Collection[int]],
+        threads: Collection[int] = (),
     ) -> None:
         """Know the sockets of a new ring by their ports: `mine` are listened on, for the left neighbour.
 
-        `neighbours` maps each of the two to its ports, the left one first where they differ.
+        `neighbours` maps each of the two to its ports, the left one first where they differ. `threads` are the ring's.
         """
         sockets: dict[int, list[int]] = {peer: [] for peer in neighbours}
         left = next(iter(neighbours), None)
@@ -62,7 +75,7 @@ class LinkStats:
                         sockets[peer].append(descriptor)
         self._interfaces.clear()
         self._before.clear()
-        self._sockets = sockets
+        self._sockets, self._threads, self._used = sockets, threads, None
 
     def leave(self) -> None:
         """The ring is gone, and its descriptors may become anything."""
@@ -89,9 +102,25 @@ class LinkStats:
                     round(max(reading.rtt for reading in readings), 6),
                     sum(reading.retransmits for reading in readings),
                     *self._interfaces[peer],
+                    sum(reading.queued for reading in readings),
                 )
             )
         return links
+
+    def stalled(self, links: Collection[LinkReading]) -> float | None:
+        """Seconds in which a transfer was pending and no byte of this rank's arrived anywhere; `links` as read now.
+
+        0 where bytes move or no transfer is pending, None where that cannot be known. A rank whose collective waits for
+        a computation has no transfer pending: the ring's threads sleep.
+        """
+        used, before = time_used(self._threads) if self._sockets else None, self._used
+        self._used = used
+        now, sent = time.monotonic(), sum(link.sent for link in links)
+        if used is None or used == before or before is None or sent != self._still[0]:
+            self._still = (sent, now)
+        if used is None or before is None or len(links) < len(self._sockets):
+            return None
+        return round(now - self._still[1], 1)
 
 
 def read(descriptor: int) -> Reading | None:
@@ -104,16 +133,22 @@ def read(descriptor: int) -> Reading | None:
             (rtt,) = struct.unpack_from("=I", info, 68)  # microseconds
             (retransmits,) = struct.unpack_from("=I", info, 100)
             (acked,) = struct.unpack_from("=Q", info, 120)
-            return Reading(acked, rtt / 1e6, retransmits)
+            return Reading(acked, rtt / 1e6, retransmits, _queued(descriptor))
         if sys.platform == "darwin":
             info = _getsockopt(descriptor, _TCP_CONNECTION_INFO, 112)
             (rtt,) = struct.unpack_from("=I", info, 44)  # tcpi_srtt, milliseconds
+            (queued,) = struct.unpack_from("=I", info, 32)  # tcpi_snd_sbbytes
             (txbytes,) = struct.unpack_from("=Q", info, 64)
             (again,) = struct.unpack_from("=Q", info, 104)
-            return Reading(txbytes, rtt / 1e3, again)
+            return Reading(txbytes, rtt / 1e3, again, queued)
     except (OSError, struct.error):
         pass
     return None
+
+
+def _queued(descriptor: int) -> int:
+    (count,) = struct.unpack("=i", fcntl.ioctl(descriptor, termios.TIOCOUTQ, bytes(4)))
+    return int(count)
 
 
 def _getsockopt(descriptor: int, option: int, size: int) -> bytes:

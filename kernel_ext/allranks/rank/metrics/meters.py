@@ -31,6 +31,8 @@ class Reading:
     """Bytes a second that collectives were asked to move."""
     ops: tuple[OpTotals, ...]
     links: tuple[LinkReading, ...]
+    stalled: float | None
+    """See `LinkStats.stalled`."""
     machine: Machine | None
 
 
@@ -55,7 +57,8 @@ class Meters:
         """Everything, for a report."""
         machine = self.machine() if self.tells_of_host else None
         links = tuple(self.wire.read())
-        return Reading(self.memory(), round(self.cpu(), 2), *self.traffic.read(), links, machine)
+        stalled = self.wire.stalled(links)
+        return Reading(self.memory(), round(self.cpu(), 2), *self.traffic.read(), links, stalled, machine)
 
     def machine(self) -> Machine:
         """The host: model, chip and cores, memory in bytes, load as a share of all its cores since the last call.

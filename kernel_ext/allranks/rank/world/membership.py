@@ -20,6 +20,7 @@ from allranks.rank.collectives import poison, transforms
 from allranks.rank.collectives.ledger import OPERATIONS
 from allranks.rank.collectives.pending import learn_collectives
 from allranks.rank.collectives.trace import mark
+from allranks.rank.metrics.thread_times import threads
 from allranks.rank.values.checkpoint import GIVEN
 
 from . import rebind, recompile
@@ -62,6 +63,10 @@ class World:
 
         Raises TimeoutError when a neighbour never came, RuntimeError with MLX's own words.
         """
+        with self._agent.reserve.lent():
+            return self._form(request)
+
+    def _form(self, request: Form) -> Joined:
         self._leave()
         self._wire(request)
         import mlx.core as mx  # only now: CUDA reads which devices it may see when it is first asked
@@ -73,13 +78,13 @@ class World:
         self._agent.ledger.install(mx, self._agent.user_ns)
         wait_for_listeners(request.after, request.delay)
         late = f"a neighbour of rank {request.rank} did not join within {request.timeout:g} s"
-        known = set(own_sockets())
+        known, known_threads = set(own_sockets()), threads()
         with time_limit(request.timeout, late), in_turn() if request.in_turn else nullcontext():
             group = self._init() if request.size == 1 else self._init(strict=True, backend=request.backend)
         if request.ports:
             close_refused(set(own_sockets()) - known)
             self._ring = frozenset(own_sockets()) - known
-            self._join_wire(self._ring, request.ports, request.rank)
+            self._join_wire(self._ring, request.ports, request.rank, threads() - known_threads)
         self._agent.meters.tells_of_host = request.describes_host
         self._agent.meters.address = request.address
         joined, meant = (group.rank(), group.size()), (request.rank, request.size)
@@ -100,9 +105,9 @@ class World:
         self.set_names()
         return Joined(*joined)
 
-    def _join_wire(self, sockets: Iterable[int], ports: Sequence[Sequence[int]], rank: int) -> None:
+    def _join_wire(self, sockets: Iterable[int], ports: Sequence[Sequence[int]], rank: int, ring: set[int]) -> None:
         left, right = (rank - 1) % len(ports), (rank + 1) % len(ports)
-        self._agent.meters.wire.join(sockets, ports[rank], {left: ports[left], right: ports[right]})
+        self._agent.meters.wire.join(sockets, ports[rank], {left: ports[left], right: ports[right]}, ring)
 
     def _hand_out_one_group(self, mx: Any) -> None:
         """Have ``mx.distributed.init`` return this world's group, always the same object.
@@ -201,7 +206,7 @@ class World:
 
         From the agent's thread or the main one.
         """
-        with self._breaking:
+        with self._breaking, self._agent.reserve.lent():
             if self._drain is None and (descriptors := with_ports(self._ring, self._ports)):
                 self._agent.meters.wire.leave()
                 self._drain = Placeholders(pattern)

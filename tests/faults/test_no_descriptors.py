@@ -1,0 +1,85 @@
+"""A rank that has used up its file descriptors is reported, unblocked, and re-joins the world, as any other."""
+
+from __future__ import annotations
+
+import os
+import resource
+import threading
+
+import pytest
+
+from allranks import Cluster
+from allranks.rank.world.reserve import COUNT, Reserve
+from tests.faults.kept import WITHIN, sums_are_right
+from tests.faults.stop import running, stop_pressed, waiting
+from tests.faults.test_silence import Shown
+from tests.waiting import idle
+
+USES_ALL = """
+import os, resource
+held, limit = [], resource.getrlimit(resource.RLIMIT_NOFILE)
+if rank == 1:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/dev/fd"))) + 200, limit[1]))
+    try:
+        while True:
+            held.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError:
+        pass
+"""
+RESTORE = """
+resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+while held: os.close(held.pop())
+"""
+SUM = "mx.eval(mx.distributed.all_sum(mx.ones(10)))"
+
+
+def test_a_rank_without_descriptors_is_unblocked(ring4: Cluster) -> None:
+    shown, generation = Shown(), ring4.snapshot.generation
+    with stop_pressed(ring4, waiting(0, 1, 3)), pytest.raises(KeyboardInterrupt):
+        ring4.run(f"{USES_ALL}\nif rank != 2: {SUM}", screen=shown, timeout=WITHIN)
+    assert idle(ring4) and (ring4.state, ring4.snapshot.generation) == ("whole", generation + 1)
+    assert "Too many open files" not in shown.text and "unblocked from all_sum #" in shown.text
+    assert ring4.run("len(held) > 50").check()[1].value is True
+    assert sums_are_right(ring4)
+    with stop_pressed(ring4, waiting(0, 1, 3)), pytest.raises(KeyboardInterrupt):  # it has not come to its end
+        ring4.run(f"if rank != 2: {SUM}", timeout=WITHIN)
+    assert idle(ring4) and sums_are_right(ring4)
+    ring4.run(RESTORE).check()
+
+
+@pytest.mark.slow
+def test_python_code_there_is_stopped_and_shown(ring4: Cluster) -> None:
+    shown = Shown()
+    with stop_pressed(ring4, running(0, 1, 2, 3)), pytest.raises(KeyboardInterrupt):
+        ring4.run(f"{USES_ALL}\nimport time\ntime.sleep(600)", screen=shown, timeout=WITHIN)
+    assert idle(ring4)
+    failed = ring4.run("if rank == 1: open('/dev/null')")
+    assert "Too many open files" in failed.failure() and sums_are_right(ring4)
+    ring4.run(RESTORE).check()
+
+
+def test_what_is_lent_comes_back_also_from_several_threads() -> None:
+    before, reserve = len(os.listdir("/dev/fd")), Reserve()
+
+    def lend() -> None:
+        for _ in range(50):
+            with reserve.lent(), reserve.lent():
+                pass
+
+    threads = [threading.Thread(target=lend) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(os.listdir("/dev/fd")) == before + COUNT
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with reserve.lent():
+        assert len(os.listdir("/dev/fd")) == before
+        resource.setrlimit(resource.RLIMIT_NOFILE, (before + 4, hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert len(os.listdir("/dev/fd")) < before + COUNT
+    with reserve.lent():
+        pass
+    assert len(os.listdir("/dev/fd")) == before + COUNT
+    for each in reserve._held:
+        os.close(each)
