@@ -195,7 +195,8 @@ class Ledger:
     def _recorded(self, mx: Any, op: str, function: Callable[..., Any]) -> Callable[..., Any]:
         records, shared_op, order, pending = self._records, op in COLLECTIVE, self.order, self.order.pending
         caller, reference, turns = sys._getframe, weakref.ref, self.turns
-        limits, checks, lacking, mlx_dtype = self.limits, self.limits.checks, self.limits.dtypes, mx.Dtype
+        limits, checks, lacking, mlx_array = self.limits, self.limits.checks, self.limits.dtypes, mx.array
+        receives = op == "recv"
 
         @functools.wraps(function, updated=())
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -203,16 +204,18 @@ class Ledger:
             __tracebackhide__ = True
             if self.refuse is not None:
                 raise CollectiveAborted(self.refuse)
+            # First, so that MLX refuses wrong arguments in its own words. Nothing is entered before an evaluation.
+            result = function(*args, **kwargs) if kwargs else function(*args)
+            subject: Any = args[0] if args else kwargs.get("x")
+            if type(subject) is not mlx_array:
+                # What MLX makes of a number, or of an array of numpy; a recv names what it wants instead.
+                subject = result if receives else mlx_array(subject)
+            # Plain facts of a pending array: reading them evaluates nothing.
+            shape, dtype = subject.shape, subject.dtype
             if op in checks:
                 checks[op](args, kwargs)
-            try:  # shape and dtype are plain facts of a pending array: reading them evaluates nothing
-                shape, dtype = args[0].shape, args[0].dtype
-            except (AttributeError, IndexError):
-                subject = args[0] if args else kwargs.get("x")
-                shape = getattr(subject, "shape", subject)
-                dtype = getattr(subject, "dtype", args[1] if len(args) > 1 else kwargs.get("dtype"))
-            if op in lacking and (type(dtype) is not mlx_dtype or dtype in lacking[op]):
-                limits.refuse_dtype(op, dtype, args, kwargs)
+            if op in lacking and dtype in lacking[op]:
+                limits.refuse_dtype(op, dtype, kwargs)
             self.seq = seq = self.seq + 1
             frame: FrameType | None = caller(1)
             user_ns = self.user_ns
@@ -229,25 +232,24 @@ class Ledger:
             if turns.several:
                 turns.take(mx, kwargs.get("stream"))
             if self.profile and shared and not transforms.inside():
-                return self._timed(mx, function, args, kwargs)
+                return self._timed(mx, function, subject, args, kwargs)
             if TRACE.active:
                 TRACE.collective(records[-1], time.perf_counter())
             if self.ordered:
-                return self._chained(mx, function, args, kwargs)
-            result = function(*args, **kwargs) if kwargs else function(*args)
+                return self._chained(mx, function, subject, args, kwargs, result)
             if shared and order.watching and not transforms.inside():
                 pending.append((seq, reference(result)))
             return result
 
         return call
 
-    def _timed(self, mx: Any, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _timed(
+        self, mx: Any, function: Callable[..., Any], subject: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         """The call, evaluated at once; what it works on is computed before the clock starts."""
         evaluate = getattr(mx.eval, "__wrapped__", mx.eval)
-        subject = args[0] if args else kwargs.get("x")
         record, asked = self._records[-1], time.perf_counter()
-        if isinstance(subject, mx.array):
-            evaluate(subject)
+        evaluate(subject)
         began = time.perf_counter()
         traced = TRACE.collective(record, asked, began)
         result = function(*args, **kwargs)
@@ -255,16 +257,25 @@ class Ledger:
         ended = time.perf_counter()
         if traced is not None:
             traced[3] = ended
-        self.timed.append((record[1], getattr(subject, "nbytes", 0), ended - began))
+        self.timed.append((record[1], subject.nbytes, ended - began))
         return result
 
-    def _chained(self, mx: Any, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The call, made to depend on the one before it."""
+    def _chained(
+        self,
+        mx: Any,
+        function: Callable[..., Any],
+        subject: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        result: Any,
+    ) -> Any:
+        """The call, made to depend on the one before it; `result` is without that."""
         if transforms.inside():
             # What a transformation traces must not be mixed with arrays of another trace.
             self.unordered += 1
-            return function(*args, **kwargs)
-        if self._newest is not None and args and isinstance(args[0], mx.array):
-            args = (mx.depends(args[0], self._newest), *args[1:])
-        self._newest = function(*args, **kwargs)
-        return self._newest
+            return result
+        if self._newest is not None and subject is not result:
+            kwargs.pop("x", None)
+            result = function(mx.depends(subject, self._newest), *args[1:], **kwargs)
+        self._newest = result
+        return result

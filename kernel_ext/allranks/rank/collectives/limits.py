@@ -79,20 +79,13 @@ class Limits:
         if because := self._refusals.operations.get(op) or self._stranger(op, args, kwargs):
             raise NotImplementedError(because)
 
-    def refuse_dtype(self, op: str, dtype: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Refuse a call with a dtype that its operation lacks: one of `dtypes`, or what MLX makes that of.
-
-        MLX takes arrays of numpy and plain numbers too. In a group of one rank nothing travels.
-        """
+    def refuse_dtype(self, op: str, dtype: Any, kwargs: Mapping[str, Any]) -> None:
+        """Refuse a call with a dtype that its operation lacks: one of `dtypes`; a group of one rank has all."""
         __tracebackhide__ = True
         group = kwargs.get("group")
         if group is not None and group.size() == 1:
             return
-        if dtype is None and args and isinstance(args[0], (bool, int, float, complex)):
-            dtype = type(args[0]).__name__
-        name = str(dtype).removeprefix("mlx.core.")
-        if text := self._refused(op).get("complex64" if name.startswith("complex") else name):
-            raise NotImplementedError(text.format(op=op))
+        raise NotImplementedError(self._refused(op)[str(dtype).removeprefix("mlx.core.")].format(op=op))
 
     def _refused(self, op: str) -> Mapping[str, str]:
         """Name of a dtype that the operation lacks, to the sentence that says so."""
