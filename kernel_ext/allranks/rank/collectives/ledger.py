@@ -7,7 +7,6 @@ function is traced, and repeated at each call of the compiled function (see `rec
 
 from __future__ import annotations
 
-import functools
 import sys
 import time
 import weakref
@@ -24,6 +23,7 @@ from .aborted import CollectiveAborted
 from .limits import Limits
 from .order import EvaluationOrder
 from .record import NOWHERE, Place, Record, record_of
+from .replaced import is_replaced, leave_out_our_frames, original, replaced
 from .streams import Turns
 from .trace import TRACE
 
@@ -44,6 +44,8 @@ class Ledger:
         self.refuse: str | None = None
         """Why no collective may be entered: the world is broken. A third one on a broken ring never returns."""
         self.refused_in_cell = False
+        self.in_world = True
+        """False between two worlds, where MLX would try to form one by itself."""
         self.guard: Callable[[Record], None] | None = None
         """Called before each shared collective; it raises where the ranks disagree (``check=strict``)."""
         self.ordered = False
@@ -69,15 +71,15 @@ class Ledger:
         self.user_ns = user_ns
         for op in OPERATIONS:
             function = getattr(mx.distributed, op, None)
-            if function is not None and not hasattr(function, "__wrapped__"):
-                setattr(mx.distributed, op, self._recorded(mx, op, function))
+            if function is not None and not is_replaced(function):
+                setattr(mx.distributed, op, replaced(function, self._recorded(mx, op, function)))
         self.order.install(mx)
         self.limits.install(mx)
         self.turns.install(mx)
 
     def enter_world(self, seq: int, size: int) -> None:
         """A new world begins: all its ranks count from `seq` on, so that equal numbers mean the same collective."""
-        self.seq, self._size, self.refuse, self._newest = seq, size, None, None
+        self.seq, self._size, self.refuse, self._newest, self.in_world = seq, size, None, None, True
         self.refused_in_cell, self.order.returned = False, seq
         self.turns.forget()
 
@@ -198,48 +200,51 @@ class Ledger:
         limits, checks, lacking, mlx_array = self.limits, self.limits.checks, self.limits.dtypes, mx.array
         receives = op == "recv"
 
-        @functools.wraps(function, updated=())
         def call(*args: Any, **kwargs: Any) -> Any:
             # A collective in shared memory takes 15 microseconds: whatever can be worked out later is only noted here.
-            __tracebackhide__ = True
-            if self.refuse is not None:
-                raise CollectiveAborted(self.refuse)
-            # First, so that MLX refuses wrong arguments in its own words. Nothing is entered before an evaluation.
-            result = function(*args, **kwargs) if kwargs else function(*args)
-            subject: Any = args[0] if args else kwargs.get("x")
-            if type(subject) is not mlx_array:
-                # What MLX makes of a number, or of an array of numpy; a recv names what it wants instead.
-                subject = result if receives else mlx_array(subject)
-            # Plain facts of a pending array: reading them evaluates nothing.
-            shape, dtype = subject.shape, subject.dtype
-            if op in checks:
-                checks[op](args, kwargs)
-            if op in lacking and dtype in lacking[op]:
-                limits.refuse_dtype(op, dtype, kwargs)
-            self.seq = seq = self.seq + 1
-            frame: FrameType | None = caller(1)
-            user_ns = self.user_ns
-            while frame is not None and frame.f_globals is not user_ns:
-                frame = frame.f_back
-            where = (frame.f_code, frame.f_lasti) if frame is not None else NOWHERE
-            shared = shared_op
-            if kwargs and shared_op:
-                group = kwargs.get("group")
-                shared = group is None or group.size() == self._size
-            records.append((seq, op, shape, dtype, where, shared))
-            if shared and self.guard is not None:
-                self.guard(record_of(*records[-1]))
-            if turns.several:
-                turns.take(mx, kwargs.get("stream"))
-            if self.profile and shared and not transforms.inside():
-                return self._timed(mx, function, subject, args, kwargs)
-            if TRACE.active:
-                TRACE.collective(records[-1], time.perf_counter())
-            if self.ordered:
-                return self._chained(mx, function, subject, args, kwargs, result)
-            if shared and order.watching and not transforms.inside():
-                pending.append((seq, reference(result)))
-            return result
+            try:
+                if self.refuse is not None and not self.in_world:
+                    raise CollectiveAborted(self.refuse)
+                # First, so that MLX refuses wrong arguments in its own words. Nothing is entered before an evaluation.
+                result = function(*args, **kwargs) if kwargs else function(*args)
+                if self.refuse is not None:
+                    raise CollectiveAborted(self.refuse)
+                subject: Any = args[0] if args else kwargs.get("x")
+                if type(subject) is not mlx_array:
+                    subject = result if receives else mlx_array(subject)
+                # Plain facts of a pending array: reading them evaluates nothing.
+                shape, dtype = subject.shape, subject.dtype
+                if op in checks:
+                    checks[op](args, kwargs)
+                if op in lacking and dtype in lacking[op]:
+                    limits.refuse_dtype(op, dtype, kwargs)
+                self.seq = seq = self.seq + 1
+                frame: FrameType | None = caller(1)
+                user_ns = self.user_ns
+                while frame is not None and frame.f_globals is not user_ns:
+                    frame = frame.f_back
+                where = (frame.f_code, frame.f_lasti) if frame is not None else NOWHERE
+                shared = shared_op
+                if kwargs and shared_op:
+                    group = kwargs.get("group")
+                    shared = group is None or group.size() == self._size
+                records.append((seq, op, shape, dtype, where, shared))
+                if shared and self.guard is not None:
+                    self.guard(record_of(*records[-1]))
+                if turns.several:
+                    turns.take(mx, kwargs.get("stream"))
+                if self.profile and shared and not transforms.inside():
+                    return self._timed(mx, function, subject, args, kwargs)
+                if TRACE.active:
+                    TRACE.collective(records[-1], time.perf_counter())
+                if self.ordered:
+                    return self._chained(mx, function, subject, args, kwargs, result)
+                if shared and order.watching and not transforms.inside():
+                    pending.append((seq, reference(result)))
+                return result
+            except BaseException as error:
+                leave_out_our_frames(error)
+                raise
 
         return call
 
@@ -247,7 +252,7 @@ class Ledger:
         self, mx: Any, function: Callable[..., Any], subject: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """The call, evaluated at once; what it works on is computed before the clock starts."""
-        evaluate = getattr(mx.eval, "__wrapped__", mx.eval)
+        evaluate = original(mx.eval)
         record, asked = self._records[-1], time.perf_counter()
         evaluate(subject)
         began = time.perf_counter()

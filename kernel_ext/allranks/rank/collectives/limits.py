@@ -12,6 +12,8 @@ from typing import Any
 
 from allranks.messages.requests import Refusals
 
+from .replaced import is_replaced, leave_out_our_frames, replaced
+
 Check = Callable[[tuple[Any, ...], Mapping[str, Any]], None]
 PEER = {"send": ("dst", 1), "recv": ("src", 2), "recv_like": ("src", 1)}
 """How each names the other rank: keyword and position."""
@@ -57,19 +59,24 @@ class Limits:
         A group cannot be subclassed for the user, since MLX makes new ones by itself; but its class takes a method.
         """
         group: Any = getattr(mx.distributed, "Group", None)
-        if group is None or hasattr(group.split, "__wrapped__"):
+        if group is None or is_replaced(group.split):
             return
         split = group.split
         checks = self.checks
 
-        @functools.wraps(split, updated=())
-        def checked(self: Any, *args: Any, **kwargs: Any) -> Any:
-            __tracebackhide__ = True
-            if "split" in checks:
-                checks["split"](args, {"group": self})
-            return split(self, *args, **kwargs)
+        def checked(*args: Any, **kwargs: Any) -> Any:
+            try:
+                try:
+                    return split(*args, **kwargs)
+                except RuntimeError:
+                    if "split" not in checks:
+                        raise
+                checks["split"](args, {"group": args[0]})
+            except BaseException as error:
+                leave_out_our_frames(error)
+                raise
 
-        group.split = checked
+        group.split = replaced(split, checked)
 
     def _check(self, op: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         __tracebackhide__ = True
