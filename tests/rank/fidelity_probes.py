@@ -11,7 +11,7 @@ import sys
 from typing import Any
 
 SETUP = """
-import copy, functools, gc, inspect, pickle, pydoc, traceback, types, weakref
+import collections.abc, copy, functools, gc, inspect, pickle, pydoc, traceback, types, typing, weakref
 import cloudpickle, numpy
 import mlx.core as mx
 D, array = mx.distributed, mx.array([1.0, 2.0])
@@ -123,6 +123,26 @@ OF_EACH = [
     "{0}(object(), object(), object(), object(), object())",
     "frames(lambda: {0}(None, unknown=1))",
     "functools.partial({0}).func is not None",
+    "inspect.getdoc({0})",
+    "inspect.getmodule({0}).__name__",
+    "inspect.getsource({0})",
+    "inspect.iscoroutinefunction({0})",
+    "typing.get_type_hints({0})",
+    "isinstance({0}, collections.abc.Callable)",
+    "type({0})",
+    "type({0}).__mro__",
+    "type({0}).__call__",
+    "dir(type({0}))",
+    "functools.wraps({0})(lambda x: x).__name__",
+    "functools.lru_cache({0}).__doc__",
+    "{0}.__code__.co_name",
+    "callable({0}.__call__)",
+    "'{{}}'.format({0})",
+    "format({0}, 'x')",
+    "{0} < 1",
+    "{0}[0]",
+    "iter({0})",
+    "len({0})",
 ]
 PROBES = [
     *(probe.format(each) for probe in OF_EACH for each in [*FUNCTIONS, *MADE]),
@@ -192,6 +212,23 @@ PROBES = [
     "mx.async_eval(x=array)",
     "mx.compile(lambda x: mx.eval(x + 1))(array)",
     "mx.new_stream(3)",
+    "mx.compile(D.all_sum)(array).shape",
+    "mx.vmap(D.all_sum)(mx.ones((2, 3))).shape",
+    "mx.compile(D.all_sum).__name__",
+    "mx.vjp(D.all_sum, [array], [array])[0][0].shape",
+    "mx.grad(lambda x: D.all_sum(x).sum())(array).shape",
+    "mx.custom_function(mx.compile(square))(array).item()",
+    "mx.checkpoint(mx.compile(square))(array).item()",
+    "mx.grad(mx.vmap(lambda x: x * x), argnums=())(array)",
+    "mx.compile(Layer()._step)(array).tolist()",
+    "list(map(mx.compile(lambda x: x + 1), [array]))[0].tolist()",
+    "functools.partial(mx.compile, shapeless=True)(square)(array).item()",
+    "mx.compile(square, shapeless='x')",
+    "mx.compile(square, inputs=3)(array)",
+    "mx.compile(lambda x: {'a': (x, [x + 1])})(array)['a'][1][0].tolist()",
+    "mx.compile(lambda x, y=1: x + y)(array, y=mx.array(2.0)).tolist()",
+    "mx.compile(lambda x: x.nothing)(array)",
+    "mx.compile(lambda x: [x, object()])(array)",
     *(f"traces({count})" for count in (1, 2, 3)),
     "traces(2, delete=True)",
     "Holder().reduce(array).shape",
@@ -205,6 +242,7 @@ PROBES = [
     "Layer().step(array).tolist()",
     "D.init().split is D.init().split",
     "type(D.all_sum) is type(mx.add)",
+    "type(D.all_sum.__call__)",
     "type(mx.compile(square)) is type(mx.grad(square))",
     "isinstance(D.all_sum, type(mx.add))",
     *(

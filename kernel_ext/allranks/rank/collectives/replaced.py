@@ -9,6 +9,7 @@ without binding: 35 ns more than a function, half of what a method takes.
 from __future__ import annotations
 
 import functools
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -23,7 +24,11 @@ class _Kind(type):
 
     def __getattribute__(cls, name: str) -> Any:
         of = _kinds.get(cls)
-        return type.__getattribute__(cls, name) if of is None else getattr(of, name)
+        own = of is None or name == "__dict__"  # Python 3.13 takes the __call__ in it
+        return type.__getattribute__(cls, name) if own else getattr(of, name)
+
+    def __dir__(cls) -> list[str]:
+        return dir(_kinds[cls])
 
 
 _kinds: dict[type, type] = {}
@@ -58,7 +63,9 @@ def replaced(original: Any, call: Callable[..., Any], made: Made | None = None) 
 
     `made` is how another process can make it again; else it is known there by its name.
     """
-    replacement: Any = object.__new__(_kind(type(original)))
+    if isinstance(call, types.FunctionType):
+        call.__annotations__ = {}  # MLX's have none (inspect.signature, Python 3.13)
+    replacement: Any = object.__new__(_kind(original))
     for name, value in (("__call__", call), ("_made", made), ("_original", original)):
         _slots[name].__set__(replacement, value)
     return replacement
@@ -82,18 +89,27 @@ def leave_out_our_frames(error: BaseException) -> None:
     error.__traceback__ = at
 
 
-def _kind(of: Any) -> type:
+def _kind(original: Any) -> type:
+    of = type(original)
     if (known := _replacing.get(of)) is not None:
         return known
     names: dict[str, Any] = {"__slots__": (), "__module__": of.__module__, "__qualname__": of.__qualname__}
     names["__doc__"] = property(lambda self: object.__getattribute__(_original(self), "__doc__"))  # as help() asks
     if hasattr(of, "__get__"):
         names["__get__"] = _bound
-    # The name as messages of Python have it: nanobind's has its module in it.
-    kind = _Kind(f"nanobind.{of.__name__}" if of.__module__ == "nanobind" else of.__name__, (_Replacement,), names)
+    kind = _Kind(_name_in_messages(original), (_Replacement,), names)
     _kinds[kind], _replacing[of] = of, kind
     REDUCERS[kind] = _reduced
     return kind
+
+
+def _name_in_messages(thing: Any) -> str:
+    """What Python calls the type of `thing` there: it may or may not begin with the module."""
+    try:
+        object.__setattr__(thing, "allranks", None)
+    except AttributeError as error:
+        return str(error).split("'")[1]
+    return type(thing).__name__
 
 
 def _bound(self: Any, instance: Any, owner: type | None = None) -> Any:
