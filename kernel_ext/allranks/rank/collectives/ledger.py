@@ -12,13 +12,13 @@ import time
 import weakref
 import zlib
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
 from allranks.messages.events import LedgerEntry
 
-from . import poison, transforms
+from . import poison
 from .aborted import CollectiveAborted
 from .limits import Limits
 from .order import EvaluationOrder
@@ -26,9 +26,12 @@ from .record import NOWHERE, Place, Record, record_of
 from .replaced import is_replaced, leave_out_our_frames, original, replaced
 from .streams import Turns
 from .trace import TRACE
+from .transforms import TRACING
 
 COLLECTIVE = frozenset({"all_sum", "all_max", "all_min", "all_gather", "sum_scatter"})
 """What all ranks of a group must enter alike; `send` and `recv` differ by nature."""
+RESIZING = frozenset({"all_gather", "sum_scatter"})
+"""What gives an array of another shape than it was given."""
 OPERATIONS = (*sorted(COLLECTIVE), "send", "recv", "recv_like")
 KEEP = 16_000
 """Records: a quarter of a second of the fastest collectives there are (1 KiB in shared memory)."""
@@ -197,23 +200,19 @@ class Ledger:
     def _recorded(self, mx: Any, op: str, function: Callable[..., Any]) -> Callable[..., Any]:
         records, shared_op, order, pending = self._records, op in COLLECTIVE, self.order, self.order.pending
         caller, reference, turns = sys._getframe, weakref.ref, self.turns
-        limits, checks, lacking, mlx_array = self.limits, self.limits.checks, self.limits.dtypes, mx.array
-        receives = op == "recv"
+        limits, checks, lacking = self.limits, self.limits.checks, self.limits.dtypes
+        alike = op not in RESIZING
 
         def call(*args: Any, **kwargs: Any) -> Any:
             # A collective in shared memory takes 15 microseconds: whatever can be worked out later is only noted here.
             try:
-                if self.refuse is not None and not self.in_world:
-                    raise CollectiveAborted(self.refuse)
+                if self.refuse is not None:
+                    self._refuse(function, args, kwargs)
                 # First, so that MLX refuses wrong arguments in its own words. Nothing is entered before an evaluation.
                 result = function(*args, **kwargs) if kwargs else function(*args)
-                if self.refuse is not None:
-                    raise CollectiveAborted(self.refuse)
-                subject: Any = args[0] if args else kwargs.get("x")
-                if type(subject) is not mlx_array:
-                    subject = result if receives else mlx_array(subject)
                 # Plain facts of a pending array: reading them evaluates nothing.
-                shape, dtype = subject.shape, subject.dtype
+                described = result if alike else _subject(mx, args, kwargs)
+                shape, dtype = described.shape, described.dtype
                 if op in checks:
                     checks[op](args, kwargs)
                 if op in lacking and dtype in lacking[op]:
@@ -233,13 +232,13 @@ class Ledger:
                     self.guard(record_of(*records[-1]))
                 if turns.several:
                     turns.take(mx, kwargs.get("stream"))
-                if self.profile and shared and not transforms.inside():
-                    return self._timed(mx, function, subject, args, kwargs)
+                if self.profile and shared and not TRACING.depth:
+                    return self._timed(mx, function, args, kwargs)
                 if TRACE.active:
                     TRACE.collective(records[-1], time.perf_counter())
                 if self.ordered:
-                    return self._chained(mx, function, subject, args, kwargs, result)
-                if shared and order.watching and not transforms.inside():
+                    return self._chained(mx, op, function, args, kwargs, result)
+                if shared and order.watching and not TRACING.depth:
                     pending.append((seq, reference(result)))
                 return result
             except BaseException as error:
@@ -248,11 +247,15 @@ class Ledger:
 
         return call
 
-    def _timed(
-        self, mx: Any, function: Callable[..., Any], subject: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    def _refuse(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Raise CollectiveAborted, or what MLX raises for these arguments."""
+        if self.in_world:
+            function(*args, **kwargs)
+        self.raise_if_refused()
+
+    def _timed(self, mx: Any, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The call, evaluated at once; what it works on is computed before the clock starts."""
-        evaluate = original(mx.eval)
+        evaluate, subject = original(mx.eval), _subject(mx, args, kwargs)
         record, asked = self._records[-1], time.perf_counter()
         evaluate(subject)
         began = time.perf_counter()
@@ -266,21 +269,21 @@ class Ledger:
         return result
 
     def _chained(
-        self,
-        mx: Any,
-        function: Callable[..., Any],
-        subject: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        result: Any,
+        self, mx: Any, op: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
     ) -> Any:
         """The call, made to depend on the one before it; `result` is without that."""
-        if transforms.inside():
+        if TRACING.depth:
             # What a transformation traces must not be mixed with arrays of another trace.
             self.unordered += 1
             return result
-        if self._newest is not None and subject is not result:
-            kwargs.pop("x", None)
-            result = function(mx.depends(subject, self._newest), *args[1:], **kwargs)
+        if self._newest is not None and op != "recv":
+            subject = mx.depends(_subject(mx, args, kwargs), self._newest)
+            result = function(subject, *args[1:], **{name: kwargs[name] for name in kwargs if name != "x"})
         self._newest = result
         return result
+
+
+def _subject(mx: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """The array that a collective works on: what MLX makes of a number or of an array of numpy."""
+    subject = args[0] if args else kwargs["x"]
+    return subject if type(subject) is mx.array else mx.array(subject)
