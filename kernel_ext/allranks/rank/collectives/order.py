@@ -69,7 +69,7 @@ class EvaluationOrder:
         def call(*args: Any, **kwargs: Any) -> Any:
             began = now() if TRACE.active else 0.0
             try:
-                result = function(*args, **kwargs)
+                result = function(*args, **kwargs) if kwargs else function(*args)
                 if aborted.owed is not None:
                     aborted.raise_owed()
             except BaseException as error:
