@@ -54,7 +54,7 @@ def test_nccl_says_how_to_convert(mlx: None) -> None:
     ]:
         assert getattr(mx, dtype) in refused.dtypes["all_sum"]
         with pytest.raises(NotImplementedError) as raised:
-            refused.refuse_dtype("all_sum", getattr(mx, dtype), (), {})
+            refused.refuse_dtype("all_sum", getattr(mx, dtype), {})
         assert str(raised.value).startswith(
             f"nccl has no all_sum of {dtype.rstrip('_')} (mlx 0.32). Convert it first: x.{convert}"
         )

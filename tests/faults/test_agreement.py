@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 
@@ -11,6 +11,8 @@ from tests.waiting import comes_true
 
 if TYPE_CHECKING:
     from allranks import Cluster
+
+    Check = Literal["warn", "strict"]
 
 pytestmark = pytest.mark.slow
 
@@ -68,6 +70,35 @@ def test_strict_raises_on_every_rank_before_any_has_entered(ring2: Cluster) -> N
 def test_strict_lets_agreeing_ranks_through(ring2: Cluster) -> None:
     result = ring2.run("[mx.distributed.all_sum(mx.ones(2) * i).tolist() for i in range(20)]", check="strict")
     assert result[1].value == [[2.0 * i] * 2 for i in range(20)]
+
+
+NUMBERS = """
+import numpy
+D = mx.distributed
+own = [3 + rank, rank == 0, 2.5 + rank, 1j * rank, numpy.int8(rank), numpy.float64(rank)]
+alike = [D.all_gather(number) for number in own] + [D.all_sum(x=number) for number in (rank + 3, rank / 2)]
+# Whether it is an array of numpy or of MLX makes no difference to MLX either.
+alike.append(D.all_sum(numpy.ones(4) if rank else mx.ones(4)))
+mx.eval(alike)
+[each.tolist() for each in alike[-3:]]
+"""
+
+
+@pytest.mark.parametrize("check", ["warn", "strict"])
+@pytest.mark.parametrize("world", ["ring2", "mpi2"])
+def test_ranks_may_pass_different_numbers(world: str, check: Check, request: pytest.FixtureRequest) -> None:
+    result = request.getfixturevalue(world).run(NUMBERS, check=check, timeout=60)
+    assert result.ok, result
+    assert result.mismatch is None
+    assert [rank.value for rank in result.values()] == [[7, 0.5, [2.0] * 4]] * 2
+
+
+@pytest.mark.parametrize("check", ["warn", "strict"])
+def test_numbers_of_different_kinds_are_a_mismatch(ring2: Cluster, check: Check) -> None:
+    result = ring2.run("mx.eval(mx.distributed.all_sum(3 if rank else 3.0))", check=check, timeout=60)
+    said = f"{result.mismatch} {[error.evalue for error in result.errors.values()]}"
+    assert "the ranks disagree" in said and "f32[]" in said and "i32[]" in said
+    assert_next_collective_is_right(ring2)
 
 
 def test_strict_frees_those_that_wait_for_a_rank_that_raised(ring2: Cluster) -> None:

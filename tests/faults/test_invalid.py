@@ -38,7 +38,7 @@ class Said:
         pass
 
 
-def names_void(cluster: Cluster, code: str) -> tuple[str, ...]:
+def names_invalid(cluster: Cluster, code: str) -> tuple[str, ...]:
     """Those of which rank 0 says so, when rank 1 raises."""
     cluster.run(f"import mlx.nn as nn\n{MADE}").check()
     result = cluster.run(f"if rank == 1:\n    raise ValueError('boom')\n{code}")
@@ -51,12 +51,12 @@ def names_void(cluster: Cluster, code: str) -> tuple[str, ...]:
 @pytest.mark.parametrize("how", BROKEN)
 def test_on_a_ring(how: str, ring2: Cluster) -> None:
     expected = {"part of a model": ("model", "y")}.get(how, ("y",))
-    assert names_void(ring2, BROKEN[how]) == expected
+    assert names_invalid(ring2, BROKEN[how]) == expected
 
 
 @pytest.mark.parametrize("how", ["evaluated", "looked at"])
 def test_on_mpi_where_others_enter_with_zeros(how: str, mpi2: Cluster) -> None:
-    assert names_void(mpi2, BROKEN[how]) == ("y",)
+    assert names_invalid(mpi2, BROKEN[how]) == ("y",)
 
 
 FINE = {

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import types
 from typing import Any
 
-import cloudpickle
 import mlx.core as mx
 import mlx.nn
 import pytest
 
+from allranks.messages import values
 from allranks.rank.collectives.ledger import Ledger
+from allranks.rank.collectives.replaced import is_replaced
 from allranks.rank.world import recompile
 
 nn: Any = mlx.nn  # it says nothing of what it exports
@@ -23,7 +23,6 @@ def ours(monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setattr(mx, name, getattr(mx, name))
     for name in ("all_sum", "all_max", "all_min", "all_gather", "sum_scatter", "send", "recv", "recv_like"):
         monkeypatch.setattr(mx.distributed, name, getattr(mx.distributed, name))
-    monkeypatch.setattr(recompile.Generation, "number", 0)
     monkeypatch.setattr(recompile.Generation, "ledger", None)
     recompile.install(mx)
     return mx
@@ -54,7 +53,7 @@ def test_a_function_is_traced_once_for_each_world(ours: Any) -> None:
     for _ in range(3):
         step(mx.ones(2))
     assert len(traces) == 1
-    recompile.Generation.number += 1
+    recompile.forget_traces()
     for _ in range(3):
         step(mx.ones(2))
     assert len(traces) == 2
@@ -69,7 +68,7 @@ def test_arguments_of_compile_pass_through(ours: Any) -> None:
 
     step = mx.compile(count, inputs=state, outputs=state)
     for _ in range(2):
-        recompile.Generation.number += 1
+        recompile.forget_traces()
         step(mx.array(1.0))
         step(mx.array(1.0))
     assert state[0].item() == 4.0
@@ -92,20 +91,23 @@ def test_it_works_under_grad_and_on_modules(ours: Any) -> None:
     loss = mx.compile(lambda weight, x: (x @ weight.T).sum())
     grad = mx.grad(loss)(layer.weight, mx.ones((1, 2)))
     assert grad.tolist() == [[1.0, 1.0]]
-    recompile.Generation.number += 1
+    recompile.forget_traces()
     assert mx.grad(loss)(layer.weight, mx.ones((1, 2))).tolist() == [[1.0, 1.0]]
 
 
 def test_it_travels_as_its_function(ours: Any) -> None:
-    copy = cloudpickle.loads(cloudpickle.dumps(mx.compile(lambda x: x + 5, shapeless=True)))
-    assert type(copy).__name__ == "_Compiled"
+    def add(x: Any) -> Any:
+        return x + 5
+
+    copy = values.unpack(values.pack(mx.compile(add, shapeless=True)))
+    assert is_replaced(copy)
     assert copy(mx.array(1)).item() == 6
 
 
 def test_installing_twice_wraps_once(ours: Any) -> None:
     before = mx.compile
     recompile.install(mx)
-    assert mx.compile is before and isinstance(mx.compile, types.FunctionType)
+    assert mx.compile is before and is_replaced(before)
 
 
 # The ledger.
@@ -160,7 +162,7 @@ def test_in_a_broken_world_it_raises_before_it_hangs(ledger: Ledger) -> None:
         step(mx.ones(2))
     assert plain(mx.ones(2)).tolist() == [2.0, 2.0]
     ledger.enter_world(ledger.seq, 1)
-    recompile.Generation.number += 1
+    recompile.forget_traces()
     assert step(mx.ones(2)).tolist() == [1.0, 1.0]
 
 
@@ -171,3 +173,34 @@ def test_a_guard_sees_every_call(ledger: Ledger) -> None:
     step(mx.ones(2))
     step(mx.ones(2))
     assert seen == [1, 2]
+
+
+def test_compilations_of_one_function_share_a_trace_and_both_are_in_the_ledger(ledger: Ledger) -> None:
+    traces: list[int] = []
+
+    def step(x: Any) -> Any:
+        traces.append(1)
+        return mx.distributed.all_sum(x)
+
+    one, other = mx.compile(step), mx.compile(step)
+    for each in (one, other, one):
+        each(mx.ones(2))
+    assert (len(traces), ledger.seq) == (1, 3)
+    recompile.forget_traces()
+    new = mx.compile(step)  # called before the others compile again
+    for each in (new, one, other):
+        each(mx.ones(2))
+    assert ledger.seq == 6
+    assert len(traces) == 2, "what was traced in the world before is not called again"
+
+
+def test_wrong_arguments_are_mlx_s_to_refuse_also_in_a_broken_world(ledger: Ledger) -> None:
+    ledger.refuse = "the world is broken"
+    wrong: Any = "x"
+    with pytest.raises(TypeError, match="incompatible function arguments"):
+        mx.distributed.all_sum(mx.ones(2), group=wrong)
+    with pytest.raises(RuntimeError, match="the world is broken"):
+        mx.distributed.all_sum(mx.ones(2))
+    ledger.in_world = False  # MLX would try to join one
+    with pytest.raises(RuntimeError, match="the world is broken"):
+        mx.distributed.all_sum(mx.ones(2), group=wrong)

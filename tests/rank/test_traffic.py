@@ -28,7 +28,7 @@ def test_calls_and_bytes_by_operation() -> None:
     ask(ledger, "send", (), mx.float32)
     traffic.count()
     traffic.count()  # nothing twice
-    ask(ledger, "all_gather", [4], mx.int8, 2)
+    ask(ledger, "all_gather", (4,), mx.int8, 2)
     effective, ops = traffic.read()
     assert sorted(ops, key=lambda each: each.op) == [
         OpTotals("all_gather", 2, 8, 4, 4),

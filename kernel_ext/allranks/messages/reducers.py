@@ -9,23 +9,47 @@ import copyreg
 import functools
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from operator import attrgetter
 from typing import Any
 
 Reduced = tuple[Any, ...]
+REDUCERS: dict[type, Callable[[Any], Reduced | None]] = {}
+"""More ways, by type: those of objects that only ranks have."""
 SET_BY_LRU_CACHE = frozenset({*functools.WRAPPER_ASSIGNMENTS, "__wrapped__", "cache_parameters"})
 """Attributes that ``functools.lru_cache`` gives its functions."""
 
 
 def reduced(obj: Any) -> Reduced | None:
+    if (way := REDUCERS.get(type(obj))) is not None and (own := way(obj)) is not None:
+        return own
     if type(obj) is functools._lru_cache_wrapper:
         return _reduced_cached(obj)
     if issubclass(type(obj), BaseException):
         return _reduced_exception(obj)
     mx = sys.modules.get("mlx.core")
-    if mx is not None and obj is mx.random.state:
+    if mx is None:
+        return None
+    if obj is mx.random.state:
         return _random_state, ()
-    return None
+    return _reduced_function_of_mlx(mx, obj) if type(obj).__name__ == "nb_func" else None
+
+
+def _reduced_function_of_mlx(mx: Any, function: Any) -> Reduced | None:
+    """A function of MLX's own, such as ``mx.add``, cannot be pickled (0.32.4), but is known by its name."""
+    name = f"{function.__module__}.{function.__qualname__}".removeprefix("mlx.core.")
+    try:
+        return (from_mlx, (name,)) if attrgetter(name)(mx) is function else None
+    except AttributeError:
+        return None
+
+
+def from_mlx(name: str, args: tuple[Any, ...] | None = None, kwargs: Mapping[str, Any] | None = None) -> Any:
+    """What ``mlx.core`` has of that name, or made by calling that."""
+    import mlx.core as mx
+
+    found = attrgetter(name)(mx)
+    return found if args is None else found(*args, **(kwargs or {}))
 
 
 def _reduced_cached(function: Any) -> Reduced | None:

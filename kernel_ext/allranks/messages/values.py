@@ -198,10 +198,10 @@ class _Pickler(cloudpickle.Pickler):
                 if self.for_rank and obj is mx.distributed.init():
                     return _own_group, ()
                 raise pickle.PicklingError("a Group belongs to the process that joined the world")
-            if type(obj).__name__ == "_gc_func":  # it would arrive as the function it was made of
-                raise pickle.PicklingError("MLX does not expose the function that was transformed")
         if (own := reduced(obj)) is not None:
             return own
+        if type(obj).__name__ == "_gc_func":  # it would arrive as the function it was made of
+            raise pickle.PicklingError("MLX does not expose the function that was transformed")
         cloudpickled = super().reducer_override(obj)
         if self.for_rank and isinstance(obj, types.FunctionType) and obj.__globals__ is _namespace():
             self.left |= _leave_globals(cloudpickled)

@@ -7,28 +7,31 @@ function is traced, and repeated at each call of the compiled function (see `rec
 
 from __future__ import annotations
 
-import functools
 import sys
 import time
 import weakref
 import zlib
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
 from allranks.messages.events import LedgerEntry
 
-from . import poison, transforms
+from . import poison
 from .aborted import CollectiveAborted
 from .limits import Limits
 from .order import EvaluationOrder
 from .record import NOWHERE, Place, Record, record_of
+from .replaced import is_replaced, leave_out_our_frames, original, replaced
 from .streams import Turns
 from .trace import TRACE
+from .transforms import TRACING
 
 COLLECTIVE = frozenset({"all_sum", "all_max", "all_min", "all_gather", "sum_scatter"})
 """What all ranks of a group must enter alike; `send` and `recv` differ by nature."""
+RESIZING = frozenset({"all_gather", "sum_scatter"})
+"""What gives an array of another shape than it was given."""
 OPERATIONS = (*sorted(COLLECTIVE), "send", "recv", "recv_like")
 KEEP = 16_000
 """Records: a quarter of a second of the fastest collectives there are (1 KiB in shared memory)."""
@@ -44,6 +47,8 @@ class Ledger:
         self.refuse: str | None = None
         """Why no collective may be entered: the world is broken. A third one on a broken ring never returns."""
         self.refused_in_cell = False
+        self.in_world = True
+        """False between two worlds, where MLX would try to form one by itself."""
         self.guard: Callable[[Record], None] | None = None
         """Called before each shared collective; it raises where the ranks disagree (``check=strict``)."""
         self.ordered = False
@@ -69,15 +74,15 @@ class Ledger:
         self.user_ns = user_ns
         for op in OPERATIONS:
             function = getattr(mx.distributed, op, None)
-            if function is not None and not hasattr(function, "__wrapped__"):
-                setattr(mx.distributed, op, self._recorded(mx, op, function))
+            if function is not None and not is_replaced(function):
+                setattr(mx.distributed, op, replaced(function, self._recorded(mx, op, function)))
         self.order.install(mx)
         self.limits.install(mx)
         self.turns.install(mx)
 
     def enter_world(self, seq: int, size: int) -> None:
         """A new world begins: all its ranks count from `seq` on, so that equal numbers mean the same collective."""
-        self.seq, self._size, self.refuse, self._newest = seq, size, None, None
+        self.seq, self._size, self.refuse, self._newest, self.in_world = seq, size, None, None, True
         self.refused_in_cell, self.order.returned = False, seq
         self.turns.forget()
 
@@ -195,59 +200,64 @@ class Ledger:
     def _recorded(self, mx: Any, op: str, function: Callable[..., Any]) -> Callable[..., Any]:
         records, shared_op, order, pending = self._records, op in COLLECTIVE, self.order, self.order.pending
         caller, reference, turns = sys._getframe, weakref.ref, self.turns
-        limits, checks, lacking, mlx_dtype = self.limits, self.limits.checks, self.limits.dtypes, mx.Dtype
+        limits, checks, lacking = self.limits, self.limits.checks, self.limits.dtypes
+        alike = op not in RESIZING
 
-        @functools.wraps(function, updated=())
         def call(*args: Any, **kwargs: Any) -> Any:
             # A collective in shared memory takes 15 microseconds: whatever can be worked out later is only noted here.
-            __tracebackhide__ = True
-            if self.refuse is not None:
-                raise CollectiveAborted(self.refuse)
-            if op in checks:
-                checks[op](args, kwargs)
-            try:  # shape and dtype are plain facts of a pending array: reading them evaluates nothing
-                shape, dtype = args[0].shape, args[0].dtype
-            except (AttributeError, IndexError):
-                subject = args[0] if args else kwargs.get("x")
-                shape = getattr(subject, "shape", subject)
-                dtype = getattr(subject, "dtype", args[1] if len(args) > 1 else kwargs.get("dtype"))
-            if op in lacking and (type(dtype) is not mlx_dtype or dtype in lacking[op]):
-                limits.refuse_dtype(op, dtype, args, kwargs)
-            self.seq = seq = self.seq + 1
-            frame: FrameType | None = caller(1)
-            user_ns = self.user_ns
-            while frame is not None and frame.f_globals is not user_ns:
-                frame = frame.f_back
-            where = (frame.f_code, frame.f_lasti) if frame is not None else NOWHERE
-            shared = shared_op
-            if kwargs and shared_op:
-                group = kwargs.get("group")
-                shared = group is None or group.size() == self._size
-            records.append((seq, op, shape, dtype, where, shared))
-            if shared and self.guard is not None:
-                self.guard(record_of(*records[-1]))
-            if turns.several:
-                turns.take(mx, kwargs.get("stream"))
-            if self.timing and shared and not transforms.inside():
-                return self._timed(mx, function, args, kwargs)
-            if TRACE.active:
-                TRACE.collective(records[-1], time.perf_counter())
-            if self.ordered:
-                return self._chained(mx, function, args, kwargs)
-            result = function(*args, **kwargs) if kwargs else function(*args)
-            if shared and order.watching and not transforms.inside():
-                pending.append((seq, reference(result)))
-            return result
+            try:
+                if self.refuse is not None:
+                    self._refuse(function, args, kwargs)
+                # First, so that MLX refuses wrong arguments in its own words. Nothing is entered before an evaluation.
+                result = function(*args, **kwargs) if kwargs else function(*args)
+                # Plain facts of a pending array: reading them evaluates nothing.
+                described = result if alike else _subject(mx, args, kwargs)
+                shape, dtype = described.shape, described.dtype
+                if op in checks:
+                    checks[op](args, kwargs)
+                if op in lacking and dtype in lacking[op]:
+                    limits.refuse_dtype(op, dtype, kwargs)
+                self.seq = seq = self.seq + 1
+                frame: FrameType | None = caller(1)
+                user_ns = self.user_ns
+                while frame is not None and frame.f_globals is not user_ns:
+                    frame = frame.f_back
+                where = (frame.f_code, frame.f_lasti) if frame is not None else NOWHERE
+                shared = shared_op
+                if kwargs and shared_op:
+                    group = kwargs.get("group")
+                    shared = group is None or group.size() == self._size
+                records.append((seq, op, shape, dtype, where, shared))
+                if shared and self.guard is not None:
+                    self.guard(record_of(*records[-1]))
+                if turns.several:
+                    turns.take(mx, kwargs.get("stream"))
+                if self.timing and shared and not TRACING.depth:
+                    return self._timed(mx, function, args, kwargs)
+                if TRACE.active:
+                    TRACE.collective(records[-1], time.perf_counter())
+                if self.ordered:
+                    return self._chained(mx, op, function, args, kwargs, result)
+                if shared and order.watching and not TRACING.depth:
+                    pending.append((seq, reference(result)))
+                return result
+            except BaseException as error:
+                leave_out_our_frames(error)
+                raise
 
         return call
 
+    def _refuse(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Raise CollectiveAborted, or what MLX raises for these arguments."""
+        if self.in_world:
+            function(*args, **kwargs)
+        self.raise_if_refused()
+
     def _timed(self, mx: Any, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The call, evaluated at once; what it works on is computed before the clock starts."""
-        evaluate = getattr(mx.eval, "__wrapped__", mx.eval)
-        subject = args[0] if args else kwargs.get("x")
+        evaluate, subject = original(mx.eval), _subject(mx, args, kwargs)
         record, asked = self._records[-1], time.perf_counter()
-        if isinstance(subject, mx.array):
-            evaluate(subject)
+        evaluate(subject)
         began = time.perf_counter()
         traced = TRACE.collective(record, asked, began)
         result = function(*args, **kwargs)
@@ -255,16 +265,25 @@ class Ledger:
         ended = time.perf_counter()
         if traced is not None:
             traced[3] = ended
-        self.timed.append((record[1], getattr(subject, "nbytes", 0), ended - began))
+        self.timed.append((record[1], subject.nbytes, ended - began))
         return result
 
-    def _chained(self, mx: Any, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The call, made to depend on the one before it."""
-        if transforms.inside():
+    def _chained(
+        self, mx: Any, op: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> Any:
+        """The call, made to depend on the one before it; `result` is without that."""
+        if TRACING.depth:
             # What a transformation traces must not be mixed with arrays of another trace.
             self.unordered += 1
-            return function(*args, **kwargs)
-        if self._newest is not None and args and isinstance(args[0], mx.array):
-            args = (mx.depends(args[0], self._newest), *args[1:])
-        self._newest = function(*args, **kwargs)
-        return self._newest
+            return result
+        if self._newest is not None and op != "recv":
+            subject = mx.depends(_subject(mx, args, kwargs), self._newest)
+            result = function(subject, *args[1:], **{name: kwargs[name] for name in kwargs if name != "x"})
+        self._newest = result
+        return result
+
+
+def _subject(mx: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """The array that a collective works on: what MLX makes of a number or of an array of numpy."""
+    subject = args[0] if args else kwargs["x"]
+    return subject if type(subject) is mx.array else mx.array(subject)

@@ -12,6 +12,8 @@ from typing import Any
 
 from allranks.messages.requests import Refusals
 
+from .replaced import is_replaced, leave_out_our_frames, replaced
+
 Check = Callable[[tuple[Any, ...], Mapping[str, Any]], None]
 PEER = {"send": ("dst", 1), "recv": ("src", 2), "recv_like": ("src", 1)}
 """How each names the other rank: keyword and position."""
@@ -57,19 +59,24 @@ class Limits:
         A group cannot be subclassed for the user, since MLX makes new ones by itself; but its class takes a method.
         """
         group: Any = getattr(mx.distributed, "Group", None)
-        if group is None or hasattr(group.split, "__wrapped__"):
+        if group is None or is_replaced(group.split):
             return
         split = group.split
         checks = self.checks
 
-        @functools.wraps(split, updated=())
-        def checked(self: Any, *args: Any, **kwargs: Any) -> Any:
-            __tracebackhide__ = True
-            if "split" in checks:
-                checks["split"](args, {"group": self})
-            return split(self, *args, **kwargs)
+        def checked(*args: Any, **kwargs: Any) -> Any:
+            try:
+                try:
+                    return split(*args, **kwargs)
+                except RuntimeError:
+                    if "split" not in checks:
+                        raise
+                checks["split"](args, {"group": args[0]})
+            except BaseException as error:
+                leave_out_our_frames(error)
+                raise
 
-        group.split = checked
+        group.split = replaced(split, checked)
 
     def _check(self, op: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         __tracebackhide__ = True
@@ -79,20 +86,13 @@ class Limits:
         if because := self._refusals.operations.get(op) or self._stranger(op, args, kwargs):
             raise NotImplementedError(because)
 
-    def refuse_dtype(self, op: str, dtype: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Refuse a call with a dtype that its operation lacks: one of `dtypes`, or what MLX makes that of.
-
-        MLX takes arrays of numpy and plain numbers too. In a group of one rank nothing travels.
-        """
+    def refuse_dtype(self, op: str, dtype: Any, kwargs: Mapping[str, Any]) -> None:
+        """Refuse a call with a dtype that its operation lacks: one of `dtypes`; a group of one rank has all."""
         __tracebackhide__ = True
         group = kwargs.get("group")
         if group is not None and group.size() == 1:
             return
-        if dtype is None and args and isinstance(args[0], (bool, int, float, complex)):
-            dtype = type(args[0]).__name__
-        name = str(dtype).removeprefix("mlx.core.")
-        if text := self._refused(op).get("complex64" if name.startswith("complex") else name):
-            raise NotImplementedError(text.format(op=op))
+        raise NotImplementedError(self._refused(op)[str(dtype).removeprefix("mlx.core.")].format(op=op))
 
     def _refused(self, op: str) -> Mapping[str, str]:
         """Name of a dtype that the operation lacks, to the sentence that says so."""

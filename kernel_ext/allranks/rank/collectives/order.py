@@ -11,7 +11,6 @@ own, adds nothing. Otherwise ranks in the same order would seem to differ.
 
 from __future__ import annotations
 
-import functools
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from . import computed
 from .aborted import Aborted
 from .invalid import InvalidArrays, is_computed
 from .pending import is_collective
+from .replaced import is_replaced, leave_out_our_frames, replaced
 from .trace import TRACE, now
 
 if TYPE_CHECKING:
@@ -59,26 +59,24 @@ class EvaluationOrder:
         computed.find(mx)
         for name in ("eval", "async_eval"):
             function = getattr(mx, name)
-            if not hasattr(function, "__wrapped__"):
-                setattr(mx, name, self._followed(function))
+            if not is_replaced(function):
+                setattr(mx, name, replaced(function, self._followed(function)))
 
     def _followed(self, function: Callable[..., Any]) -> Callable[..., Any]:
         pending, invalid, waits = self.pending, self.invalid, function.__name__ == "eval"
         ledger, aborted = self._ledger, self.aborted
 
-        @functools.wraps(function, updated=())
-        def call(*args: Any) -> Any:
-            __tracebackhide__ = True
+        def call(*args: Any, **kwargs: Any) -> Any:
             began = now() if TRACE.active else 0.0
             try:
-                result = function(*args)
+                result = function(*args, **kwargs) if kwargs else function(*args)
+                if aborted.owed is not None:
+                    aborted.raise_owed()
             except BaseException as error:
                 invalid.raised(args)
                 aborted.raised(error)
+                leave_out_our_frames(error)
                 raise
-            if aborted.owed is not None:
-                invalid.raised(args)
-                aborted.raise_owed()
             if not waits:
                 invalid.ask(args)
             else:

@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import Any
 
 from . import computed
+from .replaced import original
 
 PRIMITIVE = re.compile(r'label ="(\w+ )?(AllReduce|AllGather|ReduceScatter|Send|Recv)"')
 """As MLX labels them: ``Sum AllReduce``, ``AllGather``, ``Sum ReduceScatter`` (mlx 0.32.4)."""
@@ -39,9 +40,8 @@ def learn_collectives(mx: Any, size: int) -> None:
     if computed.reader is None or _collectives or size == 1:  # alone, MLX returns the array itself
         return
     for name in ("all_sum", "all_gather", "sum_scatter"):
-        function = getattr(mx.distributed, name)
         with suppress(Exception):  # what this backend has not got need not be known
-            result = getattr(function, "__wrapped__", function)(mx.zeros(size))
+            result = original(getattr(mx.distributed, name))(mx.zeros(size))
             _collectives.add(computed.reader.operation(result))
     _collectives.discard(0)
 

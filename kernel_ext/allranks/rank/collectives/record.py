@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from types import CodeType
 from typing import Any, NamedTuple
 
@@ -28,14 +30,10 @@ class Record(NamedTuple):
         return LedgerEntry(self.seq, self.op, self.shape, self.dtype, self.nbytes, line, self.shared)
 
 
-def record_of(seq: int, op: str, shape: Any, dtype: Any, where: Place, shared: bool = True) -> Record:
+def record_of(seq: int, op: str, shape: Sequence[int], dtype: Any, where: Place, shared: bool = True) -> Record:
     """A record as the ledger keeps it, with sizes, file and line worked out."""
-    sizes = tuple(shape) if isinstance(shape, (tuple, list)) else ((shape,) if isinstance(shape, int) else ())
-    count = 1
-    for size in sizes:
-        count *= size
     name = str(dtype).removeprefix("mlx.core.")
-    return Record(seq, op, sizes, name, count * getattr(dtype, "size", 0), *_file_and_line(where), shared)
+    return Record(seq, op, tuple(shape), name, math.prod(shape) * dtype.size, *_file_and_line(where), shared)
 
 
 def _file_and_line(where: Place) -> tuple[str | None, int | None]:

@@ -9,9 +9,10 @@ for before a collective is asked for on another.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
+
+from .replaced import is_replaced, leave_out_our_frames, replaced
 
 MAKERS = ("new_stream", "new_thread_local_stream", "new_thread_unsafe_stream")
 
@@ -27,15 +28,19 @@ class Turns:
         """Notice when streams are made; harmless the second time."""
         for name in MAKERS:
             make = getattr(mx, name, None)
-            if make is not None and not hasattr(make, "__wrapped__"):
-                setattr(mx, name, self._noticed(mx, make))
+            if make is not None and not is_replaced(make):
+                setattr(mx, name, replaced(make, self._noticed(mx, make)))
 
     def _noticed(self, mx: Any, make: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(make, updated=())
         def call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                made = make(*args, **kwargs)
+            except BaseException as error:
+                leave_out_our_frames(error)
+                raise
             if not self.several:
                 self.several, self.stream = True, mx.default_stream(mx.default_device())
-            return make(*args, **kwargs)
+            return made
 
         return call
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from typing import Any
@@ -30,10 +31,7 @@ class Traffic:
         if entries and len(entries) == self._ledger.keep and (missed := entries[0][0] - self._seq - 1) > 0:
             self._add(UNRECORDED, 0, missed)
         for (op, shape, dtype), calls in Counter(map(_kind, entries)).items():
-            count = 1
-            for size in shape:
-                count *= size
-            self._add(op, count * getattr(dtype, "size", 0), calls)
+            self._add(op, math.prod(shape) * dtype.size, calls)
         self._seq = entries[-1][0] if entries else seq
 
     def _add(self, op: str, nbytes: int, calls: int) -> None:
@@ -55,5 +53,4 @@ class Traffic:
 
 def _kind(entry: tuple[Any, ...]) -> tuple[str, tuple[int, ...], Any]:
     _seq, op, shape, dtype, *_ = entry
-    sizes = tuple(shape) if isinstance(shape, (tuple, list)) else ((shape,) if isinstance(shape, int) else ())
-    return op, sizes, dtype
+    return op, shape, dtype

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import gc
 import os
 import sys
@@ -19,6 +18,7 @@ from allranks.messages.requests import Form, Joined
 from allranks.rank.collectives import poison, transforms
 from allranks.rank.collectives.ledger import OPERATIONS
 from allranks.rank.collectives.pending import learn_collectives
+from allranks.rank.collectives.replaced import leave_out_our_frames, replaced
 from allranks.rank.collectives.trace import mark
 from allranks.rank.metrics.thread_times import threads
 from allranks.rank.values.checkpoint import GIVEN
@@ -93,7 +93,7 @@ class World:
         joined_by = with_ports(self._ring, self._ports)
         hold(self._agent.config.holder, joined_by)
         self._joined = len(joined_by)
-        recompile.Generation.number += 1
+        recompile.forget_traces()
         if joined != meant:
             raise RuntimeError(f"this process became rank {joined[0]} of {joined[1]}, not {meant[0]} of {meant[1]}")
         for put in self._places:
@@ -119,13 +119,20 @@ class World:
             return
         init = self._init = mx.distributed.init
 
-        @functools.wraps(init, updated=())
-        def init_once(strict: bool = False, backend: str = "any", **options: Any) -> Any:
-            if self.group is not None and backend in ("any", self._backend):
-                return self.group
-            return init(strict, backend, **options)
+        def init_once(*args: Any, **kwargs: Any) -> Any:
+            try:
+                own = self.group is not None and _backend(*args, **kwargs) in ("any", self._backend)
+                try:
+                    group = init(*args, **kwargs)
+                except RuntimeError:  # strict, where this world has one rank and so needs no backend
+                    if not own or self.group.size() > 1:
+                        raise
+                return self.group if own else group
+            except BaseException as error:
+                leave_out_our_frames(error)
+                raise
 
-        mx.distributed.init = init_once
+        mx.distributed.init = replaced(init, init_once)
 
     def _leave(self) -> None:
         """Let go of the old world, if there is one; the places that held it are remembered."""
@@ -151,6 +158,7 @@ class World:
         hold(self._agent.config.holder, ())
         self._places += rebind.take_out(self.group)
         self.group, self._ring = None, frozenset()
+        ledger.in_world = False
         gc.collect()
         clear_backends()
 
@@ -255,6 +263,11 @@ class World:
             os.environ.pop(name, None)
         for name, value in request.env.items():
             os.environ[name] = value.replace("{dir}", directory)
+
+
+def _backend(_strict: Any = False, backend: Any = "any", *_more: Any, **_options: Any) -> Any:
+    """The backend that ``init`` is asked for."""
+    return backend
 
 
 def _same(value: Any, given: Any) -> bool:

@@ -1,80 +1,106 @@
 """``mx.compile`` that survives a re-formed world.
 
 A compiled function keeps the group it was traced with: after a re-form it would raise once and then hang indefinitely
-(seen on mlx 0.32.4). So `install` puts a small callable in front, which compiles again when the world has changed; the
-check costs 0.16 microseconds a call.
+(seen on mlx 0.32.4). So `install` puts a callable in front of each, which compiles again once `forget_traces` was
+called. MLX gets the user's own function, by which it finds its traces: two compilations of one function share them.
 """
 
 from __future__ import annotations
 
 import functools
-import types
+import weakref
 from collections.abc import Callable
 from typing import Any
 
-from allranks.rank.collectives import transforms
 from allranks.rank.collectives.ledger import Ledger
+from allranks.rank.collectives.replaced import is_replaced, leave_out_our_frames, replaced
+from allranks.rank.collectives.transforms import TRACING
 
 
 class Generation:
-    """Counts the worlds this process has joined."""
+    """The world that compiled functions are called in."""
 
-    number = 0
     ledger: Ledger | None = None
-    """Where the collectives of compiled functions are recorded at each call: MLX calls the wrappers at a trace only."""
+    """Where their collectives are recorded at each call: MLX calls the functions themselves at a trace only."""
 
 
 def install(mx: Any) -> None:
     """Replace ``mx.compile``; harmless the second time. Call it before user code or ``mlx.nn`` is imported."""
-    if isinstance(mx.compile, types.FunctionType):
+    if is_replaced(mx.compile):
         return
     compile_once = mx.compile
 
-    @functools.wraps(compile_once, updated=())
-    def compile(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> _Compiled:
-        traced = transforms.noticed(fun)
-        return _Compiled(fun, functools.partial(compile_once, traced, *args, **kwargs))
+    def compile(*args: Any, **kwargs: Any) -> Any:
+        try:
+            compiled = compile_once(*args, **kwargs)
+        except BaseException as error:
+            leave_out_our_frames(error)
+            raise
+        again = functools.partial(compile_once, *args, **kwargs)
+        function = args[0] if args else kwargs["fun"]
+        return replaced(compiled, _Compiled(again, _trace_of(function)).call, ("compile", args, kwargs))
 
-    mx.compile = compile
+    mx.compile = replaced(compile_once, compile)
+
+
+class _Trace:
+    """The last trace of a function that was compiled, perhaps several times."""
+
+    def __init__(self) -> None:
+        self.collectives: list[tuple[Any, ...]] = []
+        self.stream: Any = None
+        """The stream of the last of them."""
+
+
+_traces: weakref.WeakValueDictionary[int, _Trace] = weakref.WeakValueDictionary()
+"""By the ``id`` of the function, as MLX has them. A compilation keeps both."""
+_living: weakref.WeakSet[_Compiled] = weakref.WeakSet()
+
+
+def _trace_of(function: Callable[..., Any]) -> _Trace:
+    return _traces.setdefault(id(function), _Trace())
+
+
+def forget_traces() -> None:
+    """A world was joined: what was traced in the one before must not be called again.
+
+    MLX forgets the traces of a function when something that was compiled from it, and called, is no more.
+    """
+    for compiled in list(_living):
+        compiled.forget()
 
 
 class _Compiled:
-    def __init__(self, function: Callable[..., Any], compile: functools.partial[Callable[..., Any]]) -> None:
-        functools.update_wrapper(self, function, updated=())
-        self._function = function
-        self._compile, self._compiled = compile, compile()
-        self._generation = Generation.number
-        self._traced: list[tuple[Any, ...]] = []
-        """The collectives of the last trace."""
-        self._stream: Any = None
-        """The stream of the last of them."""
+    __slots__ = ("__weakref__", "_compile", "_compiled", "_trace")
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        __tracebackhide__ = True
-        if self._generation != Generation.number:
-            self._compiled, self._generation, self._traced = self._compile(), Generation.number, []
-        ledger = Generation.ledger
-        if ledger is None:
-            return self._compiled(*args, **kwargs)
-        if self._traced:
-            ledger.raise_if_refused()
-            ledger.take_turn(self._stream)
-        before = ledger.seq
-        result = self._compiled(*args, **kwargs)
-        if ledger.seq != before:
-            self._traced, self._stream = ledger.entries(before), ledger.turns.stream
-        elif self._traced:
-            ledger.repeat(self._traced)
-        return result
+    def __init__(self, compile: Callable[[], Any], trace: _Trace) -> None:
+        self._compile, self._compiled, self._trace = compile, compile(), trace
+        _living.add(self)
 
-    def __reduce__(self) -> Any:
-        return _compile_again, (self._function, self._compile.args[1:], self._compile.keywords)
+    def forget(self) -> None:
+        self._compiled = None
+        self._trace.collectives = []
 
-    def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        return self if instance is None else types.MethodType(self, instance)
-
-
-def _compile_again(function: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    import mlx.core as mx
-
-    return mx.compile(function, *args, **keywords)
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        TRACING.depth += 1
+        try:
+            if self._compiled is None:
+                self._compiled = self._compile()
+            ledger, trace = Generation.ledger, self._trace
+            if ledger is None:
+                return self._compiled(*args, **kwargs)
+            if trace.collectives:
+                ledger.raise_if_refused()
+                ledger.take_turn(trace.stream)
+            before = ledger.seq
+            result = self._compiled(*args, **kwargs)
+            if ledger.seq != before:
+                trace.collectives, trace.stream = ledger.entries(before), ledger.turns.stream
+            elif trace.collectives:
+                ledger.repeat(trace.collectives)
+            return result
+        except BaseException as error:
+            leave_out_our_frames(error)
+            raise
+        finally:
+            TRACING.depth -= 1

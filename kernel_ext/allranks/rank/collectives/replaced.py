@@ -1,0 +1,124 @@
+"""Callables that take the place of MLX's own in a rank, and that code cannot tell from them as far as Python allows.
+
+``functools.wraps`` is not enough: a Python function binds as a method, has a signature, a ``__dict__`` and a
+``__wrapped__``, and can be pickled, and MLX's have none of these (0.32.4). So a replacement is an object that only
+calls: everything else is asked of the original. It is called through a slot named ``__call__``, which the type looks up
+without binding: 35 ns more than a function, half of what a method takes.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable
+from typing import Any
+
+from allranks.messages.reducers import REDUCERS, from_mlx
+
+Made = tuple[str, tuple[Any, ...], dict[str, Any]]
+"""The function of MLX that made something, by name, and the arguments it was called with."""
+
+
+class _Kind(type):
+    """The type of replacements of one type, which answers as that one: `inspect` and `pydoc` ask it."""
+
+    def __getattribute__(cls, name: str) -> Any:
+        of = _kinds.get(cls)
+        own = of is None or name == "__dict__"  # Python 3.13 takes the __call__ in it
+        return type.__getattribute__(cls, name) if own else getattr(of, name)
+
+    def __dir__(cls) -> list[str]:
+        return dir(_kinds[cls])
+
+
+_kinds: dict[type, type] = {}
+"""Each type of replacements, and what it is of."""
+_replacing: dict[type, type] = {}
+"""The other way round."""
+
+
+class _Replacement(metaclass=_Kind):
+    __slots__ = ("__call__", "_made", "_original")
+
+    def __getattribute__(self, name: str) -> Any:
+        found = getattr(original := _original(self), name)
+        # Compiled functions answer with those of the user's function, and so these do.
+        if name in ("__call__", "__get__") and getattr(found, "__self__", None) is original:
+            return object.__getattribute__(self, name)
+        return found
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(_original(self), name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(_original(self), name)
+
+
+_slots: dict[str, Any] = {name: vars(_Replacement)[name] for name in ("__call__", "_made", "_original")}
+_original = _slots["_original"].__get__
+
+
+def replaced(original: Any, call: Callable[..., Any], made: Made | None = None) -> Any:
+    """Something that calls `call` and is `original` in every other way.
+
+    `made` is how another process can make it again; else it is known there by its name.
+    """
+    if isinstance(call, types.FunctionType):
+        call.__annotations__ = {}  # MLX's have none (inspect.signature, Python 3.13)
+    replacement: Any = object.__new__(_kind(original))
+    for name, value in (("__call__", call), ("_made", made), ("_original", original)):
+        _slots[name].__set__(replacement, value)
+    return replacement
+
+
+def is_replaced(function: Any) -> bool:
+    """Whether this is a replacement."""
+    return type(type(function)) is _Kind
+
+
+def original(function: Any) -> Any:
+    """MLX's own function behind a replacement; any other as it is."""
+    return _original(function) if is_replaced(function) else function
+
+
+def leave_out_our_frames(error: BaseException) -> None:
+    """Let the traceback begin below our frames; for an ``except`` that ends with a bare ``raise``, which adds none."""
+    at = error.__traceback__
+    while at is not None and str(at.tb_frame.f_globals.get("__name__")).startswith("allranks."):
+        at = at.tb_next
+    error.__traceback__ = at
+
+
+def _kind(original: Any) -> type:
+    of = type(original)
+    if (known := _replacing.get(of)) is not None:
+        return known
+    names: dict[str, Any] = {"__slots__": (), "__module__": of.__module__, "__qualname__": of.__qualname__}
+    names["__doc__"] = property(lambda self: object.__getattribute__(_original(self), "__doc__"))  # as help() asks
+    if hasattr(of, "__get__"):
+        names["__get__"] = _bound
+    kind = _Kind(_name_in_messages(original), (_Replacement,), names)
+    _kinds[kind], _replacing[of] = of, kind
+    REDUCERS[kind] = _reduced
+    return kind
+
+
+def _name_in_messages(thing: Any) -> str:
+    """What Python calls the type of `thing` there: it may or may not begin with the module."""
+    try:
+        object.__setattr__(thing, "allranks", None)
+    except AttributeError as error:
+        return str(error).split("'")[1]
+    return type(thing).__name__
+
+
+def _bound(self: Any, instance: Any, owner: type | None = None) -> Any:
+    if instance is None:
+        return self
+    call = functools.partial(_slots["__call__"].__get__(self), instance)
+    return replaced(_original(self).__get__(instance, owner), call)
+
+
+def _reduced(replacement: Any) -> tuple[Any, ...] | None:
+    made = _slots["_made"].__get__(replacement)
+    return None if made is None else (from_mlx, made)
