@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import sys
+import threading
 import time
 from collections.abc import Iterator
 
 import pytest
 
+from allranks.rank.metrics import link_stats
 from allranks.rank.metrics.link_stats import LinkStats, read
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="written for macOS too, but not run there")
@@ -72,6 +75,58 @@ def test_two_ranks_are_each_others_left_and_right(pair: Pair) -> None:
     wire.join([near.fileno(), far.fileno()], mine=[port], neighbours={1: [port]})
     (link,) = wire.read()
     assert (link.peer, link.connections) == (1, 2)
+
+
+def stalled(wire: LinkStats) -> float | None:
+    sum(range(10_000))  # the thread runs, as a ring's does while a transfer is pending
+    return wire.stalled(wire.read())
+
+
+def test_nothing_arrives_while_a_transfer_is_pending(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    near, far, port = pair
+    wire = LinkStats()
+    wire.join([near.fileno()], mine=[], neighbours={1: [port]}, threads=[threading.get_native_id()])
+    assert stalled(wire) is None, "it takes two readings"
+    assert stalled(wire) is not None
+    time.sleep(0.3)
+    assert (stalled(wire) or 0.0) >= 0.3
+    send(near, far, 1000)
+    assert stalled(wire) == 0.0
+    time.sleep(0.3)
+    assert (stalled(wire) or 0.0) >= 0.3
+    monkeypatch.setattr(link_stats, "ASLEEP_AFTER", 0.1)
+    time.sleep(0.3)
+    assert stalled(wire) == 0.0, "the process was stopped"
+    wire.leave()
+    assert stalled(wire) is None
+
+
+def test_a_link_at_rest_is_not_stalled(pair: Pair) -> None:
+    """The ring's threads sleep: no transfer is pending, however long nothing has moved."""
+    near, _far, port = pair
+    over, wire = threading.Event(), LinkStats()
+    thread = threading.Thread(target=over.wait)
+    thread.start()
+    time.sleep(0.1)
+    wire.join([near.fileno()], mine=[], neighbours={1: [port]}, threads=[thread.native_id or 0])
+    assert stalled(wire) is None
+    for _ in range(3):
+        time.sleep(0.2)
+        assert stalled(wire) == 0.0
+    over.set()
+    thread.join()
+
+
+def test_what_is_not_acknowledged_is_counted(pair: Pair) -> None:
+    near, far, port = pair
+    far.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    near.setblocking(False)
+    wire = LinkStats()
+    wire.join([near.fileno()], mine=[], neighbours={1: [port]})
+    assert wire.read()[0].queued == 0
+    while select.select([], [near], [], 0)[1]:
+        near.send(b"x" * 65_536)
+    assert wire.read()[0].queued > 10_000
 
 
 def test_a_closed_link_is_unknown_and_harmless(pair: Pair) -> None:

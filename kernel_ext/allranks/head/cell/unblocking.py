@@ -81,7 +81,7 @@ class Unblocking:
     def go_on(self, left: Sequence[int]) -> bool:
         """Unblock those that did not end in time, beside what the user does next: busy machines take longer.
 
-        False where nothing can be done.
+        False where nothing can be done, or nothing is known that would help.
         """
 
         def release() -> None:
@@ -93,14 +93,11 @@ class Unblocking:
                 self._release.step([rank for rank in still if views[rank].state == "waiting"], still)
                 time.sleep(LOOK_EVERY)
 
-        if self._monitor.breakable or self._outcome.somebody_died or self._nobody_is_missing():
+        if self._monitor.breakable or self._outcome.somebody_died:
             return False
         threading.Thread(target=release, name=f"allranks-release-{self._cell}", daemon=True).start()
-        return True
-
-    def _nobody_is_missing(self) -> bool:
-        """Whether all ranks are in the same collective, so that none can enter it for another."""
-        return together(self._monitor.snapshot(), self._watch.ranks) is not None
+        # Where all are in it, no rank can enter for another.
+        return together(self._monitor.snapshot(), self._watch.ranks) is None
 
     def _release_waiting(self) -> None:
         """Where nothing can be aborted: have the missing ranks enter, so that the waiting ones return."""

@@ -24,6 +24,8 @@ from .thread_times import time_used
 
 _TCP_INFO = 11
 _TCP_CONNECTION_INFO = 0x106
+ASLEEP_AFTER = 3.0
+"""Seconds between two readings after which the process, or its machine, was stopped meanwhile."""
 
 
 class Reading(NamedTuple):
@@ -49,6 +51,7 @@ class LinkStats:
         self._threads: Collection[int] = ()
         self._used: int | None = None
         self._still: tuple[int, float] = (-1, 0.0)
+        self._looked_at = 0.0
 
     def join(
         self,
@@ -116,7 +119,8 @@ class LinkStats:
         used, before = time_used(self._threads) if self._sockets else None, self._used
         self._used = used
         now, sent = time.monotonic(), sum(link.sent for link in links)
-        if used is None or used == before or before is None or sent != self._still[0]:
+        asleep, self._looked_at = now - self._looked_at > ASLEEP_AFTER, now
+        if used is None or used == before or before is None or sent != self._still[0] or asleep:
             self._still = (sent, now)
         if used is None or before is None or len(links) < len(self._sockets):
             return None
