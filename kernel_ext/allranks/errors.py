@@ -126,7 +126,7 @@ class CellTimeout(AllranksError, TimeoutError):
 
 
 class CellInterrupted(KeyboardInterrupt):
-    """The stop button or Ctrl-C: the ranks were interrupted, and so is "Run All"."""
+    """The stop button or Ctrl-C: the cell, or the transfer of values, was stopped, and so is "Run All"."""
 
     def _render_traceback_(self) -> list[str]:
         return [f"\x1b[31mKeyboardInterrupt\x1b[0m: {self}" if str(self) else "\x1b[31mKeyboardInterrupt\x1b[0m"]

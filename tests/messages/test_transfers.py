@@ -184,7 +184,7 @@ def test_ctrl_c_ends_a_transfer_and_leaves_nothing(ring2: Cluster, slow: threadi
 
     pressing = threading.Thread(target=press)
     pressing.start()
-    with pytest.raises(KeyboardInterrupt, match="stopped before ranks 0-1 had answered"):
+    with pytest.raises(errors.CellInterrupted, match="stopped before ranks 0-1 had answered"):
         ring2.push({"never": np.zeros(100_000_000, "uint8")})
     pressing.join()
     ring2.vars()
@@ -234,3 +234,19 @@ def test_how_far_it_is_is_shown_in_a_notebook(notebook: Notebook) -> None:
     assert "of 150.0 MB" in said and said.strip().endswith("{}]")
     assert "of 150.0 MB" not in cell.all, "nothing of it stays"
     notebook.ok("LiveArea.want = want; del big\nprogress.SHOW_AFTER = 1.0")
+
+
+@pytest.mark.slow
+def test_the_stop_button_ends_a_transfer_with_a_sentence(notebook: Notebook) -> None:
+    notebook.ok(
+        "import numpy as np\nfrom allranks.messages.transfers import Transfers\n"
+        "taken, Transfers._taken = Transfers._taken, lambda self, number: None"
+    )
+    pushing = notebook.begin("never = np.zeros(150_000_000, 'uint8')\n%distributed push never")
+    notebook.shows(pushing, "of 150.0 MB")
+    notebook.interrupt()
+    cell = notebook.finish(pushing)
+    assert cell.error == "CellInterrupted: stopped before ranks 0-3 had answered"
+    assert "of 150.0 MB" not in cell.all
+    notebook.ok("Transfers._taken = taken; del never")
+    assert set(notebook.ok("%%distributed\n'never' in dir()").by_rank.values()) == {"False\n"}

@@ -8,7 +8,17 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from allranks.errors import Busy, CannotTravel, NoAnswer, NoCluster, RankError, UsageError, WorldBroken, WouldHang
+from allranks.errors import (
+    Busy,
+    CannotTravel,
+    CellInterrupted,
+    NoAnswer,
+    NoCluster,
+    RankError,
+    UsageError,
+    WorldBroken,
+    WouldHang,
+)
 from allranks.head.world.ranks import A, Ranks
 from allranks.messages.questions import Reply, RequestFailed
 from allranks.messages.requests import Pending, Question
@@ -210,10 +220,10 @@ class ClusterBase:
         ranks = self._ranks
         return ranks.lifeline.moved(ranks.monitor.ranks[rank].uuid) if ranks is not None else (0, 0)
 
-    def _stopped(self, asked: Mapping[int, Future[Reply[A]]]) -> KeyboardInterrupt:
+    def _stopped(self, asked: Mapping[int, Future[Reply[A]]]) -> CellInterrupted:
         """Ctrl-C while ranks were asked something: values that are on their way do not go on."""
         left = [rank for rank, answer in asked.items() if answer.cancel()]
-        return KeyboardInterrupt(f"stopped before {rank_label(left)} had answered" if left else "")
+        return CellInterrupted(f"stopped before {rank_label(left)} had answered" if left else "")
 
     def _all_replies(
         self, asked: Mapping[int, Future[Reply[A]]], others: Callable[[str], str] = lambda _ranks: ""
