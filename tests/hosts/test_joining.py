@@ -161,14 +161,14 @@ def end(cluster: Cluster, processes: Sequence[subprocess.Popen[bytes]]) -> None:
 
 def arrive(cluster: Cluster, count: int) -> None:
     """Wait until so many have come that nobody has needed yet."""
-    door = cluster._ranks.door if cluster._ranks else None
-    assert door is not None
+    listener = cluster._ranks.listener if cluster._ranks else None
+    assert listener is not None
 
     def spare() -> bool:
-        return sum(bool(task.prepared) and task.end is None for task in door._tasks.values()) == count
+        return sum(bool(task.prepared) and task.end is None for task in listener._tasks.values()) == count
 
-    with door._changed:
-        assert door._changed.wait_for(spare, 30)
+    with listener._changed:
+        assert listener._changed.wait_for(spare, 30)
 
 
 def _nobody_is_let_in(cluster: Cluster, hosts: Hosts) -> None:

@@ -26,22 +26,22 @@ def closing(comm: str) -> CommMessage:
 
 def filled(*letters: CommMessage) -> Outbox:
     mailbox = Outbox()
-    for letter in letters:
-        mailbox.put(letter)
+    for message in letters:
+        mailbox.put(message)
     return mailbox
 
 
 def test_of_many_states_one_is_left_with_the_last_of_each_value() -> None:
     mailbox = filled(*(update("a", value=n) for n in range(1000)), update("a", colour="red"))
-    [letter] = mailbox.take()
-    assert letter.data["state"] == {"value": 999, "colour": "red"}
+    [message] = mailbox.take()
+    assert message.data["state"] == {"value": 999, "colour": "red"}
     assert not mailbox
 
 
 def test_a_state_before_the_opening_has_left_becomes_part_of_it() -> None:
     mailbox = filled(opening("a", value=0, step=1), update("a", value=5))
-    [letter] = mailbox.take_opens()
-    assert (letter.kind, letter.data["state"], letter.metadata) == (
+    [message] = mailbox.take_opens()
+    assert (message.kind, message.data["state"], message.metadata) == (
         "comm_open",
         {"value": 5, "step": 1},
         {"version": "2.1.0"},
@@ -64,13 +64,13 @@ def test_bytes_replace_those_of_the_same_name_and_leave_others() -> None:
         update("a", (["image"], b"old"), (["data", "x"], b"kept"), data={}),
         update("a", (["image"], b"new")),
     )
-    [letter] = mailbox.take()
-    assert dict(zip(map(tuple, letter.data["buffer_paths"]), letter.buffers, strict=True)) == {
+    [message] = mailbox.take()
+    assert dict(zip(map(tuple, message.data["buffer_paths"]), message.buffers, strict=True)) == {
         ("data", "x"): b"kept",
         ("image",): b"new",
     }
-    [letter] = filled(update("a", (["image"], b"old")), update("a", image=None)).take()
-    assert (letter.data["state"], letter.buffers) == ({"image": None}, [])
+    [message] = filled(update("a", (["image"], b"old")), update("a", image=None)).take()
+    assert (message.data["state"], message.buffers) == ({"image": None}, [])
 
 
 def test_messages_that_are_no_states_are_kept_up_to_a_number() -> None:

@@ -83,15 +83,15 @@ def test_nothing_is_moved_again_when_more_is_written(
 ) -> None:
     monkeypatch.setattr(unfinished, "io", SimpleNamespace(StringIO=Counting))
     monkeypatch.setattr(Counting, "moved", 0)
-    outlet, written = OutputBuffer(lambda: None), 0
+    output, written = OutputBuffer(lambda: None), 0
 
     def write(text: str) -> None:
         nonlocal written
         written += len(text)
-        outlet.write("stdout", text)
+        output.write("stdout", text)
 
     work(write, 20_000)
-    outlet.end()
+    output.end()
     assert Counting.moved <= 6 * written, (
         "in, out, and a line among others once more; by the square it would be thousands"
     )
@@ -99,32 +99,32 @@ def test_nothing_is_moved_again_when_more_is_written(
 
 def test_the_time_grows_with_what_is_written() -> None:
     def written(count: int) -> None:
-        outlet = OutputBuffer(lambda: None)
-        numbers(lambda text: outlet.write("stdout", text), count)
-        outlet.end()
+        output = OutputBuffer(lambda: None)
+        numbers(lambda text: output.write("stdout", text), count)
+        output.end()
 
     assert growth(written, 10_000) < 12, "it was 24 when each piece moved all of the line"
 
 
 def test_an_endless_line_keeps_its_start_and_its_end_and_counts_the_rest() -> None:
-    outlet = OutputBuffer(lambda: None, limit=10_000, tail=1000)
-    numbers(lambda text: outlet.write("stdout", text), 100_000)
-    outlet.end()
-    items, _ = outlet.take()
+    output = OutputBuffer(lambda: None, limit=10_000, tail=1000)
+    numbers(lambda text: output.write("stdout", text), 100_000)
+    output.end()
+    items, _ = output.take()
     whole = "".join(f"{i} " for i in range(100_000))
     assert [item[0] for item in items] == ["text", "cut", "text"], "the pieces of its end are one again"
     start, cut, end = items[0][2], items[1][1], items[2][2]
     assert whole.startswith(start) and len(start) == 10_000
     assert whole.endswith(end) and 1000 >= len(end) > 800
     assert cut == {"lines": 0, "bytes": len(whole) - len(start) - len(end)}
-    assert outlet.nbytes == len(whole)
+    assert output.nbytes == len(whole)
 
 
 def test_what_is_held_of_an_endless_line_has_a_bound() -> None:
-    outlet = OutputBuffer(lambda: None)
+    output = OutputBuffer(lambda: None)
     tracemalloc.start()
     try:
-        characters(lambda text: outlet.write("stdout", text * 1000), 50_000)
+        characters(lambda text: output.write("stdout", text * 1000), 50_000)
         held, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

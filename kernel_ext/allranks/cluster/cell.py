@@ -77,7 +77,7 @@ class Cell:
         """The first collective on which the ranks disagreed, so that its result is invalid."""
         self._fold = Fold(self.ranks)
         self._outcome = Outcome(self.ranks, self._fold)
-        self._freeing = Unblocking(number, self.ranks, self._outcome, monitor, lifeline)
+        self._unblocking = Unblocking(number, self.ranks, self._outcome, monitor, lifeline)
         self._conversation = Conversation(monitor, lifeline, options.read)
         self._on_end = on_end
         self._first_seq: dict[int, int] = {}
@@ -141,30 +141,30 @@ class Cell:
 
     def interrupt(self) -> None:
         """SIGINT to every rank that still runs the cell."""
-        self._freeing.interrupt()
+        self._unblocking.interrupt()
 
     def free(self, ranks: Sequence[int]) -> None:
         """Unblock those of `ranks` that wait in a collective; their other code goes on."""
-        self._freeing.free(ranks)
+        self._unblocking.free(ranks)
 
     def release(self) -> None:
         """Where nothing can be aborted: from now on have missing ranks enter what others wait in."""
-        self._freeing.release()
+        self._unblocking.release()
 
     def _stop(self, kind: type[BaseException], message: str) -> None:
         self._conversation.end()
-        message += self._freeing.stuck_in()
+        message += self._unblocking.stuck_in()
         self.interrupt()
         self.release()
         try:
-            self._follow(time.monotonic() + (RELEASE_WITHIN if self._freeing.releasing else INTERRUPT_WITHIN))
+            self._follow(time.monotonic() + (RELEASE_WITHIN if self._unblocking.releasing else INTERRUPT_WITHIN))
         except KeyboardInterrupt:
             pass
         left = sorted(self._outcome.open)
         if left:
             message += f" Still busy: {self._monitor.snapshot().doing(left)}. " + (
                 f"Trying for another {GO_ON_WITHIN:g} s; to replace them now: "
-                if self._freeing.go_on(left)
+                if self._unblocking.go_on(left)
                 else "Interrupting did not help; to replace them: "
             )
             message += f"%distributed heal --kill {rank_list(left).replace(' ', '')} (loses their variables)"
@@ -172,7 +172,7 @@ class Cell:
 
     def _follow(self, deadline: float | None) -> bool:
         """Handle events until all ranks are done (True) or the deadline has passed (False)."""
-        while self._outcome.open and not self._freeing.given_up:
+        while self._outcome.open and not self._unblocking.given_up:
             self._pressed.raise_if_pressed()
             now = time.monotonic()
             if deadline is not None and now >= deadline:
@@ -214,8 +214,8 @@ class Cell:
         if self._screen is not None and blocks:
             self._screen.blocks(blocks)
 
-    def _handle(self, news: CellUpdate) -> None:
-        rank, event = news.rank, news.event
+    def _handle(self, update: CellUpdate) -> None:
+        rank, event = update.rank, update.event
         match event:
             case Began():
                 late = self._monitor.ranks[rank].late
@@ -223,11 +223,11 @@ class Cell:
                     self._outcome.take_late(rank, late)
                     late.clear()
             case AtDebugger():
-                self._conversation.heard(rank, event)
+                self._conversation.receive(rank, event)
             case Entering(collective=entry):
                 self._agreement.enter(rank, entry)
             case _:
-                self._outcome.take(news)
+                self._outcome.take(update)
         if isinstance(event, Done):
             self._agreement.done(rank, event.shared)
         if isinstance(event, Done | Died):
@@ -242,7 +242,7 @@ class Cell:
 
     def _say_who_waits(self) -> None:
         """Report who waits for whom, and unblock those whose wait is hopeless."""
-        findings = self._freeing.look()
+        findings = self._unblocking.look()
         if self._screen is not None and findings:
             self._screen.blocks(_said(findings))
 

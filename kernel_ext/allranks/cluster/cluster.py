@@ -145,7 +145,7 @@ class Cluster(ClusterValues, ClusterViews):
 
     def _gather(self, ranks: Ranks, progress: Callable[[str], None]) -> None:
         """Let in the ranks that others start."""
-        assert ranks.door is not None
+        assert ranks.listener is not None
         settings, count = ranks.open_listener(), self._count
         if self._profile is not None:
             from allranks.hosts.profiles import spawn_on_engines

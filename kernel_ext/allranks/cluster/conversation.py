@@ -39,7 +39,7 @@ class Conversation:
         self._said = ""
         self._over = False
 
-    def heard(self, rank: int, said: AtDebugger) -> None:
+    def receive(self, rank: int, said: AtDebugger) -> None:
         """What a rank's debugger says."""
         if said.text:
             self._unshown[rank] = self._unshown.get(rank, "") + said.text
@@ -53,7 +53,7 @@ class Conversation:
 
     def ended(self, rank: int) -> None:
         """The rank is done with the cell."""
-        self.heard(rank, AtDebugger(None, open=False, stepping=False, text=""))
+        self.receive(rank, AtDebugger(None, open=False, stepping=False, text=""))
 
     def end(self) -> None:
         """The cell is stopped: ask no more."""
@@ -65,7 +65,7 @@ class Conversation:
         return bool(self._stands) and self._read is not None and not self._over
 
     def next_look(self) -> float | None:
-        """When to look at `due` though nothing is heard."""
+        """When to look at `due` though nothing is received."""
         if not self.open:
             return None
         return time.monotonic() if self._rank in self._stands else self._moved + self._grace
@@ -74,7 +74,7 @@ class Conversation:
         """Whether to ask now; `views` are of the ranks that still run the cell."""
         if not self.open:
             return False
-        # A rank whose stop is known to the snapshot may not have been heard here yet.
+        # A rank whose stop is known to the snapshot may not be known here yet.
         settled = all(view.rank in self._stands or view.state in ("waiting", "stopped") for view in views)
         return self._rank in self._stands or settled or time.monotonic() >= self._moved + self._grace
 

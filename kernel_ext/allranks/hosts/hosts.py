@@ -28,14 +28,14 @@ class Hosts:
     """The notebook's ends of all host processes. `on_event` makes, for a host's name, what hears its events."""
 
     def __init__(
-        self, settings: Settings, here: LocalHost, door: Listener | None, on_event: Callable[[str], OnEvent]
+        self, settings: Settings, here: LocalHost, listener: Listener | None, on_event: Callable[[str], OnEvent]
     ) -> None:
         self._settings, self._on_event = settings, on_event
         self.here = here
         """This machine."""
         self.others: dict[str, RemoteHost | JoinedHost] = {}
         """The other hosts, by name."""
-        self.door = door
+        self.listener = listener
         """Where ranks come in that a scheduler started."""
 
     def end_of(self, host: Host) -> HostEnd:
@@ -54,16 +54,16 @@ class Hosts:
 
     def gather(self, count: int | None, timeout: float, progress: Progress) -> list[Host]:
         """Wait for the ranks that a scheduler starts; returns the host of each. Raises CannotStart."""
-        assert self.door is not None
-        hosts, ends = self.door.gather(count, timeout, progress, self._on_event)
+        assert self.listener is not None
+        hosts, ends = self.listener.gather(count, timeout, progress, self._on_event)
         self.others.update(ends)
         return hosts
 
     def refill(self, hosts: Sequence[Host]) -> list[Host]:
         """`hosts`, with those that joined and are gone replaced by what has joined since. Raises CannotStart."""
-        assert self.door is not None
+        assert self.listener is not None
         joined = {name: end for name, end in self.others.items() if isinstance(end, JoinedHost)}
-        placed, living = self.door.refill(hosts, joined, self._on_event)
+        placed, living = self.listener.refill(hosts, joined, self._on_event)
         self.others.update(living)
         return placed
 
@@ -138,7 +138,7 @@ class Hosts:
     def worth_naming(self, backend: str, *, rdma: bool) -> bool:
         """Whether to advise a backend that can run: JACCL where links are known, MPI where mpirun starts the ranks."""
         runtime = get_backend(backend)
-        return (rdma or runtime.needs != "rdma") and (self.door is None or runtime.launcher == "engines")
+        return (rdma or runtime.needs != "rdma") and (self.listener is None or runtime.launcher == "engines")
 
     def meet_at(self) -> list[str]:
         """Addresses by which this machine and the other hosts talk; empty where something between them changes them."""
@@ -158,8 +158,8 @@ class Hosts:
         """End every process there and remove every file, and close the `lifeline`; this machine's only if `here`."""
         others: list[HostEnd] = list(self.others.values())
         own: list[HostEnd] = [self.here] if here else []
-        if self.door is not None:  # its ends are reached over the lifeline
-            self.door.close()
+        if self.listener is not None:  # its ends are reached over the lifeline
+            self.listener.close()
             _end_all(others)
             lifeline.close()
             return _end_all(own)

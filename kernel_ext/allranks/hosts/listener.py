@@ -39,7 +39,7 @@ Progress = Callable[[str], None]
 
 
 class Listener:
-    """Where tasks come in. `heard` takes the lifeline's messages and passes on those that are not for it."""
+    """Where tasks come in. `receive` takes the lifeline's messages and passes on those that are not for it."""
 
     def __init__(self, otherwise: Handler, file: Path | None, command: str) -> None:
         """`command` is what the scheduler is to run; empty without a `file`, where ipyparallel's engines are to."""
@@ -83,7 +83,7 @@ class Listener:
 
     # In the lifeline's thread.
 
-    def heard(self, uuid: str, event: Event, buffers: Sequence[Buffer]) -> None:
+    def receive(self, uuid: str, event: Event, buffers: Sequence[Buffer]) -> None:
         """A message: a task's, or a rank's."""
         if isinstance(event, TaskHello):
             self._greeted(uuid, event.place)
@@ -119,10 +119,10 @@ class Listener:
             self._tell(task, END)
 
     def _told(self, task: Task, message: TaskEvent) -> None:
-        if message.number <= task.heard:
+        if message.number <= task.received:
             return  # sent again after a reconnect
         event = read_event(message.line)
-        task.heard = message.number
+        task.received = message.number
         if isinstance(event, Gone):
             self._gone(task, "the process that its scheduler started there has ended")
         elif isinstance(event, Prepared):

@@ -29,7 +29,7 @@ class Task:
     prepared: Prepared | None = None
     trouble: str = ""
     """Why it could not prepare."""
-    heard: int = 0
+    received: int = 0
     """Number of the last event."""
     ranks: dict[int, int] = field(default_factory=dict)
     """Its ranks' processes: pid to rank."""

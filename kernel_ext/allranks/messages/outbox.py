@@ -59,24 +59,24 @@ class Outbox:
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
-    def put(self, letter: CommMessage) -> None:
+    def put(self, message: CommMessage) -> None:
         """Keep a message, in place of what it makes needless."""
         with self._lock:
-            waiting = self._waiting.setdefault(letter.comm, _Waiting())
-            if letter.kind == "comm_open":
-                waiting.opening = letter
+            waiting = self._waiting.setdefault(message.comm, _Waiting())
+            if message.kind == "comm_open":
+                waiting.opening = message
                 self.opens += 1
-            elif letter.kind == "comm_close" and waiting.opening is not None:
-                del self._waiting[letter.comm]
+            elif message.kind == "comm_close" and waiting.opening is not None:
+                del self._waiting[message.comm]
                 self.opens -= 1
-            elif letter.kind == "comm_close":
-                self._waiting[letter.comm] = _Waiting(others=deque([letter]))
-            elif not letter.is_state:
-                waiting.others.append(letter)
+            elif message.kind == "comm_close":
+                self._waiting[message.comm] = _Waiting(others=deque([message]))
+            elif not message.is_state:
+                waiting.others.append(message)
             elif waiting.opening is not None:
-                waiting.opening = merged(waiting.opening, letter)
+                waiting.opening = merged(waiting.opening, message)
             else:
-                waiting.state = letter if waiting.state is None else merged(waiting.state, letter)
+                waiting.state = message if waiting.state is None else merged(waiting.state, message)
 
     def take_opens(self) -> list[CommMessage]:
         """Those that open a comm, in their order; what else there is stays."""
@@ -85,10 +85,10 @@ class Outbox:
         with self._lock:
             self.opens = 0
             opened = [waiting.opening for waiting in self._waiting.values() if waiting.opening is not None]
-            for letter in opened:
-                self._waiting[letter.comm].opening = None
-                if not self._waiting[letter.comm].others:
-                    del self._waiting[letter.comm]
+            for message in opened:
+                self._waiting[message.comm].opening = None
+                if not self._waiting[message.comm].others:
+                    del self._waiting[message.comm]
         return opened
 
     def take(self) -> list[CommMessage]:
@@ -98,7 +98,7 @@ class Outbox:
             waiting, self._waiting = self._waiting, {}
             # One that was opened meanwhile waits for the next call.
             self._waiting = {comm: each for comm, each in waiting.items() if each.opening is not None}
-            return opened + [letter for each in waiting.values() if each.opening is None for letter in each.rest()]
+            return opened + [message for each in waiting.values() if each.opening is None for message in each.rest()]
 
 
 def merged(old: CommMessage, new: CommMessage) -> CommMessage:
@@ -112,8 +112,8 @@ def merged(old: CommMessage, new: CommMessage) -> CommMessage:
     return old._replace(data=data, buffers=[buffer for _, buffer in pairs])
 
 
-def _buffers(letter: CommMessage) -> list[tuple[list[Any], bytes]]:
-    return list(zip(letter.data.get("buffer_paths", ()), letter.buffers, strict=False))
+def _buffers(message: CommMessage) -> list[tuple[list[Any], bytes]]:
+    return list(zip(message.data.get("buffer_paths", ()), message.buffers, strict=False))
 
 
 def pack(messages: Sequence[CommMessage]) -> tuple[tuple[CommRow, ...], list[bytes]]:

@@ -44,17 +44,17 @@ class Outcome:
         self._pending: dict[int, tuple[str, ...]] = {}
         self._failed_at: float | None = None
 
-    def take(self, news: CellUpdate) -> None:
+    def take(self, update: CellUpdate) -> None:
         """An `Output`, `Done`, `Unblocked` or `Died`; others change nothing here."""
-        rank, event = news.rank, news.event
+        rank, event = update.rank, update.event
         result = self.results[rank]
         match event:
             case Output():
-                self._take_output(rank, news.items)
+                self._take_output(rank, update.items)
                 if event.live is not None:
                     self._live[rank] = event.live.get("stderr") or event.live.get("stdout") or ""
             case Done():
-                self._take_end(rank, event, news.buffers)
+                self._take_end(rank, event, update.buffers)
             case Unblocked():
                 result.unblocked = str(collective(event.collective)) if event.collective else "a collective"
                 self.broken = self.broken or event.broke

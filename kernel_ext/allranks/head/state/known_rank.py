@@ -26,7 +26,7 @@ class Rank:
     connected: bool = False
     ready: bool = False
     report: State = field(default_factory=State)
-    heard: float = 0.0
+    received_at: float = 0.0
     since: float = 0.0
     cell: int | None = None
     """The cell it runs, or was sent."""
@@ -60,8 +60,8 @@ class Rank:
 
     @property
     def silent(self) -> bool:
-        """Whether nothing was heard of it for too long."""
-        return bool(self.heard) and time.monotonic() - self.heard > SILENT_AFTER
+        """Whether nothing was received from it for too long."""
+        return bool(self.received_at) and time.monotonic() - self.received_at > SILENT_AFTER
 
     def process_is_stopped(self) -> bool:
         """Whether it is silent because its process is stopped, as far as this machine can tell (`kill -STOP`).

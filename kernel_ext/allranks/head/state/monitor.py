@@ -96,37 +96,37 @@ class Monitor:
         with self.changed:
             self.adopting = False
             return {
-                cell: ([rank.rank for rank in self.ranks if rank.cell == cell or cell in rank.past], news)
-                for cell, news in self._listeners.items()
+                cell: ([rank.rank for rank in self.ranks if rank.cell == cell or cell in rank.past], updates)
+                for cell, updates in self._listeners.items()
             }
 
     def listen(self, cell: int, ranks: Sequence[int]) -> CellUpdates:
         """Events of one cell. The ranks are busy from now on, until they are done with it or dead."""
-        news: CellUpdates = queue.SimpleQueue()
+        updates: CellUpdates = queue.SimpleQueue()
         with self.changed:
-            self._listeners[cell] = news
+            self._listeners[cell] = updates
             for number in ranks:
                 rank = self.ranks[number]
                 rank.cell, rank.seen, rank.failed, rank.since = cell, 0, None, time.monotonic()
                 rank.report = structs.replace(rank.report, line=None, source=None, waiting=False)
-        return news
+        return updates
 
     def unlisten(self, cell: int) -> None:
         with self.changed:
             self._listeners.pop(cell, None)
 
     def wait(self, condition: Callable[[], bool], timeout: float) -> bool:
-        """Wait until `condition` holds; it is looked at whenever something was heard."""
+        """Wait until `condition` holds; it is looked at whenever something was received."""
         with self.changed:
             return self.changed.wait_for(condition, timeout)
 
-    def heard(self, uuid: str, event: Event, buffers: Sequence[Buffer]) -> None:
+    def receive(self, uuid: str, event: Event, buffers: Sequence[Buffer]) -> None:
         """A message of a rank's agent, in the lifeline's thread. Raises NotUnderstood."""
         with self.changed:
             rank = self._by_uuid.get(uuid)
             if rank is None:
                 return
-            rank.heard = time.monotonic()
+            rank.received_at = time.monotonic()
             self._take(rank, event, buffers)
             self.changed.notify_all()
 

@@ -26,12 +26,12 @@ A = TypeVar("A", bound=requests.Answer)
 WITHIN = 600.0
 """Seconds a rank gets to save its variables, or to load them."""
 CAUSE_WITHIN = 3.0
-"""Seconds in which the cause of a rank's death is heard of."""
+"""Seconds in which the cause of a rank's death becomes known."""
 ASIDE = "-left"
 """Added to the name of a file, for what could be saved and not be loaded."""
 
 
-class Carried:
+class Checkpoint:
     """The variables of these ranks, from one process of a rank to the next."""
 
     def __init__(self, ranks: Ranks, numbers: Sequence[int]) -> None:

@@ -14,7 +14,7 @@ from allranks.errors import Busy, CannotStart
 from allranks_backends.plan import Host, rank_label, rank_list
 
 from .change import RankVariables, SavedFiles, WorldChange
-from .checkpoints import Carried, copy
+from .checkpoints import Checkpoint, copy
 from .ranks import Ranks
 
 Say = Callable[[str], None]
@@ -151,8 +151,8 @@ def _restart(ranks: Ranks, hosts: Sequence[Host], backend: str, kept: Sequence[i
     """Start all processes again, one for each of `hosts`; the namespaces of `kept` are restored from local disk."""
     monitor = ranks.monitor
     ranks.draft(hosts, backend, ranks.settings.connections)  # before anything is ended
-    carried = Carried(ranks, kept)
-    carried.save(say)
+    checkpoint = Checkpoint(ranks, kept)
+    checkpoint.save(say)
     monitor.state = "broken"  # until the new world is there
     try:
         ranks.stop_ranks(range(len(monitor.ranks)))
@@ -161,5 +161,5 @@ def _restart(ranks: Ranks, hosts: Sequence[Host], backend: str, kept: Sequence[i
         ranks.launch(range(len(hosts)))
         ranks.form()
     except CannotStart as error:
-        raise CannotStart(f"{error}\n{carried.where()}".strip()) from None
-    return carried.load()
+        raise CannotStart(f"{error}\n{checkpoint.where()}".strip()) from None
+    return checkpoint.load()

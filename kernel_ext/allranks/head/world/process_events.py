@@ -35,10 +35,10 @@ class ProcessEvents:
         self._controller_ended: Ended | None = None
 
     def of(self, name: str) -> OnEvent:
-        """What hears the events of the host of that name."""
-        return lambda event: self.hear(event, name)
+        """What receives the events of the host of that name."""
+        return lambda event: self.receive(event, name)
 
-    def hear(self, event: HostReport, name: str) -> None:
+    def receive(self, event: HostReport, name: str) -> None:
         """A report of the host of that name."""
         match event:
             case Started(number, pid):
@@ -66,10 +66,10 @@ class ProcessEvents:
         """Tell new ranks of what had ended before there was a rank to tell of; `others` are the other hosts' ends."""
         for ended in (self._end_at(LocalHost.NAME).ended, self._controller_ended):
             if ended is not None:
-                self.hear(ended, LocalHost.NAME)
+                self.receive(ended, LocalHost.NAME)
         for end in others:
             if end.ended is not None:
-                self.hear(end.ended, end.name)
+                self.receive(end.ended, end.name)
 
     def died(self, number: int, cause: str) -> None:
         """A rank is dead: the others are told, and to refuse what needs it."""

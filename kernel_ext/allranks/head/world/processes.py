@@ -33,10 +33,10 @@ class Processes:
     """Knows no world: which ranks there are to be is in the plan that each call is given."""
 
     def __init__(
-        self, settings: Settings, monitor: Monitor, lifeline: Lifeline, hosts: Hosts, news: ProcessEvents
+        self, settings: Settings, monitor: Monitor, lifeline: Lifeline, hosts: Hosts, process_events: ProcessEvents
     ) -> None:
         self._settings, self._monitor, self._lifeline = settings, monitor, lifeline
-        self._hosts, self._news = hosts, news
+        self._hosts, self._process_events = hosts, process_events
         self._cluster = secrets.token_hex(6)
         """What the hosts call it, where a launcher's ranks look for their settings."""
 
@@ -51,7 +51,7 @@ class Processes:
         configs = [self._rank_config(plan, number) for number in numbers]
         for each in configs:
             self._monitor.put(Rank(each.rank, each.host, each.uuid))
-        self._news.repeat(self._hosts.others.values())
+        self._process_events.repeat(self._hosts.others.values())
         backend: Any = get_backend(plan.backend)
         if backend.launcher == "mpirun":
             self._launch_mpi(plan, backend, configs)
@@ -111,7 +111,7 @@ class Processes:
         """End these ranks' processes and wait until they are gone; the monitor forgets their deaths."""
         ended = {number: self._monitor.ranks[number].pid or 0 for number in numbers}
         for number in numbers:
-            self._monitor.ranks[number].pid = None  # what is told of this process from now on is no news
+            self._monitor.ranks[number].pid = None  # its end is no longer that of a rank
         if backend.launcher == "mpirun":
             self._stop_mpi(ended)
         else:
@@ -121,7 +121,7 @@ class Processes:
     def _stop_mpi(self, ended: Mapping[int, int]) -> None:
         """`ended`: rank to pid."""
         here = self._hosts.here
-        launcher, self._news.launcher = self._news.launcher, None
+        launcher, self._process_events.launcher = self._process_events.launcher, None
         here.signal(launcher or 0, _SIGTERM)
         own = [pid for number, pid in ended.items() if self.end_of_rank(number) is here]
         processes = [psutil.Process(pid) for pid in own if psutil.pid_exists(pid)]

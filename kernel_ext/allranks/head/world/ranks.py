@@ -57,7 +57,7 @@ class Ranks:
         """Names of the backends that the hosts can run; None where it was not asked."""
         self.monitor.acknowledge = self._acknowledge
         self.monitor.comms.tell = lambda uuid, request, buffers: self.lifeline.tell(uuid, request, buffers)
-        self.news = ProcessEvents(
+        self.process_events = ProcessEvents(
             self.monitor,
             end_at=lambda name: self.reached.end_at(name),
             tell=lambda uuid, request: self.lifeline.tell(uuid, request),
@@ -65,16 +65,16 @@ class Ranks:
         )
         if kept is not None:
             self._know(kept)
-        self.door: Listener | None = None
+        self.listener: Listener | None = None
         """Where ranks come in that a scheduler started."""
         if settings.joins:
             file = Path(settings.join_file) if settings.join_file else None
             command = f"{shlex.quote(settings.python)} -m allranks.rank --join {shlex.quote(str(file))}" if file else ""
-            self.door = Listener(self.monitor.heard, file, command)
-        listen = EVERYWHERE if self.door is not None else LOOPBACK
+            self.listener = Listener(self.monitor.receive, file, command)
+        listen = EVERYWHERE if self.listener is not None else LOOPBACK
         self.lifeline = Lifeline(
             settings.token,
-            on_message=self.door.heard if self.door is not None else self.monitor.heard,
+            on_message=self.listener.receive if self.listener is not None else self.monitor.receive,
             on_gone=self._on_disconnect,
             is_stopped=self.monitor.is_stopped,
             url=kept.url if kept is not None else f"tcp://{listen}:*",
@@ -86,14 +86,14 @@ class Ranks:
             self.lifeline.close()
             raise
         self.host.lifeline_url = self.lifeline.url
-        self.reached = Hosts(settings, self.host, self.door, self.news.of)
-        self.processes = Processes(settings, self.monitor, self.lifeline, self.reached, self.news)
+        self.reached = Hosts(settings, self.host, self.listener, self.process_events.of)
+        self.processes = Processes(settings, self.monitor, self.lifeline, self.reached, self.process_events)
         self._at_exit = weakref.finalize(self, self.reached.end, self.lifeline, here=not settings.keep)
         self.lifeline.connect_engines(self.host.client_info)
 
     def _local_host(self, kept: Detached | None, listen: str) -> LocalHost:
         """The host process of this machine, begun or taken over."""
-        settings, on_event = self.settings, self.news.of(LocalHost.NAME)
+        settings, on_event = self.settings, self.process_events.of(LocalHost.NAME)
         if kept is not None:
             return LocalHost.adopt(Path(kept.directory), kept.engine_info, on_event)
         return LocalHost.begin(
@@ -123,7 +123,7 @@ class Ranks:
         self.monitor.state = "whole"
         for rank in self.monitor.ranks:
             if not rank.connected:
-                self.news.died(rank.rank, "ended while no notebook was attached")
+                self.process_events.died(rank.rank, "ended while no notebook was attached")
 
     def _keep(self) -> None:
         """Write down how another notebook can take over."""
@@ -146,8 +146,8 @@ class Ranks:
 
     def open_listener(self) -> dict[str, Any]:
         """Let ranks in that others start; returns what these must know, which is secret. Raises UsageError."""
-        assert self.door is not None
-        return self.door.open(self.lifeline, self.settings.token, self.host.engine_info)
+        assert self.listener is not None
+        return self.listener.open(self.lifeline, self.settings.token, self.host.engine_info)
 
     def gather(self, count: int | None, timeout: float, progress: Progress) -> list[Host]:
         """Wait for the ranks that a scheduler starts; returns the host of each. Raises CannotStart."""
@@ -173,7 +173,7 @@ class Ranks:
     def draft(self, hosts: Sequence[Host], backend: str, connections: int) -> WorldPlan:
         """A plan that could be the next generation's: hosts are reached, everything is checked. Raises CannotStart."""
         runtime = get_backend(backend)
-        if self.door is not None and runtime.launcher == "mpirun":
+        if self.listener is not None and runtime.launcher == "mpirun":
             raise CannotStart(
                 f"{backend} ranks must be started by mpirun, and these were started by something else: choose another "
                 "backend, or start them with --hosts."
@@ -210,7 +210,7 @@ class Ranks:
 
     def _reach(self, hosts: Sequence[Host]) -> list[Host]:
         """Reach the other hosts, where that is not done; returns all, with addresses for each other."""
-        if self.door is None:
+        if self.listener is None:
             self.reached.log_in(hosts)
         else:
             hosts = self.reached.refill(hosts)
@@ -296,6 +296,6 @@ class Ranks:
             self.lifeline.tell(rank.uuid, Interrupt(rank.cell))
 
     def _on_disconnect(self, uuid: str) -> None:
-        if self.door is not None and self.door.lost(uuid):
+        if self.listener is not None and self.listener.lost(uuid):
             return
-        self.news.disconnected(uuid, by_mpirun=self.plan is not None and self.backend.launcher == "mpirun")
+        self.process_events.disconnected(uuid, by_mpirun=self.plan is not None and self.backend.launcher == "mpirun")

@@ -1,7 +1,7 @@
 """What the head asks of a rank, each request with what the rank answers to it.
 
 A `Question` has an answer and a plain `Request` has none. Where it is handled on the rank is part of its type, since
-that decides what it may touch, and whether it is heard while the main thread is blocked in a collective.
+that decides what it may touch, and whether it is handled while the main thread is blocked in a collective.
 
 Runs in: every process of ours.
 Called by: ``head`` and ``cluster``, which ask; ``rank.agent``, which answers.

@@ -73,12 +73,12 @@ class Agent:
         )
         self.reserve = Reserve()
         self.world = World(self)
-        self.gate = Barrier(self)
+        self.barrier = Barrier(self)
         self.cell = CellRecorder(self)
         self.calls = Calls(self)
         self.debugger = Debugger(self)
         self.reporter = Reporter(self)
-        self.freeing = Unblocker(self)
+        self.unblocker = Unblocker(self)
         self.log = Log(self)
         self.comms = Comms(self)
         self._requests = Requests(self)
@@ -159,7 +159,7 @@ class Agent:
         """Do what is due; returns the seconds until something is due again."""
         now = time.monotonic()
         self._end_if_orphaned(now)
-        self.freeing.tick(now)
+        self.unblocker.tick(now)
         return min(self.log.tick(now), self.comms.tick(now), self._send_output(now), self.reporter.tick(now))
 
     def _send_output(self, now: float) -> float:
@@ -189,7 +189,7 @@ class Agent:
     def last_words(self, call: str) -> None:
         """Before the process ends itself: send the output so far and where it stands."""
         line = self.reporter.line()
-        self.cell.outlet.end()
+        self.cell.output.end()
         self.cell.send_output()
         self.lifeline.send(Leaving(call, line))
         self.lifeline.flushed(0.5)

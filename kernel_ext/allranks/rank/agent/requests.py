@@ -64,11 +64,11 @@ class Requests:
         if number is not None:
             cell.interrupt.stop(number)  # before looking whether it runs: it may begin between the two
         if number is None or (cell.running and number == cell.number):
-            self._agent.freeing.stop()
+            self._agent.unblocker.stop()
 
     def unblock(self, request: requests.Unblock, _: Buffers) -> None:
         if request.cell == self._agent.cell.number:
-            self._agent.freeing.free()
+            self._agent.unblocker.free()
 
     # Collectives.
 
@@ -81,7 +81,7 @@ class Requests:
         return Reply(requests.Entries(entries, ledger.swapped(request.after)))
 
     def abort(self, request: requests.Abort, _: Buffers) -> Reply[Nothing]:
-        self._agent.freeing.release(request.cell, request.newest)
+        self._agent.unblocker.release(request.cell, request.newest)
         return DONE
 
     def enter_missed(self, request: requests.EnterMissed, _: Buffers) -> Reply[requests.Entered]:
@@ -94,7 +94,7 @@ class Requests:
 
     def open_barrier(self, request: requests.OpenBarrier, _: Buffers) -> None:
         if request.cell == self._agent.cell.number:
-            self._agent.gate.open(request.refusal)
+            self._agent.barrier.open(request.refusal)
 
     def refuse(self, request: requests.Refuse, _: Buffers) -> None:
         self._agent.ledger.refuse, self._agent.ledger.refused_in_cell = request.because, False

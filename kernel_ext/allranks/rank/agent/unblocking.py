@@ -85,9 +85,9 @@ class Unblocker:
         collective = agent.reporter.current_collective()
         if not agent.cell.running or collective is None:
             return False
-        if agent.gate.closed:
+        if agent.barrier.closed:
             agent.lifeline.send(Unblocked(agent.cell.number, collective))
-            agent.gate.open("aborted, because not all ranks entered it")
+            agent.barrier.open("aborted, because not all ranks entered it")
             return True
         return self._break_up(collective, stopped=stopped)
 

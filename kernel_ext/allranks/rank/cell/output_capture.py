@@ -35,7 +35,7 @@ BUNDLES: Mapping[str, BundleKind] = {
 
 
 def divert_cells(kernel: Any, agent: Agent) -> None:
-    """Hook our cells: begin and end are told to the agent, and what IPython would publish goes to its outlet."""
+    """Hook our cells: begin and end are told to the agent, and what IPython would publish goes to its output."""
     handlers, shell, cell = kernel.shell_handlers, kernel.shell, agent.cell
     execute, apply = handlers["execute_request"], handlers["apply_request"]
     last: dict[str, Any] = {}
@@ -124,7 +124,7 @@ def _file_name(raw_code: str, _code: str, _number: int) -> str:
 
 def _diverted(send: Callable[..., Any], kernel: Any, agent: Agent) -> Callable[..., Any]:
     """`Session.send`, with what a cell of ours publishes given to the agent instead of to ipyparallel."""
-    outlet = agent.cell.outlet
+    output = agent.cell.output
 
     def divert(stream: Any, kind: Any, content: Any = None, *args: Any, **kwargs: Any) -> Any:
         if isinstance(kind, str) and kind.startswith("comm_"):
@@ -139,14 +139,14 @@ def _diverted(send: Callable[..., Any], kernel: Any, agent: Agent) -> Callable[.
         if kind in BUNDLES:
             transient = content.get("transient") or {}
             bundle = {"data": content["data"], "metadata": content.get("metadata") or {}}
-            outlet.rich(BUNDLES[kind], {**bundle, "display_id": transient.get("display_id")})
+            output.rich(BUNDLES[kind], {**bundle, "display_id": transient.get("display_id")})
         elif kind == "clear_output":
-            outlet.clear(bool(content.get("wait")))
+            output.clear(bool(content.get("wait")))
         elif kind == "error":
             error = tracebacks.raised()
             agent.cell.error(content, *tracebacks.place_of_error(error, agent.cell.file), error)
         elif kind == "stream":
-            outlet.write(content["name"], content["text"])
+            output.write(content["name"], content["text"])
         elif kind not in ("status", "execute_input") or not _is_ours(kernel):
             return send(stream, message, content, *args, **kwargs)
         return None

@@ -1,4 +1,4 @@
-"""One cell on this rank: what it printed, how it ended, and what the notebook has yet to hear of it."""
+"""One cell on this rank: what it printed, how it ended, and what the notebook has yet to receive of it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class CellRecorder:
-    """Begins and ends with each cell the notebook sent; its outlet also takes what is printed between cells."""
+    """Begins and ends with each cell the notebook sent; its output also takes what is printed between cells."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
@@ -50,7 +50,7 @@ class CellRecorder:
         self.place = ""
         self.namespace: dict[str, Any] | None = None
         """By whose frames the user's code is known, where it is not by the user's namespace."""
-        self.outlet = OutputBuffer(agent.lifeline.wake)
+        self.output = OutputBuffer(agent.lifeline.wake)
         self._kept = KeptEvents(agent.lifeline)
         self._error: CellError | None = None
         self._final: tuple[Done, Sequence[Buffer]] | None = None
@@ -73,16 +73,16 @@ class CellRecorder:
         self._agent.debugger.begin_cell(number, options.breakpoints)
         self._agent.calls.begin_cell(number)
         ledger.begin_cell(
-            guard=self._agent.gate.enter if strict else None,
+            guard=self._agent.barrier.enter if strict else None,
             ordered=strict or bool(options.ordered),
             watch_order=options.check == "warn",
             timing=options.timing,
             after=self.waits_since if self.names.pending else ledger.seq,
         )
-        self.outlet.end()
-        late, _ = self.outlet.take()
+        self.output.end()
+        late, _ = self.output.take()
         self._agent.comms.send_opens()
-        self.outlet.reset(options.max_output or LIMIT)
+        self.output.reset(options.max_output or LIMIT)
         self._kept.begin_cell()
         self._error, self.ended = None, False
         self.file, self.place, self.namespace = file, "", None
@@ -92,7 +92,7 @@ class CellRecorder:
         ledger.invalid.begin_cell()
         ledger.aborted.begin_cell()
         self.interrupt.begin_cell(number)
-        self._agent.freeing.begin_cell(number)
+        self._agent.unblocker.begin_cell(number)
         if not self.names.pending:
             self.waits_since = ledger.seq
         self.names.begin()
@@ -109,7 +109,7 @@ class CellRecorder:
 
     def forget_output(self) -> None:
         """Drop what was printed so far: the engine's own start is no user's output."""
-        self.outlet.reset()
+        self.output.reset()
 
     def error(
         self, content: Mapping[str, Any], line: int | None, message: str = "", raised: BaseException | None = None
@@ -127,7 +127,7 @@ class CellRecorder:
         raised: BaseException | None = None,
     ) -> None:
         self._error = self._described(name, message, traceback, line, raised)
-        self.outlet.error(self._error)
+        self.output.error(self._error)
 
     def note_error(self, error: BaseException) -> None:
         """The cell raised `error`, which IPython may have printed only (a UsageError, an ExceptionGroup)."""
@@ -168,16 +168,16 @@ class CellRecorder:
         self._agent.lifeline.wake()
 
     def _done(self, **rest: Any) -> Done:
-        outlet = self.outlet
-        return Done(self.number, self._error is None, self._error, outlet.lines, outlet.nbytes, outlet.cut, **rest)
+        output = self.output
+        return Done(self.number, self._error is None, self._error, output.lines, output.nbytes, output.cut, **rest)
 
     def _summed_up(self, value: Any, wants_value: bool) -> tuple[Done, Sequence[Buffer]]:
         """How the cell ended, and the packed value."""
         if (not_logged := self._agent.log.end_cell()) and self._error is None:
-            self.outlet.write("stderr", not_logged)
+            self.output.write("stderr", not_logged)
         if taken := self.names.taken():
-            self.outlet.write("stderr", taken)
-        self.outlet.end()
+            self.output.write("stderr", taken)
+        self.output.end()
         no_value: str | None = None
         buffers: Sequence[Buffer] = ()
         if wants_value and self._error is None:
@@ -209,7 +209,7 @@ class CellRecorder:
         """The user's variables that may be invalid."""
         ledger, error = self._agent.ledger, self._error
         lost = error is not None and is_peer_loss(error.evalue)
-        if lost or self._agent.freeing.broke or (ledger.refuse is not None and not ledger.refused_in_cell):
+        if lost or self._agent.unblocker.broke or (ledger.refuse is not None and not ledger.refused_in_cell):
             with suppress(Exception):  # a variable that can be looked at in no way must not hide how the cell ended
                 return self.names.spoiled(error, self.file)
         elif ledger.invalid.asked:
@@ -221,7 +221,7 @@ class CellRecorder:
         if not self.running and not self.ended:
             return False
         ended = self.ended
-        items, live = self.outlet.take()
+        items, live = self.output.take()
         self._agent.comms.send_opens()
         if items or live is not None:
             self._kept.send(Output(self.number, packed(items), live))
@@ -235,7 +235,7 @@ class CellRecorder:
 
     @property
     def open(self) -> bool:
-        """Whether a notebook has yet to hear how the cell ended."""
+        """Whether a notebook does not know yet how the cell ended."""
         return self.running or self.ended or bool(self._kept)
 
     def resend(self) -> None:

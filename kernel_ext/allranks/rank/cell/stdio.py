@@ -16,7 +16,7 @@ from .output_buffer import OutputBuffer
 class RankStream(OutStream):
     """Also fed by what the process writes to its descriptors 1 and 2."""
 
-    outlet: OutputBuffer
+    output: OutputBuffer
     elsewhere = False
     """True while a cell of plain ipyparallel runs."""
 
@@ -25,7 +25,7 @@ class RankStream(OutStream):
             return int(super().write(string) or len(string))
         if not isinstance(string, str):
             raise TypeError(f"write() argument must be str, not {type(string).__name__}")
-        RankStream.outlet.write(self.name, string)
+        RankStream.output.write(self.name, string)
         return len(string)
 
     @property

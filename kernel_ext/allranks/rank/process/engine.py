@@ -88,7 +88,7 @@ def run(config: RankConfig) -> None:
     engine.connection_info_env = json.dumps(dict(config.engine))
     agent = Agent(config, call_main=engine.loop.add_callback)
     agent.open_console, agent.register_again = engine.open_console, engine.register_again
-    engine.agent, RankStream.outlet = agent, agent.cell.outlet
+    engine.agent, RankStream.output = agent, agent.cell.output
     engine.user_ns = agent.user_ns
     _announce_exit(agent)
     agent.start()
