@@ -222,7 +222,7 @@ def test_a_rank_that_dies_in_the_middle_is_named() -> None:
 def test_how_far_it_is_is_shown_in_a_notebook(notebook: Notebook) -> None:
     notebook.ok(
         "import numpy as np\n"
-        "import allranks.cluster.progress as progress\n"
+        "import allranks.notebook.transfer_progress as progress\n"
         "progress.SHOW_AFTER = progress.SHOW_EVERY = 0.01\n"
         "from allranks.notebook.live import LiveArea\n"
         "said, want = [], LiveArea.want\n"

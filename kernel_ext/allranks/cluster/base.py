@@ -23,11 +23,11 @@ from allranks.head.world.ranks import A, Ranks
 from allranks.messages.questions import Reply, RequestFailed
 from allranks.messages.requests import Pending, Question
 from allranks.messages.wire import Buffer
+from allranks.notebook.transfer_progress import wait_for_values
 from allranks.notebook.watch import Watch
 from allranks.settings import Settings
 from allranks_backends.plan import Host, Snapshot, alike, rank_label, rank_list
 
-from .progress import wait_for_values
 from .stop import undisturbed
 
 if TYPE_CHECKING:

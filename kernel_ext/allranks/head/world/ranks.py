@@ -55,7 +55,7 @@ class Ranks:
         self.hosts: list[Host] = []
         self.can_run: Sequence[str] | None = None
         """Names of the backends that the hosts can run; None where it was not asked."""
-        self.monitor.acknowledge = self._acknowledge
+        self.monitor.acknowledge = lambda uuid, cell: self.lifeline.tell(uuid, Acknowledge(cell))
         self.monitor.comms.tell = lambda uuid, request, buffers: self.lifeline.tell(uuid, request, buffers)
         self.process_events = ProcessEvents(
             self.monitor,
@@ -138,9 +138,6 @@ class Ranks:
             generation=self.plan.generation,
             ranks=[(rank.uuid, rank.pid or 0) for rank in self.monitor.ranks],
         ).write()
-
-    def _acknowledge(self, uuid: str, cell: int) -> None:
-        self.lifeline.tell(uuid, Acknowledge(cell))
 
     # Start and end.
 
