@@ -134,3 +134,34 @@ def test_before_up_and_after_down_the_notebook_answers(kernel: Notebook) -> None
     kernel.ok("learner_of_the_notebook = 1")
     assert kernel.complete("%%distributed\nlearner") == ["learner_of_the_notebook"]
     assert kernel.complete("import o") != []
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("%distributed sta", ["status"]),
+        ("%distributed up --back", ["--backend"]),
+        ("%distributed up --backend ", ["auto", "ring", "jaccl", "jaccl-ring", "mpi", "nccl"]),
+        ("%distributed up --check w", ["warn"]),
+        ("%distributed auto o", ["on", "off"]),
+        ("%distributed heal --kill ", ["0", "1", "2", "3"]),
+        ("%distributed pull learn", ["learning_rate"]),
+        ("%distributed push of_the_note", ["of_the_notebook"]),
+        ("%%distributed --time", ["--timeout", "--timeline"]),
+        ("%%rank 0 --check st", ["strict"]),
+    ],
+)
+def test_verbs_options_and_their_values_are_completed(line: str, expected: list[str], defined: Notebook) -> None:
+    defined.ok("of_the_notebook = 1")
+    assert sorted(defined.complete(line)) == sorted(expected)
+
+
+def test_verbs_come_first_and_old_names_never(defined: Notebook) -> None:
+    verbs = defined.complete("%distributed ")
+    assert {"up", "status", "heal", "abort", "down"} <= set(verbs) and "break" not in verbs and "if" not in verbs
+    assert "--profile" not in defined.complete("%%distributed --p")
+
+
+def test_help_lists_every_verb(defined: Notebook) -> None:
+    text = defined.inspect("%distributed")
+    assert all(verb in text for verb in defined.complete("%distributed "))

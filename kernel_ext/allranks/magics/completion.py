@@ -1,29 +1,38 @@
-"""Completion and ``?`` in cells for the ranks: asked of a rank's agent, so nothing is evaluated there.
+"""Completion and ``?``: of what is typed after our magics, and of names in cells for the ranks.
 
-It answers within milliseconds, also while the rank is busy.
+The latter are asked of a rank's agent, so nothing is evaluated there. It answers within milliseconds, also while the
+rank is busy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import builtins
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.completer import CompletionContext, SimpleCompletion, SimpleMatcherResult, context_matcher
 from IPython.utils.tokenutil import token_at_cursor
 
 from . import auto as auto_module
+from .words import words
 
 if TYPE_CHECKING:
+    from argparse import ArgumentParser
+
     from allranks.cluster.cluster import Cluster
 
 FOR_RANKS = ("%%distributed", "%%rank")
 
 
-def install(shell: Any, cluster: Callable[[], Cluster | None]) -> None:
-    """Put a matcher before IPython's own, and ask the ranks on shift-tab."""
+def install(shell: Any, cluster: Callable[[], Cluster | None], parsers: Mapping[str, ArgumentParser]) -> None:
+    """Put a matcher before IPython's own, and ask the ranks on shift-tab; `parsers` are those of the magics."""
 
     @context_matcher()
     def allranks_matcher(context: CompletionContext) -> SimpleMatcherResult:
+        if (found_words := _words(shell, context, cluster(), parsers)) is not None:
+            return SimpleMatcherResult(
+                completions=[SimpleCompletion(word, type="magic") for word in found_words], suppress=True
+            )
         code, cursor = _for_ranks(shell, context.full_text), context.cursor_position
         world = cluster()
         if code is None or world is None or (context.cursor_line == 0 and context.full_text.startswith(FOR_RANKS)):
@@ -41,6 +50,32 @@ def install(shell: Any, cluster: Callable[[], Cluster | None]) -> None:
     kernel = getattr(shell, "kernel", None)
     if kernel is not None:
         kernel.do_inspect = _inspecting(kernel.do_inspect, shell, cluster)
+
+
+def _words(
+    shell: Any, context: CompletionContext, world: Cluster | None, parsers: Mapping[str, ArgumentParser]
+) -> list[str] | None:
+    """What the word at the cursor may become where it comes after one of our magics; None elsewhere."""
+    line = context.full_text.split("\n")[context.cursor_line][: context.cursor_position]
+    magic, space, typed = line.lstrip().partition(" ")
+    if not space or magic not in parsers or (magic.startswith("%%") and context.cursor_line):
+        return None
+    *before, word = typed.split(" ")
+    found = words(
+        parsers[magic],
+        [each for each in before if each],
+        word,
+        user_ns=shell.user_ns,
+        ranks=range(world.size if world is not None else 0),
+        on_ranks=lambda begins: _variables(world, begins),
+    )
+    # IPython replaces its own idea of the token, which may be the end of the word.
+    return [each[len(word) - len(context.token) :] for each in found] if word.endswith(context.token) else found
+
+
+def _variables(world: Cluster | None, begins: str) -> list[str]:
+    found = world.complete(begins, len(begins)) if world is not None else None
+    return [name for name in (found or {}).get("names", ()) if not hasattr(builtins, name)]
 
 
 def remove(shell: Any) -> None:

@@ -34,10 +34,11 @@ class DistributedMagics(Verbs, Magics):
         self.up_with: Mapping[str, Any] = {}
         self._lines = line_parser()
         self._cells = {name: cell_parser(name) for name in ("distributed", "rank")}
+        type(self).distributed.__doc__ = self._lines.format_help()  # for %distributed?
 
     @line_magic
     def distributed(self, line: str) -> None:
-        """%distributed VERB: up, status, down, push, pull, interrupt, auto. `%distributed VERB -h` says more."""
+        """`%distributed VERB -h` shows the options of a verb."""
         options = parse(self._lines, line)
         if options is None:
             return
@@ -143,7 +144,8 @@ def load(shell: Any) -> None:
     magics = DistributedMagics(shell)
     shell.register_magics(magics)
     shell.allranks_magics = magics
-    completion.install(shell, lambda: magics.cluster)
+    parsers = {"%distributed": magics._lines, **{f"%%{name}": parser for name, parser in magics._cells.items()}}
+    completion.install(shell, lambda: magics.cluster, parsers)
 
 
 def unload(shell: Any) -> None:
