@@ -242,3 +242,16 @@ def test_the_notebook_hears_of_the_end_whatever_goes_wrong_at_it(ring2: Cluster)
     result = ring2.run(broken, timeout=60)
     assert {error.ename for error in result.errors.values()} == {"LookupError"}
     assert [rank.value for rank in ring2.run("del module, right, wrong\nrank").check().values()] == [0, 1]
+
+
+def test_characters_that_come_in_two_pieces_are_whole(ring2: Cluster) -> None:
+    """Of what is written as bytes, by Python and by what it runs: a pipe is read 64 KiB at a time."""
+    code = (
+        "import os, sys, time\n"
+        "for byte in 'é€😀\\n'.encode(): sys.stdout.buffer.write(bytes([byte]))\n"
+        "sys.stdout.flush()\n"
+        "for byte in 'ß→\\n'.encode():\n"
+        "    os.write(1, bytes([byte]))\n"
+        "    time.sleep(0.05)"
+    )
+    assert ring2.run(code, ranks=0).check()[0].stdout == "é€😀\nß→\n"

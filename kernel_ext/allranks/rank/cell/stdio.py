@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 import os
 import select
@@ -12,6 +13,9 @@ from ipykernel.iostream import OutStream
 
 from .output_buffer import OutputBuffer
 
+UTF8 = codecs.getincrementaldecoder("utf-8")
+"""Keeps the start of a character whose rest comes with the next bytes."""
+
 
 class RankStream(OutStream):
     """Also fed by what the process writes to its descriptors 1 and 2."""
@@ -19,6 +23,8 @@ class RankStream(OutStream):
     output: OutputBuffer
     elsewhere = False
     """True while a cell of plain ipyparallel runs."""
+
+    _bytes: _Bytes | None = None
 
     def write(self, string: str) -> int:
         if RankStream.elsewhere:
@@ -41,27 +47,30 @@ class RankStream(OutStream):
         """
         if self._fid is None:
             return
+        decoder = UTF8("replace")
         with suppress(OSError):  # the pipe is closed when the stream is
             while self._should_watch:
                 select.select([self._fid], [], [])
                 if not (written := os.read(self._fid, 65_536)):
                     return
                 os.write(self._original_stdstream_copy, written)
-                self.write(written.decode(errors="replace"))
+                self.write(decoder.decode(written))
 
     @property
     def buffer(self) -> io.RawIOBase:
         """For code that writes bytes; what is no UTF-8 is shown as replacement characters."""
-        return _Bytes(self)
+        if self._bytes is None:
+            self._bytes = _Bytes(self)
+        return self._bytes
 
 
 class _Bytes(io.RawIOBase):
     def __init__(self, stream: RankStream) -> None:
-        self._stream = stream
+        self._stream, self._decoder = stream, UTF8("replace")
 
     def writable(self) -> bool:
         return True
 
     def write(self, data: Any) -> int:
-        self._stream.write(bytes(data).decode("utf-8", "replace"))
+        self._stream.write(self._decoder.decode(bytes(data)))
         return len(data)
