@@ -50,8 +50,9 @@ def test_a_rank_without_descriptors_is_unblocked(ring4: Cluster) -> None:
 @pytest.mark.slow
 def test_python_code_there_is_stopped_and_shown(ring4: Cluster) -> None:
     shown = Shown()
+    ring4.run(f"import time\n{USES_ALL}").check()
     with stop_pressed(ring4, running(0, 1, 2, 3)), pytest.raises(KeyboardInterrupt):
-        ring4.run(f"{USES_ALL}\nimport time\ntime.sleep(600)", screen=shown, timeout=WITHIN)
+        ring4.run("time.sleep(600)", screen=shown, timeout=WITHIN)
     assert idle(ring4)
     failed = ring4.run("if rank == 1: open('/dev/null')")
     assert "Too many open files" in failed.failure() and sums_are_right(ring4)

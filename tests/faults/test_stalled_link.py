@@ -142,12 +142,14 @@ steps = int(mx.distributed.all_max(mx.array(steps)).item())
 )
 def test_a_long_computation_in_the_same_evaluation_is_no_stall(ring2: Cluster, step: str) -> None:
     ring2.run(LONG).check()
-    cell = ring2.begin(
-        f"began = time.monotonic()\nmx.eval({step})\ntime.monotonic() - began", screen=(shown := Shown())
-    )
-    took = [each.value for each in cell.finish(WITHIN).check().values()]
-    assert min(took) > 10, "as long as the grace"
-    assert "all ranks are in" not in shown.text, shown.text
+    took = [0.0]
+    while min(took) < 11:  # longer than the grace, on a machine that may be less busy than when it was measured
+        cell = ring2.begin(
+            f"began = time.monotonic()\nmx.eval({step})\ntime.monotonic() - began", screen=(shown := Shown())
+        )
+        took = [each.value for each in cell.finish(WITHIN * 2).check().values()]
+        assert "all ranks are in" not in shown.text, shown.text
+        ring2.run("steps *= 2").check()
 
 
 @pytest.mark.mpi
@@ -161,7 +163,7 @@ def test_on_mpi_no_more_is_said_than_is_known(need_mpi: None) -> None:
         cluster.run("deafen(ring_sockets())").check()
         shown = Heard("is not known")
         message = stopped(cluster.begin(SUM, screen=shown), shown)
-        assert "all ranks are in all_sum #" in shown.text and "On mpi, traffic is not counted" in shown.text
+        assert "all ranks are in all_sum #" in shown.text and "Their traffic on mpi cannot be read" in shown.text
         assert "entered" not in shown.text and "no byte" not in shown.text, shown.text
         assert "Still busy: ranks 0-1 blocked in all_sum #" in message and "heal --kill 0-1" in message
         assert "Trying" not in message

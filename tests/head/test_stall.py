@@ -95,7 +95,9 @@ def test_nothing_is_said_of_a_stall_that_is_none(last: dict[str, Any]) -> None:
 def test_where_traffic_is_not_counted_that_is_said_later() -> None:
     now = replace(snapshot(*(waiting(rank, since=31.0) for rank in range(2))), backend="mpi")
     (finding,) = StallWatch(range(2)).look(now, {}, None)[0]
-    assert finding.text.startswith("all ranks are in all_sum #17 f32[10] (line 5) since 31 s. On mpi, traffic is not")
+    assert finding.text.startswith(
+        "all ranks are in all_sum #17 f32[10] (line 5) since 31 s. Their traffic on mpi cannot"
+    )
 
 
 def test_when_stopped_a_rank_that_was_in_the_collective_is_not_said_to_be_missing() -> None:

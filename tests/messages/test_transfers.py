@@ -22,6 +22,7 @@ from allranks.messages.requests import Nothing, Push
 from allranks.messages.transfers import WINDOW, CannotHold, Transfers, is_large
 from allranks.messages.wire import encode
 from tests.jupyter import Notebook
+from tests.waiting import idle
 
 
 class Pair:
@@ -190,6 +191,48 @@ def test_ctrl_c_ends_a_transfer_and_leaves_nothing(ring2: Cluster, slow: threadi
     ring2.vars()
     assert no_transfer(ring2)
     assert "never" not in ring2.run("dir()", timeout=60).check()[0].value
+
+
+VALUE = "import numpy as np\nnp.zeros(100_000_000, 'uint8')"
+
+
+def test_ctrl_c_ends_a_cell_whose_value_is_on_its_way(ring2: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = threading.Event()
+
+    def hold(self: Transfers, number: int, frames: Any) -> None:
+        """A part has come, is not confirmed, and the rest is not taken."""
+        begun.set()
+
+    monkeypatch.setattr(Transfers, "_part", hold)
+
+    def press() -> None:
+        begun.wait(60)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    pressing = threading.Thread(target=press)
+    pressing.start()
+    with pytest.raises(errors.CellInterrupted) as stopped:
+        ring2.run(VALUE, timeout=60)
+    pressing.join()
+    assert "heal" not in str(stopped.value), "no rank is stuck"
+    assert idle(ring2)
+    monkeypatch.undo()
+    ring2.vars()
+    assert no_transfer(ring2)
+    assert (ring2.run(VALUE, timeout=60)[1].value == 0).all()
+
+
+def test_a_cell_whose_value_cannot_be_held_ends(ring2: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_self: Any, _frames: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(transfers._Incoming, "add", full)
+    result = ring2.run(VALUE, timeout=60)
+    assert result.ok
+    with pytest.raises(errors.CannotTravel, match="not enough memory for the 100,000"):
+        _ = result[0].value
+    monkeypatch.undo()
+    assert idle(ring2) and ring2.run("rank", timeout=60)[1].value == 1
 
 
 @pytest.mark.slow

@@ -28,7 +28,7 @@ from allranks.notebook.watch import Watch
 from allranks.settings import Settings
 from allranks_backends.plan import Host, Snapshot, alike, rank_label, rank_list
 
-from .stop import undisturbed
+from .stop import Stop, undisturbed
 
 if TYPE_CHECKING:
     from allranks.head.state.logged import Logged
@@ -193,8 +193,11 @@ class ClusterBase:
     def _replies(self, asked: Mapping[int, Future[Reply[A]]]) -> tuple[dict[int, Answered[A]], list[int]]:
         """What the ranks answered, and which do not answer. Raises WorldBroken for one that died meanwhile."""
         replies, silent = dict[int, Answered[A]](), list[int]()
+        stop = Stop()
         try:
-            wait_for_values(list(asked), list(asked.values()), self._moved)
+            # Raised within `wait`, an exception could leave locks held that the lifeline's thread then waits for.
+            with stop.noted():
+                wait_for_values(list(asked), list(asked.values()), self._moved, stop.raise_if_pressed)
         except KeyboardInterrupt:
             raise self._stopped(asked) from None
         for rank, answer in asked.items():
@@ -223,7 +226,9 @@ class ClusterBase:
     def _stopped(self, asked: Mapping[int, Future[Reply[A]]]) -> CellInterrupted:
         """Ctrl-C while ranks were asked something: values that are on their way do not go on."""
         left = [rank for rank, answer in asked.items() if answer.cancel()]
-        return CellInterrupted(f"stopped before {rank_label(left)} had answered" if left else "")
+        done = [rank for rank in asked if rank not in left]
+        others = f"; {rank_label(done)} had" if done else ""
+        return CellInterrupted(f"stopped before {rank_label(left)} had answered{others}" if left else "")
 
     def _all_replies(
         self, asked: Mapping[int, Future[Reply[A]]], others: Callable[[str], str] = lambda _ranks: ""

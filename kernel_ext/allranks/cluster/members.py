@@ -100,9 +100,10 @@ class ClusterMembers(ClusterBase):
         self._refuse_if_running(f"resize {size}")
         if reason := cannot_run(self._backend_name, ranks.sites(healing.resized(ranks.hosts, size))):
             raise CannotStart(reason)
+        stopped = self._running_cells([rank.rank for rank in ranks.monitor.busy(range(min(size, self.size)))])
         with self._changing, undisturbed():
             try:
-                return healing.resize(ranks, size, source, progress)
+                return replace(healing.resize(ranks, size, source, progress), stopped_cells=stopped)
             finally:
                 self._hosts = ranks.hosts
 

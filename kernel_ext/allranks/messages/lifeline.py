@@ -31,7 +31,7 @@ from zmq.utils.monitor import parse_monitor_message
 from .cell_options import CellRequest
 from .delivery import Deliveries
 from .engines import Engines
-from .events import Answered, CellEvent, Event, EventOfTransfer, Failed, Hello, State, TaskHello
+from .events import Answered, CellEvent, Done, Event, EventOfTransfer, Failed, Hello, State, TaskHello
 from .questions import CLOSED, LOST, STOPPED, Questions, Reply
 from .requests import Answer, Question, Request
 from .requests.transfers import KINDS
@@ -42,10 +42,8 @@ AT_ONCE = 1000
 """Messages taken before orders are sent again: ranks that print without end must not keep an interrupt from them."""
 LOOK_EVERY = 0.25
 """Seconds between two looks at what ranks have yet to answer, or to begin."""
-AFTER_TROUBLE = 0.05
-"""Seconds until this thread goes on after an error of its own."""
-LONGEST_COMPLAINT = 300
-"""Characters of the log's line on a message that was not understood."""
+AFTER_TROUBLE = 0.05  # seconds until this thread goes on after an error of its own
+LONGEST_COMPLAINT = 300  # characters of the log's line on a message that was not understood
 Handler = Callable[[str, Event, Sequence[Buffer]], None]
 """Called with a rank's uuid, its message and the buffers of that, in the lifeline's thread."""
 A = TypeVar("A", bound=Answer)
@@ -95,7 +93,7 @@ class Lifeline:
         self._questions, self._deliveries = Questions(), Deliveries(self)
         self._transfers: dict[bytes, Transfers] = {}
         self._looked_at = 0.0
-        self._greetings = itertools.count(1)
+        self._greetings, self._transfer_numbers = itertools.count(1), itertools.count(1)
         self._reader = Reader(Event)
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="allranks-lifeline", daemon=True)
@@ -199,7 +197,7 @@ class Lifeline:
             self._router.send_multipart([identity, encode(request), *buffers], copy=not buffers)
 
         if identity not in self._transfers:
-            self._transfers[identity] = Transfers(KINDS, send, self._questions.is_open)
+            self._transfers[identity] = Transfers(KINDS, send, self._questions.is_open, self._transfer_numbers)
         return self._transfers[identity]
 
     def _lost(self, identity: bytes) -> None:
@@ -276,6 +274,8 @@ class Lifeline:
         except CannotHold as error:
             if error.question is not None:
                 self._questions.answered(uuid, Failed(error.question, "MemoryError", str(error), ""), ())
+            elif isinstance(done := self._reader.read(error.message), Done):  # the cell has ended all the same
+                self._handle(uuid, structs.replace(done, no_value=str(error)), ())
             return
         if whole is not None and not isinstance(event := self._reader.read(whole[0]), EventOfTransfer):
             self._handle(uuid, event, whole[1])

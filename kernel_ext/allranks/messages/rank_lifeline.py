@@ -27,6 +27,8 @@ from .requests import Request, RequestOfTransfer
 from .transfers import CannotHold, Transfers, is_large
 from .wire import Buffer, NotUnderstood, Reader, encode, question_number
 
+AT_ONCE = 64
+"""Messages taken before anything else is done: parts of a large value may come as fast as they are taken."""
 AFTER_TROUBLE = 0.2
 """Seconds until the next look at everything after one that raised."""
 
@@ -47,7 +49,7 @@ class Lifeline:
         self._on_connect, self._on_message = on_connect, on_message
         self._on_tick = on_tick
         self._reader = Reader(Request)
-        self._outbox: deque[tuple[list[Buffer], bool]] = deque()
+        self._outbox: deque[tuple[list[Buffer], bool, int | None]] = deque()
         self._transfers = Transfers(KINDS, self._send_part)
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_write, False)
@@ -79,8 +81,16 @@ class Lifeline:
         """Queue a message; it leaves at once if there is a connection."""
         # Nothing that is sent after one of these relies on it having come before.
         in_parts = isinstance(event, (Answered, Done)) and is_large(buffers)
-        self._outbox.append(([encode(event), *buffers], in_parts))
+        question = event.number if isinstance(event, Answered) else None
+        self._outbox.append(([encode(event), *buffers], in_parts, question))
         self.wake()
+
+    def drop_values(self) -> None:
+        """What is on its way in parts and answers no question does not go on. From the lifeline's own thread."""
+        for each in list(self._outbox):
+            if each[1] and each[2] is None:
+                self._outbox.remove(each)
+        self._transfers.drop(lambda question: question is None)
 
     def wake(self) -> None:
         """Have `on_tick` called soon."""
@@ -120,8 +130,9 @@ class Lifeline:
             self._woken = False
         if self._events in ready:
             self._handle_event()
-        while self._receive():
-            pass
+        for _ in range(AT_ONCE):
+            if not self._receive():
+                break
         wait = self._on_tick()
         self._send_queued()
         return wait
@@ -176,10 +187,10 @@ class Lifeline:
         if not self.connected:
             self._forget_unsent()
         while self._outbox:
-            frames, in_parts = self._outbox[0]
+            frames, in_parts, question = self._outbox[0]
             try:
                 if in_parts:
-                    self._transfers.begin(bytes(frames[0]), frames[1:])
+                    self._transfers.begin(bytes(frames[0]), frames[1:], question)
                 else:
                     self._send_frames(frames)
             except zmq.Again:

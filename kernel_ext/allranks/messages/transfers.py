@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,11 +35,11 @@ class Kinds:
 
 
 class CannotHold(Exception):
-    """A message that cannot be received; `question` is the number of what it asked or answers."""
+    """A `message` that cannot be received; `question` is the number of what it asked or answers."""
 
-    def __init__(self, question: int | None, text: str) -> None:
+    def __init__(self, message: bytes, question: int | None, text: str) -> None:
         super().__init__(text)
-        self.question = question
+        self.message, self.question = message, question
 
 
 def is_large(buffers: Sequence[Buffer]) -> bool:
@@ -95,12 +95,16 @@ class Transfers:
         kinds: Kinds,
         send: Callable[[Any, Sequence[Buffer]], None],
         is_wanted: Callable[[int], bool] = lambda _question: True,
+        numbers: Iterator[int] | None = None,
     ) -> None:
-        """`is_wanted` says whether anybody still waits for the answer to a question."""
+        """`is_wanted` says whether anybody still waits for the answer to a question.
+
+        `numbers` are for transfers with one peer over several connections: a late word about one is about no other.
+        """
         self._kinds, self._send, self._is_wanted = kinds, send, is_wanted
         self._outgoing: dict[int, _Outgoing] = {}
         self._incoming: dict[int, _Incoming] = {}
-        self._numbers = itertools.count(1)
+        self._numbers = itertools.count(1) if numbers is None else numbers
 
     def __len__(self) -> int:
         return len(self._outgoing) + len(self._incoming)
@@ -149,7 +153,7 @@ class Transfers:
         except (NotUnderstood, MemoryError) as error:
             self._refuse(number)
             what = str(error) or f"there is not enough memory for the {incoming.total:,} bytes of it"
-            raise CannotHold(incoming.question, what) from None
+            raise CannotHold(incoming.message, incoming.question, what) from None
         self._send(self._kinds.taken(number), ())
         if incoming.received < incoming.total:
             return None
@@ -161,12 +165,16 @@ class Transfers:
             outgoing.under_way -= 1
             self._go_on(number, outgoing)
 
-    def drop_unwanted(self) -> None:
-        """Let go of what nobody waits for any more, here and at the other end."""
+    def drop(self, is_unwanted: Callable[[int | None], bool]) -> None:
+        """Stop sending what this says, by the number of the question, of what is under way."""
         for number, outgoing in list(self._outgoing.items()):
-            if outgoing.question is not None and not self._is_wanted(outgoing.question):
+            if is_unwanted(outgoing.question):
                 del self._outgoing[number]
                 self._send(self._kinds.dropped(number), ())
+
+    def drop_unwanted(self) -> None:
+        """Let go of what nobody waits for any more, here and at the other end."""
+        self.drop(lambda question: question is not None and not self._is_wanted(question))
         for number, incoming in list(self._incoming.items()):
             if not self._wants(incoming):
                 self._refuse(number)

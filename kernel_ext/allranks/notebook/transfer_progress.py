@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Collection
 from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Any
@@ -18,20 +19,25 @@ SHOW_EVERY = 0.2
 
 
 def wait_for_values(
-    ranks: Collection[int], answers: Collection[Future[Any]], moved: Callable[[int], tuple[int, int]]
+    ranks: Collection[int],
+    answers: Collection[Future[Any]],
+    moved: Callable[[int], tuple[int, int]],
+    go_on: Callable[[], object],
 ) -> None:
     """Wait until all answers are there, and show in a notebook how far they are.
 
-    `moved` says of a rank how many bytes have moved, and of how many.
+    `moved` says of a rank how many bytes have moved, and of how many; `go_on` is called often, and may raise.
     """
     area: LiveArea | None = None
+    began, looked = time.monotonic(), False
     try:
-        while wait(answers, SHOW_AFTER if area is None else SHOW_EVERY).not_done:
-            area = area or _area(ranks)
-            if area is None:
-                wait(answers)
-                return
-            area.want({rank: _line(*moved(rank)) for rank in ranks})
+        while wait(answers, SHOW_EVERY).not_done:
+            go_on()
+            if not looked and time.monotonic() - began >= SHOW_AFTER:
+                area, looked = _area(ranks), True
+            if area is not None:
+                area.want({rank: _line(*moved(rank)) for rank in ranks})
+        go_on()
     finally:
         if area is not None:
             area.want({})

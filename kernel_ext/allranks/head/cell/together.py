@@ -42,8 +42,8 @@ def report(snapshot: Snapshot, collective: Collective) -> str | None:
         if since < UNKNOWN_AFTER:
             return None
         return (
-            f"{opening}. On {snapshot.backend}, traffic is not counted: whether they compute, transfer or are stuck is "
-            "not known. To stop waiting, interrupt the cell"
+            f"{opening}. Their traffic on {snapshot.backend} cannot be read here: whether they compute, transfer or "
+            "are stuck is not known. To stop waiting, interrupt the cell"
         )
     if min(still, since) < STILL_AFTER:
         return None

@@ -22,7 +22,7 @@ from allranks.hosts.local import LocalHost
 from allranks.machine.ports import says_port_is_taken
 from allranks.messages.lifeline import Lifeline
 from allranks.messages.questions import Reply
-from allranks.messages.requests import Acknowledge, Answer, Interrupt, Question
+from allranks.messages.requests import Acknowledge, Answer, Interrupt, Question, Register
 from allranks.messages.wire import Buffer
 from allranks.settings import Settings
 from allranks_backends.plan import Host, Placement, Platform, Site, WorldPlan, alike, rank_label
@@ -122,7 +122,9 @@ class Ranks:
         self.monitor.wait(lambda: all(rank.connected for rank in self.monitor.ranks), TAKE_OVER_WITHIN)
         self.monitor.state = "whole"
         for rank in self.monitor.ranks:
-            if not rank.connected:
+            if rank.connected:
+                self.lifeline.tell(rank.uuid, Register())  # its controller may have been replaced meanwhile
+            else:
                 self.process_events.died(rank.rank, "ended while no notebook was attached")
 
     def _keep(self) -> None:

@@ -83,8 +83,9 @@ class Agent:
         self.comms = Comms(self)
         self._requests = Requests(self)
         self.open_console: Callable[[], str] = str
-        self.register_again: Callable[[], object] = lambda: None
         """Has the engine listen for a console; returns its connection file. Set by the engine."""
+        self.register_again: Callable[[], object] = lambda: None
+        """Registers the engine with ipyparallel's controller again. Set by the engine."""
         self.beginning = Beginning.now()
         self._ready = False
         self._sent_output_at = 0.0

@@ -65,6 +65,8 @@ class Requests:
             cell.interrupt.stop(number)  # before looking whether it runs: it may begin between the two
         if number is None or (cell.running and number == cell.number):
             self._agent.unblocker.stop()
+        elif number == cell.number:
+            cell.drop_value()
 
     def unblock(self, request: requests.Unblock, _: Buffers) -> None:
         if request.cell == self._agent.cell.number:
@@ -145,7 +147,7 @@ class Requests:
     # Checkpoints.
 
     def save(self, request: requests.Save, _: Buffers) -> Reply[requests.Saved]:
-        state = process_state.taken(self._agent.beginning.environment)
+        state = process_state.taken(self._agent.beginning.environment, self._agent.world.environment)
         variables = {**self._agent.user_variables(), process_state.NAME: state}
         path = self._file(request.path)
         saved = self._saved(checkpoint.save, variables, path, request.aside)
@@ -188,14 +190,13 @@ class Requests:
             write_private(path, buffers[0])
         user_ns = self._agent.user_ns
         loaded = checkpoint.load(path, user_ns)
-        if loaded.state is not None:
-            process_state.restore(loaded.state)
         for name in set(request.invalid) & set(loaded.names):
             self._agent.ledger.invalid.mark(user_ns[name])
         self._agent.world.set_names()
-        if buffers or not (loaded.failed or request.keep):
+        failed = loaded.failed | (process_state.restore(loaded.state) if loaded.state is not None else {})
+        if buffers or not (failed or request.keep):
             _remove(path)
-        return Reply(requests.Loaded(loaded.failed))
+        return Reply(requests.Loaded(failed))
 
     def drop(self, request: requests.Drop, _: Buffers) -> Reply[Nothing]:
         _remove(Path(request.path))

@@ -8,6 +8,7 @@ from msgspec import structs
 
 from allranks.messages.events import Done, Output
 from allranks.messages.rank_lifeline import Lifeline
+from allranks.messages.transfers import is_large
 from allranks.messages.wire import Buffer
 
 
@@ -39,6 +40,14 @@ class KeptEvents:
             self._events.pop()
         self._events.append((event, buffers))
         self._lifeline.send(event, buffers)
+
+    def drop_value(self, because: str) -> None:
+        """The cell's value, if it is large and still on its way, is not sent; the cell's end is."""
+        event, buffers = self._events[-1] if self._events else (None, ())
+        if isinstance(event, Done) and is_large(buffers):
+            self._lifeline.drop_values()
+            self._events[-1] = structs.replace(event, no_value=because), ()
+            self._lifeline.send(*self._events[-1])
 
     def resend(self) -> None:
         """All of it again."""

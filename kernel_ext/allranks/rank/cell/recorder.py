@@ -233,6 +233,10 @@ class CellRecorder:
             self._kept.send(final, buffers)
         return bool(items or live is not None or ended)
 
+    def drop_value(self) -> None:
+        """The cell is over, and is not waited for any more. From the lifeline's thread."""
+        self._kept.drop_value("interrupted while it was sent")
+
     @property
     def open(self) -> bool:
         """Whether a notebook does not know yet how the cell ended."""

@@ -34,14 +34,9 @@ def threads() -> set[int]:
 
 
 def time_used(those: Collection[int]) -> int | None:
-    """What they used so far, in the system's own unit; None where that cannot be read."""
-    used = 0
-    for each in those:
-        one = _time_of(each)
-        if one is None:
-            return None
-        used += one
-    return used if those else None
+    """What those of them that run used so far, in the system's own unit; None where that cannot be read."""
+    used = [one for one in map(_time_of, those) if one is not None]
+    return sum(used) if used else None
 
 
 def _time_of(thread: int) -> int | None:

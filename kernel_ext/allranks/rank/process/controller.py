@@ -9,6 +9,7 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,19 +38,24 @@ class Controller:
         if code >= 0 or time.monotonic() - self._began < SHORTEST:
             return False
         self.close_input()
-        self._process = self._started()
+        try:
+            self._process = self._started()
+        except OSError:  # no memory, perhaps: the ranks must not end with that
+            return False
         return True
 
     def forget(self, uuids: Sequence[str]) -> None:
         """Have it forget these engines, whose processes have ended."""
-        if self._process.poll() is None and self._process.stdin is not None:
-            self._process.stdin.write("".join(f"{uuid}\n" for uuid in uuids).encode())
-            self._process.stdin.flush()
+        if self._process.returncode is None and self._process.stdin is not None:  # `Children` sets it
+            with suppress(OSError):  # it has ended this moment
+                self._process.stdin.write("".join(f"{uuid}\n" for uuid in uuids).encode())
+                self._process.stdin.flush()
 
     def close_input(self) -> None:
         """Close this process's end of its input; it ends where no other process has that open."""
         if self._process.stdin is not None:
-            self._process.stdin.close()
+            with suppress(OSError):  # what could not be written
+                self._process.stdin.close()
 
     def kill(self) -> None:
         self._process.kill()

@@ -8,47 +8,71 @@ from __future__ import annotations
 import os
 import random
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import Any
 
 NAME = "(process state)"
-OWN = ("MLX_", "OMPI_", "PMIX_", "PRTE_", "ALLRANKS_")
-"""What environment variables begin with that belong to one process: its rank, its world, its parent."""
+OF_LAUNCHERS = ("OMPI_", "PMIX_", "PRTE_")
+"""What environment variables begin with that belong to one process of a launcher."""
 
 
-def taken(environment: Mapping[str, str]) -> dict[str, Any]:
-    """The state of this process now; `environment` is how its environment was before any cell. In the main thread.
+def taken(environment: Mapping[str, str], of_world: Collection[str]) -> dict[str, Any]:
+    """The state of this process now. In the main thread, since MLX keeps a random state for each thread (0.32.4).
 
-    MLX keeps a random state for each thread (0.32.4): it is that of the thread that calls.
+    `environment` is how its environment was before any cell; variables `of_world` belong to the world that it is in.
     """
     import mlx.core as mx
 
+    def is_set_by_cells(name: str) -> bool:
+        changed = os.environ.get(name) != environment.get(name)
+        return changed and name not in of_world and not name.startswith(OF_LAUNCHERS)
+
     keys: Any = mx.random.state
-    set_here = {name: value for name, value in os.environ.items() if environment.get(name) != value}
     state = {
         "random": random.getstate(),
         "mlx": [key.tolist() for key in keys],
-        "set": {name: value for name, value in set_here.items() if not name.startswith(OWN)},
-        "unset": [name for name in environment if name not in os.environ and not name.startswith(OWN)],
+        "set": {name: value for name, value in os.environ.items() if is_set_by_cells(name)},
+        "unset": [name for name in environment if name not in os.environ and is_set_by_cells(name)],
     }
-    if numpy := sys.modules.get("numpy"):
-        state["numpy"] = numpy.random.get_state()
+    numpy = sys.modules.get("numpy")
+    if numpy and isinstance(found := numpy.random.get_state(), tuple):  # else a generator that the new process lacks
+        name, words, *rest = found
+        state["numpy"] = (name, words.tolist(), *rest)  # a host may lack numpy
     return state
 
 
-def restore(state: Mapping[str, Any]) -> None:
-    """Give this process what `taken` returned in another one. In the main thread."""
+def restore(state: Mapping[str, Any]) -> dict[str, str]:
+    """Give this process what `taken` returned in another one; returns what failed, and why. In the main thread."""
+    failed = {}
+    for what, part in (("mx.random", _mlx), ("random", _random), ("numpy.random", _numpy), ("os.environ", _environ)):
+        try:
+            part(state)
+        except Exception as error:
+            failed[f"the state of {what}"] = f"{type(error).__name__}: {error}"
+    return failed
+
+
+def _mlx(state: Mapping[str, Any]) -> None:
     import mlx.core as mx
 
-    random.setstate(state["random"])
     [[high, low]] = state["mlx"]
     mx.random.seed(high << 32 | low)  # makes the key [high, low], and nothing else sets it (0.32.4)
-    os.environ.update(state["set"])
-    for name in state["unset"]:
-        os.environ.pop(name, None)
+
+
+def _random(state: Mapping[str, Any]) -> None:
+    random.setstate(state["random"])
+
+
+def _numpy(state: Mapping[str, Any]) -> None:
     if "numpy" in state:
-        with suppress(ImportError):  # another host may lack it
+        with suppress(ImportError):
             import numpy
 
             numpy.random.set_state(state["numpy"])
+
+
+def _environ(state: Mapping[str, Any]) -> None:
+    os.environ.update(state["set"])
+    for name in state["unset"]:
+        os.environ.pop(name, None)

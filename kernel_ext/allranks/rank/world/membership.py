@@ -45,6 +45,8 @@ class World:
         self._agent = agent
         self.group: Any = None
         self._ports: frozenset[int] = frozenset()
+        self.environment: set[str] = set()
+        """Environment variables that belong to the worlds this process has been in."""
         self._ring: frozenset[int] = frozenset()
         """Descriptors that came with the ring: any other socket may have a port that is one of the ring's elsewhere."""
         self._joined = 0
@@ -84,6 +86,7 @@ class World:
         if request.ports:
             close_refused(set(own_sockets()) - known)
             self._ring = frozenset(own_sockets()) - known
+            self._agent.reserve.keep_for(len(self._ring))
             self._join_wire(self._ring, request.ports, request.rank, threads() - known_threads)
         self._agent.meters.tells_of_host = request.describes_host
         self._agent.meters.address = request.address
@@ -263,6 +266,7 @@ class World:
             os.environ.pop(name, None)
         for name, value in request.env.items():
             os.environ[name] = value.replace("{dir}", directory)
+        self.environment |= {*request.env, *request.forget}
 
 
 def _backend(_strict: Any = False, backend: Any = "any", *_more: Any, **_options: Any) -> Any:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 COUNT = 32
-"""Two for each of a ring's sockets, of which there are two for each connection, and some for what is read meanwhile."""
+"""At the least; see `Reserve.keep_for`."""
 
 
 class Reserve:
@@ -20,8 +20,12 @@ class Reserve:
 
     def __init__(self) -> None:
         self._held: list[int] = []
-        self._lent = 0
+        self._lent, self._count = 0, COUNT
         self._lock = threading.RLock()
+
+    def keep_for(self, sockets: int) -> None:
+        """Have enough for an abort of a world of so many sockets: two for each, and some for what is read meanwhile."""
+        self._count = max(COUNT, 2 * sockets + 12)
 
     @contextmanager
     def lent(self) -> Iterator[None]:
@@ -40,7 +44,7 @@ class Reserve:
 
     def _hold(self) -> None:
         try:
-            while len(self._held) < COUNT:
+            while len(self._held) < self._count:
                 self._held.append(os.open(os.devnull, os.O_RDONLY))
         except OSError:  # the process is at its limit
             pass
