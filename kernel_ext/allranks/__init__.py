@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -51,10 +52,14 @@ def load_ipython_extension(ipython: Any) -> None:
 
 
 def unload_ipython_extension(ipython: Any) -> None:
-    """``%unload_ext allranks``: end the cluster and take the magics away."""
+    """``%unload_ext allranks``: end the cluster and take the magics away. ``%reload_ext`` changes nothing."""
     from allranks.magics.magics import unload
 
-    unload(ipython)
+    caller: Any = sys._getframe(1)
+    while caller is not None and caller.f_code.co_name != "reload_extension":  # IPython does not say which it is
+        caller = caller.f_back
+    if caller is None:
+        unload(ipython)
 
 
 def current() -> Cluster | None:

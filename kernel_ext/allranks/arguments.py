@@ -9,15 +9,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
+
 from allranks_backends.hostfile import host_named, read_hostfile
 from allranks_backends.plan import Host
 from allranks_backends.registry import BackendError, get_backend
 
 from .errors import UsageError
+from .units import size_text
 
 if TYPE_CHECKING:
     from .settings import Settings
 
+OF_A_RANK = 64 << 20
+"""Bytes of memory that an idle rank takes beside what all ranks of a machine share."""
 DEFAULT_RANKS = 2
 """The smallest world in which something is communicated."""
 HERE = Host("localhost")
@@ -48,10 +53,18 @@ def hosts_of(
         count = DEFAULT_RANKS if n is None else n
         if count < 1:
             raise UsageError(f"-n {count}: a world needs at least 1 rank.")
+        fits_here(f"-n {count}", count)
         return [HERE] * count, None, {}
     found = [replace(host, name=HERE.name) if host.local else host for host in found]
     # A hostfile names a host once for each of its ranks, and all of these are one host.
     return [host for host in found for _ in range(ranks_per_host)], named, env
+
+
+def fits_here(option: str, count: int) -> None:
+    """Raises UsageError where this machine has no memory for so many ranks more."""
+    most = max(psutil.virtual_memory().available // OF_A_RANK, 2)
+    if count > most:
+        raise UsageError(f"{option}: a rank needs about {size_text(OF_A_RANK)} of memory. At most {most} fit here.")
 
 
 def parse_size(text: str) -> int:

@@ -63,8 +63,8 @@ def test_files_of_one_folder_are_named_together() -> None:
     [
         ("Nothing to heal: all ranks are alive and the world is whole.", {"changed": False}),
         (
-            "Nothing to heal: all ranks are alive and the world is whole. rank 1 still busy: "
-            "stop the cell with %distributed interrupt.",
+            "Nothing to heal: all ranks are alive and the world is whole. Rank 1 is still busy. "
+            "To stop the cell: %distributed interrupt.",
             {"changed": False, "busy": (1,)},
         ),
         ("The world already has 1 rank.", {"verb": "resize", "size": 1, "changed": False}),

@@ -172,3 +172,41 @@ def test_in_a_terminal_the_same_lines_are_printed() -> None:
     assert "rank 1 │" in said and "<IPython.core.display.HTML object>" in said
     assert "CellFailed: ranks 0-1 raised ZeroDivisionError: division by zero (line 2)" in said
     assert done.returncode == 0
+
+
+@pytest.fixture
+def two(kernel: Notebook) -> Notebook:
+    """Two ring ranks, started by a line that says so."""
+    kernel.run("%distributed down")
+    kernel.ok("%distributed up -n 2 --backend ring")
+    return kernel
+
+
+def test_comments_are_left_out(two: Notebook) -> None:
+    """As the README writes its lines."""
+    assert "2 ranks · ring" in str(two.ok("%distributed status   # what each rank is doing").mime("text/plain"))
+    assert "2 ranks · ring" in str(two.ok("%distributed status;").mime("text/plain"))
+    assert two.ok("%%distributed -r 0  # one is enough\n'#'").text.strip().endswith("'#'")
+
+
+def test_reloading_keeps_the_cluster(two: Notebook) -> None:
+    two.ok("%%distributed\nkept = rank")
+    two.ok("%reload_ext allranks")
+    assert two.ok("%%distributed -r 1\nkept").text == "rank 1 │ 1\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("up --n 4", "unknown option --n. Did you mean -n?"),
+        ("resize 1000000", "a rank needs about 64 MiB of memory. At most "),
+        ("up -n 3", "(started with n 2, not 3"),
+    ],
+)
+def test_slips_in_numbers_of_ranks(line: str, said: str, two: Notebook) -> None:
+    assert said in two.run(f"%distributed {line}").error
+
+
+def test_a_timeout_must_be_above_zero(two: Notebook) -> None:
+    for seconds in (0, -1):
+        assert "must be above 0 seconds" in two.run(f"%%distributed --timeout {seconds}\n1").error

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from allranks.notebook.fold import Block, Fold
+from allranks.notebook.fold import PATIENCE, Block, Fold
 from tests.growth import growth
 
 
@@ -100,8 +100,20 @@ def test_a_silent_rank_is_waited_for_until_grace() -> None:
     assert said(fold.drain(deadline)) == [((0, 1), "a")]
     fold.feed(2, text("a"), now=10.6)
     assert fold.drain(10.6) == []
-    assert said(fold.drain(11.1)) == [((2,), "a")]
+    assert fold.drain(11.1) == [], "the others have put something out lately"
+    assert fold.next_deadline() == 10.2 + PATIENCE
+    assert said(fold.drain(10.2 + PATIENCE)) == [((2,), "a")]
     assert fold.next_deadline() is None
+
+
+def test_a_rank_that_is_slower_is_waited_for_longer() -> None:
+    fold = Fold(range(2), grace=0.3, patience=2.0)
+    for step in range(5):
+        fold.feed(0, text(f"step {step}"), now=10.0 + step)
+        fold.feed(1, text(f"step {step}"), now=11.0 + step)
+        assert said(fold.drain(11.0 + step)) == [((0, 1), f"step {step}")]
+    fold.feed(0, text("only rank 0"), now=30.0)
+    assert said(fold.drain(30.3)) == [((0,), "only rank 0")], "rank 1 has been silent for long"
 
 
 def test_only_heads_past_grace_go_without_the_silent_rank() -> None:

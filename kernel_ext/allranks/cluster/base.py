@@ -44,6 +44,9 @@ DEATH_KNOWN_WITHIN = 0.5
 """Seconds from the end of a rank's connection until its death is known, if that was the reason."""
 REPLAY_WITHIN = 3.0
 """Seconds that a cell waits for ranks which still unblock others."""
+NOT_UP = (
+    "the cluster {!r} is {}: call its up(), or use it in a with statement. %distributed up has allranks.current()."
+)
 
 
 class ClusterBase:
@@ -91,13 +94,13 @@ class ClusterBase:
     def _up(self) -> Ranks:
         """The living ranks. Raises NoCluster."""
         if self._ranks is None or self._ranks.monitor.state == "starting":
-            raise NoCluster(f"the cluster {self.name!r} is {self.state}. Start it with %distributed up.")
+            raise NoCluster(NOT_UP.format(self.name, self.state))
         return self._ranks
 
     @property
     def _logs(self) -> Logged:
         if self._monitor is None:
-            raise NoCluster(f"the cluster {self.name!r} was never started. Start it with %distributed up.")
+            raise NoCluster(NOT_UP.format(self.name, "down"))
         return self._monitor.logged
 
     def choose_ranks(self, ranks: Sequence[int] | int | None) -> list[int]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from allranks.arguments import known_backend
+from allranks.arguments import fits_here, known_backend
 from allranks.errors import Busy, CannotStart, UsageError
 from allranks.head.world import healing
 from allranks.head.world.change import WorldChange
@@ -90,6 +90,8 @@ class ClusterMembers(ClusterBase):
         ranks = self._up()
         if size < 1:
             raise UsageError(f"resize {size}: a world needs at least 1 rank.")
+        if all(host.local for host in self._hosts):
+            fits_here(f"resize {size}", size - self.size)
         if source is not None:
             self.choose_ranks(source)
         dead = [rank.rank for rank in ranks.monitor.ranks if rank.dead]

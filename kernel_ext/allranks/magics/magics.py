@@ -155,6 +155,7 @@ def unload(shell: Any) -> None:
         return
     if magics.cluster is not None:
         magics.cluster.down()
+        print(f"{magics.cluster.size} {'rank' if magics.cluster.size == 1 else 'ranks'} ended.")
     auto.switch(shell, False)
     completion.remove(shell)
     for kind, names in (("line", ["distributed"]), ("cell", ["distributed", "rank", "local"])):

@@ -20,7 +20,10 @@ OLD_VERBS = {"break": "abort"}
 
 
 class Parser(argparse.ArgumentParser):
-    """Argparse that raises instead of ending the kernel."""
+    """Argparse that raises instead of ending the kernel, and takes no abbreviations: ``--n 4`` is not ``--name 4``."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
         said = _with_suggestion(message)
@@ -209,7 +212,7 @@ def declared(options: argparse.Namespace) -> dict[str, Any]:
 def parse(parser: Parser, line: str) -> argparse.Namespace | None:
     """The options typed; None where help was asked for, and shown. Raises UsageError, with the verb's own usage."""
     try:
-        words = shlex.split(line)
+        words = shlex.split(line.rstrip().rstrip(";"), comments=True)
         options, more = parser.parse_known_args([OLD_VERBS.get(word, word) for word in words[:1]] + words[1:])
         if more:
             verb: Parser = getattr(options, "parser", parser)
@@ -226,7 +229,7 @@ def parse(parser: Parser, line: str) -> argparse.Namespace | None:
 
 def _meant(verb: Parser, options: argparse.Namespace, words: Sequence[str]) -> str:
     """What was probably meant by words that `verb` does not take; empty where that is unknown."""
-    known = re.findall(r"--[a-z][a-z-]*", verb.format_usage())
+    known = re.findall(r"--?[a-z][a-z-]*", verb.format_usage())
     if close := difflib.get_close_matches(words[0].partition("=")[0], known, 1):
         return f". Did you mean {close[0]}?"
     counted = any(getattr(options, name, None) for name in ("n", "hosts", "hostfile"))

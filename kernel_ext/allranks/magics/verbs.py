@@ -16,6 +16,7 @@ from allranks.head.cell.unblocking import RELEASE_WITHIN
 from allranks.notebook.fold import Block
 from allranks.notebook.keyboard import can_ask
 from allranks.notebook.show import Show
+from allranks_backends.plan import rank_label
 
 from . import auto
 
@@ -78,9 +79,15 @@ class Verbs:
         """`up` was run again, as with "Run All Cells". Raises UsageError where it asks for another cluster."""
         if vars(options) != self.up_with:
             said = f"{cluster.size} {cluster.backend} {'rank' if cluster.size == 1 else 'ranks'}"
+            differ = [
+                f"{name} {self.up_with[name]}, not {now}"
+                for name, now in vars(options).items()
+                if name in self.up_with and now != self.up_with[name]
+            ]
+            how = f" (started with {'; '.join(differ)})" if differ else ""
             raise UsageError(
                 f"already up: {said}. Resize with %distributed resize N, or stop them with %distributed down to start "
-                "with other options."
+                f"with other options{how}."
             )
         print("already up:")
         display(cluster)  # type: ignore[no-untyped-call]
@@ -145,8 +152,8 @@ class Verbs:
     def _abort(self, options: argparse.Namespace) -> None:
         cluster = self._need()
         views = [cluster.snapshot.ranks[rank] for rank in cluster.choose_ranks(options.ranks)]
-        if not any(view.state == "waiting" for view in views):
-            print("Nothing is blocked in a collective.")
+        waiting = [view.rank for view in views if view.state == "waiting"]
+        print(f"Aborted on {rank_label(waiting)}." if waiting else "Nothing is blocked in a collective.")
         cluster.abort_collectives(ranks=options.ranks)
 
     def _watch(self, options: argparse.Namespace) -> None:

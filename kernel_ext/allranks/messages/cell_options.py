@@ -86,6 +86,9 @@ class Unreadable(ValueError):
 
 def checked(given: Mapping[str, Any]) -> CellOptions:
     """The options that a user has `given`. Raises UsageError for a value that cannot be."""
+    timeout = given.get("timeout")
+    if isinstance(timeout, (int, float)) and not timeout > 0:
+        raise UsageError(f"timeout={timeout:g}: must be above 0 seconds.")
     try:
         return msgspec.convert({name: _plain(value) for name, value in given.items()}, CellOptions, strict=False)
     except msgspec.ValidationError as error:

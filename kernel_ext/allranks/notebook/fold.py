@@ -14,6 +14,8 @@ from .rank_queue import BlockKind, Item, RankQueue, Rich
 
 GRACE = 0.3
 """Seconds that the output of one rank waits for the same of the others."""
+PATIENCE = 2.0
+"""The same where these have put something out lately: they do the same, and are only slower."""
 
 
 # A named tuple, since a frozen dataclass takes three times as long to make: a third of the time of folding lines that
@@ -77,11 +79,12 @@ class Fold:
     Equal items at the heads of all queues make one block. Where heads differ they come out in rank order, one of each
     rank, equal ones together; but when most ranks agree on an item that another has further on, that one's extra items
     come first, so that a header printed by one rank does not put the rest out of step. A rank with nothing to show is
-    waited for until the oldest waiting head is ``grace`` seconds old.
+    waited for until the oldest waiting head is ``grace`` seconds old, or ``patience`` if it has lately shown something.
     """
 
-    def __init__(self, ranks: Sequence[int], grace: float | None = None) -> None:
+    def __init__(self, ranks: Sequence[int], grace: float | None = None, patience: float | None = None) -> None:
         self.grace = GRACE if grace is None else grace
+        self.patience = max(self.grace, PATIENCE if patience is None else patience)
         self._queues = {rank: RankQueue(rank) for rank in sorted(ranks)}
         self._compared: list[RankQueue] = []
         self._common: set[Item] = set()
@@ -98,7 +101,16 @@ class Fold:
     def next_deadline(self) -> float | None:
         """When ``drain`` has something to give though nothing arrives; None while nothing waits."""
         heads = [queue.head_time() for queue in self._queues.values() if queue.items]
-        return min(heads) + self.grace if heads else None
+        return self._due(min(heads), self._missing_since()) if heads else None
+
+    def _missing_since(self) -> float:
+        """When one of those that have nothing to show put something out last."""
+        missing = [queue.fed_at for queue in self._queues.values() if not queue.items and not queue.finished]
+        return max(missing, default=float("-inf"))
+
+    def _due(self, head: float, missing_since: float) -> float:
+        """Until when others are waited for by a head that came at that time."""
+        return max(head + self.grace, min(head, missing_since) + self.patience)
 
     def drain(self, now: float, flush: bool = False) -> list[Block]:
         """What can be shown now. ``flush`` waits for nobody."""
@@ -108,7 +120,8 @@ class Fold:
             missing = any(not queue.items and not queue.finished for queue in self._queues.values())
             if missing and not flush:
                 # the same sum as next_deadline, so that a drain at that very time finds its head due
-                overdue = (queue.head_time() for queue in present if queue.head_time() + self.grace <= now)
+                since = self._missing_since()
+                overdue = (queue.head_time() for queue in present if self._due(queue.head_time(), since) <= now)
                 due = max(overdue, default=None)
                 if due is None:
                     break

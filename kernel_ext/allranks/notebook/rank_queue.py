@@ -47,7 +47,19 @@ def _item(raw: Sequence[Any]) -> Item:
 class RankQueue:
     """The items of one rank that wait to be folded."""
 
-    __slots__ = ("_arrivals", "_fed", "_seen_from", "_seen_to", "finished", "items", "only", "rank", "seen", "taken")
+    __slots__ = (
+        "_arrivals",
+        "_fed",
+        "_seen_from",
+        "_seen_to",
+        "fed_at",
+        "finished",
+        "items",
+        "only",
+        "rank",
+        "seen",
+        "taken",
+    )
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
@@ -57,6 +69,8 @@ class RankQueue:
         self.taken = 0
         """Items that have left; with it every item has a position that never changes."""
         self._fed = 0
+        self.fed_at = float("-inf")
+        """When something came last."""
         self._arrivals: deque[tuple[int, float]] = deque()
         self.seen: dict[Item, int] = {}
         """The items in sight, each with its last position there. May still hold some that were taken."""
@@ -68,6 +82,7 @@ class RankQueue:
         if len(self.items) > before:
             self._fed += len(self.items) - before
             self._arrivals.append((self._fed, now))
+            self.fed_at = now
 
     def take(self, n: int) -> list[Item]:
         pop = self.items.popleft

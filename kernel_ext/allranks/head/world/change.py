@@ -156,7 +156,9 @@ class WorldChange:
     def _unchanged(self) -> str:
         if self.verb == "resize":
             return f"The world already has {self._counted}."
-        stuck = f" {rank_label(self.busy)} still busy: stop the cell with %distributed interrupt." if self.busy else ""
+        verb = "is" if len(self.busy) == 1 else "are"
+        busy = f"{rank_label(self.busy)} {verb}".capitalize()
+        stuck = f" {busy} still busy. To stop the cell: %distributed interrupt." if self.busy else ""
         return f"Nothing to heal: all ranks are alive and the world is whole.{stuck}"
 
     def _lines(self) -> list[str]:
