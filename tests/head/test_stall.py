@@ -53,6 +53,68 @@ def test_a_rank_that_completed_what_others_are_still_in() -> None:
     assert free == []
 
 
+@pytest.mark.parametrize(
+    ("view", "ended", "why"),
+    [
+        ({"seq": 17}, {"settled": 17}, "have completed it, but what they sent may not have arrived"),
+        ({"seq": 17}, {"settled": 16}, "called it but finished the cell without evaluating it"),
+        ({"seq": 16}, {"settled": 16}, "never entered it; they finished the cell"),
+        ({"seq": 17}, {"failed": True}, "never entered it; they finished the cell"),
+    ],
+    ids=["completed", "not evaluated", "not called", "raised before it was evaluated"],
+)
+def test_ranks_that_are_done_with_the_cell(view: dict[str, Any], ended: dict[str, Any], why: str) -> None:
+    how = Ended(**{"how": "finished the cell", "failed": False, **ended})
+    views = [at(rank, "idle", collective=collective(**view)) for rank in (1, 2)]
+    assert look(waiting(0), *views, ended={1: how, 2: how})[0] == [f"(0,): {BLOCKED}: ranks 1-2 {why}"]
+
+
+def test_ranks_that_wait_in_another_collective_of_that_number() -> None:
+    said, free = look(waiting(0), waiting(1, op="all_max", since=SHORT), waiting(2, op="all_max", since=SHORT))
+    other = "all_max #17 f32[10] (line 5)"
+    assert said[0] == f"(0,): {BLOCKED}: ranks 1-2 are blocked in {other} instead"
+    assert said[1].endswith(f"the ranks disagree: rank 0 entered {BLOCKED[11:]}; ranks 1-2 entered {other}")
+    assert free == [0, 1, 2], "it can never complete correctly"
+    assert f"rank 1 is blocked in {other} instead" in look(waiting(0), waiting(1, op="all_max"))[0][0]
+
+
+def test_a_rank_that_only_called_a_collective_has_not_entered_it() -> None:
+    called = at(1, "running", line=9, collective=collective(17, op="all_max"))
+    behind = waiting(2, 16, since=SHORT)
+    assert look(waiting(0), called, behind)[0][0] == (
+        f"(0,): {BLOCKED}: rank 1 has not entered it yet (running line 9); "
+        "rank 2 has not entered it yet (blocked in all_sum #16 f32[10] (line 5))"
+    )
+
+
+def test_several_ranks_of_another_cell_that_do_the_same() -> None:
+    said, _ = look(waiting(0), at(1, "running", line=3), at(2, "running", line=3), ranks=[0])
+    assert said[0].endswith("ranks 1-2 are not part of this cell (running line 3)")
+
+
+def test_each_group_is_told_who_is_missing_in_its_own_collective() -> None:
+    done = Ended("finished the cell", False, settled=17)
+    said, _ = look(waiting(0), waiting(1, 18), at(2, "idle", collective=collective(17)), ended={2: done})
+    assert said[0] == f"(0,): {BLOCKED}: rank 2 has completed it, but what it sent may not have arrived"
+    assert said[1].endswith("rank 2 never entered it; it finished the cell"), "of rank 1, which is one further"
+
+
+def test_ranks_disagree_on_the_newest_collective_that_is_waited_for() -> None:
+    views = waiting(0, 17), waiting(1, 18), waiting(2, 18, op="all_max")
+    assert "rank 1 entered all_sum #18 f32[10] (line 5); rank 2 entered all_max #18" in look(*views)[0][-1]
+
+
+def test_a_send_of_that_number_is_not_the_collective_that_a_rank_entered_instead() -> None:
+    sent = Collective(17, "send", (10,), "float32", 40, 3, shared=False)
+    said, free = look(waiting(0), at(1, "idle", collective=sent), ended={1: FINISHED})
+    assert len(said) == 1 and "instead" not in said[0] and free == []
+
+
+def test_a_rank_that_waits_in_an_unknown_collective_disturbs_nothing() -> None:
+    unknown = at(1, "waiting", since=LONG)
+    assert look(waiting(0), unknown)[0][0] == f"(0,): {BLOCKED}: rank 1 has not entered it yet (waiting)"
+
+
 def test_all_ranks_in_one_collective_are_reported_where_nothing_moves() -> None:
     views = [waiting(rank, since=12.4, stalled=11.0 + rank) for rank in range(2)]
     links = (
@@ -106,6 +168,32 @@ def test_when_stopped_a_rank_that_was_in_the_collective_is_not_said_to_be_missin
     watch.stopping = True
     assert watch.look(snapshot(waiting(0), at(1, "running")), {}, None) == ([], [])
     assert "#18" in watch.look(snapshot(waiting(0, seq=18), at(1, "running")), {}, None)[0][0].text
+
+
+def test_when_stopped_those_that_wait_for_ranks_that_never_came_are_still_reported() -> None:
+    watch = StallWatch(range(2), stopping=True)
+    (finding,) = watch.look(snapshot(waiting(0, seq=1), at(1, "running")), {}, None)[0]
+    assert "#1 " in finding.text
+
+
+def test_a_rank_that_leaves_a_collective_early_is_missing_while_nobody_stops_it() -> None:
+    watch = StallWatch(range(2))
+    watch.look(snapshot(waiting(0), waiting(1)), {}, None)
+    assert len(watch.look(snapshot(waiting(0), at(1, "running")), {}, None)[0]) == 1
+
+
+def test_those_that_were_reported_as_blocked_are_reported_again_when_nothing_moves() -> None:
+    watch, views = StallWatch(range(3)), [waiting(rank, since=20.0, stalled=20.0) for rank in range(3)]
+    assert len(watch.look(snapshot(at(0, "running"), *views[1:]), {}, None)[0]) == 1
+    (finding,) = watch.look(snapshot(*views), {}, None)[0]
+    assert finding.ranks == (0, 1, 2) and finding.text.startswith("all ranks are in")
+
+
+def test_a_compiler_whose_line_is_unknown() -> None:
+    said, _ = look(at(0, "running", compiler="g++", compiling=5), at(1, "running", compiler="g++", compiling=4))
+    assert said == ["(0,): g++ has been compiling for 5 s: the first call makes the kernels"]
+    said, _ = look(at(0, "running", line=3, compiler="g++", compiling=10))
+    assert said == ["(0,): g++ has been compiling for line 3 for 10 s: the first call makes the kernels"]
 
 
 def test_ranks_that_wait_for_a_compiler_are_named_once() -> None:

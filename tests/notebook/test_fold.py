@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from allranks.notebook.fold import PATIENCE, Block, Fold
+from allranks.notebook.fold import GRACE, PATIENCE, Block, Fold
 from tests.growth import growth
 
 
@@ -78,6 +78,31 @@ def test_a_missing_line_among_lines_that_all_differ_later() -> None:
     assert [block.ranks for block in folded(a, b)] == [(0, 1), (0,), (0, 1)]
 
 
+def test_lines_that_are_missing_far_apart() -> None:
+    a = text(*(f"step {i}" for i in range(300)))
+    b = text(*(f"step {i}" for i in range(300) if i not in (10, 200)))
+    assert [block.ranks for block in folded(a, b)] == [(0, 1), (0,), (0, 1), (0,), (0, 1)]
+
+
+def test_an_equal_item_that_comes_next_keeps_ranks_in_step() -> None:
+    ranks = text("loss 1", "saved"), text("loss 2", "saved", "loss 1"), text("loss 3", "done")
+    assert said(folded(*ranks[:2])) == [((0,), "loss 1"), ((1,), "loss 2"), ((0, 1), "saved"), ((1,), "loss 1")]
+    assert said(folded(*ranks)) == [
+        ((0,), "loss 1"),
+        ((1,), "loss 2"),
+        ((2,), "loss 3"),
+        ((0, 1), "saved"),
+        ((2,), "done"),
+        ((1,), "loss 1"),
+    ]
+
+
+def test_of_several_ways_to_line_up_the_shortest_is_taken_then_that_of_the_lowest_rank() -> None:
+    assert said(folded(text("a", "b"), text("b", "a"))) == [((1,), "b"), ((0, 1), "a"), ((0,), "b")]
+    blocks = folded(text("a", "b"), text("b", "a"), text("c", "b", "a"))
+    assert said(blocks) == [((0,), "a"), ((2,), "c"), ((0, 1, 2), "b"), ((1, 2), "a")]
+
+
 def test_a_print_burst_is_never_split() -> None:
     matrix = ("text", "stdout", "[[1, 2],\n [3, 4]]\n")
     assert [b.content for b in folded([matrix, *text("x")], [matrix, *text("y")])] == [matrix[2], "x\n", "y\n"]
@@ -123,6 +148,21 @@ def test_only_heads_past_grace_go_without_the_silent_rank() -> None:
     assert said(fold.drain(0.5)) == [((0,), "a b")]
     fold.feed(1, text("c", "d"), now=0.6)
     assert said(fold.drain(0.6)) == [((0, 1), "c d")]
+
+
+def test_differing_items_past_grace_do_not_take_later_ones_along() -> None:
+    fold = Fold(range(3), grace=0.5)
+    for rank, (early, late) in enumerate((("a", "c"), ("b", "d"))):
+        fold.feed(rank, text(early), now=0.0)
+        fold.feed(rank, text(late), now=0.4)
+    assert said(fold.drain(0.5)) == [((0,), "a"), ((1,), "b")]
+    assert said(fold.drain(0.9)) == [((0,), "c"), ((1,), "d")]
+
+
+def test_the_usual_grace() -> None:
+    fold = Fold(range(2))
+    fold.feed(0, text("a"), now=1.0)
+    assert fold.next_deadline() == 1.0 + GRACE
 
 
 def test_an_item_that_comes_just_in_time_folds() -> None:

@@ -44,9 +44,7 @@ DEATH_KNOWN_WITHIN = 0.5
 """Seconds from the end of a rank's connection until its death is known, if that was the reason."""
 REPLAY_WITHIN = 3.0
 """Seconds that a cell waits for ranks which still unblock others."""
-NOT_UP = (
-    "the cluster {!r} is {}: call its up(), or use it in a with statement. %distributed up has allranks.current()."
-)
+NOT_UP = "the cluster {!r} is {}: call its up(), or use it in a with statement. %distributed up has allranks.current()."
 
 
 class ClusterBase:
