@@ -188,3 +188,14 @@ def test_logged_figures_and_widgets_go_to_who_keeps_them(monitor: Monitor) -> No
     monitor.died(0, "killed by SIGKILL")
     monitor.receive("rank-1", CommMessages(1, ()), ())
     assert isinstance(monitor.comms, Comms) and monitor.comms.taken == [("rank-1", 1)], "one rank is alive"
+
+
+def test_an_end_that_comes_again_is_acknowledged_again(monitor: Monitor) -> None:
+    """The rank sends it again after a reconnect, and would for ever: the acknowledgement was lost."""
+    told: list[tuple[str, int]] = []
+    monitor.acknowledge = lambda uuid, cell: told.append((uuid, cell))
+    updates = monitor.listen(CELL, [0])
+    monitor.receive("rank-0", done(), ())
+    monitor.receive("rank-0", done(), ())
+    assert told == [("rank-0", CELL)] * 2
+    assert len(came(updates)) == 1

@@ -133,6 +133,10 @@ def test_with_this_machines_host_process_all_ranks_end(world: World) -> None:
     assert world.told == [] and world.ends[HERE].forgotten == [], "nobody is left who could be told"
 
 
+def test_a_host_process_that_was_killed_in_words(world: World) -> None:
+    assert "(/usr/bin/python3), which was killed by SIGKILL" in world.receive(HostGone(code=-9))[0]
+
+
 def test_with_mpirun_all_ranks_end_and_its_words_are_kept(world: World) -> None:
     world.receive(Launched(7))
     log = "-----\nprterun noticed that rank 1 exited\non signal 9 - killed\n-----\n"

@@ -152,6 +152,8 @@ class Monitor:
             case Output() | Done():
                 if self._is_new(rank, event):
                     self._take_new(rank, event, buffers)
+                elif isinstance(event, Done) and event.cell in rank.past:  # the rank does not know that it arrived
+                    self.acknowledge(rank.uuid, event.cell)
             case CellEvent():
                 if isinstance(event, Began):
                     rank.late.extend(unpacked(event.late))

@@ -58,7 +58,7 @@ class ProcessEvents:
                     if rank.host == name:
                         self.died(rank.rank, f"lost with its host {name}: {because}")
             case HostGone(code=code):
-                how = f"ended with the host process ({self._python_here}), which {ended_because(code)}"
+                how = f"ended with the host process ({self._python_here}), which {_clause(ended_because(code))}"
                 for rank in self._monitor.alive():
                     self._monitor.died(rank.rank, how)
 
@@ -94,7 +94,7 @@ class ProcessEvents:
         elif kind == "launcher" and event.pid == self.launcher:
             said = "\n".join(line for line in event.log.splitlines() if line.strip("-"))
             how = ended_because(event.code, out_of_memory=event.out_of_memory)
-            how = f"ended by mpirun, which {how}" + (f":\n{said}" if said else "")
+            how = f"ended by mpirun, which {_clause(how)}" + (f":\n{said}" if said else "")
             alive = self._monitor.alive()
             for rank in alive:
                 self._monitor.died(rank.rank, how)
@@ -106,7 +106,7 @@ class ProcessEvents:
             self._controller_ended = event
             for rank in self._monitor.alive():
                 how = ended_because(event.code, event.log, out_of_memory=event.out_of_memory)
-                self._monitor.died(rank.rank, f"cannot be reached: ipyparallel's controller {how}")
+                self._monitor.died(rank.rank, f"cannot be reached: ipyparallel's controller {_clause(how)}")
 
     def _is_rank(self, number: int, pid: int, name: str) -> bool:
         """Whether that process of the host of that name is the rank: one that was replaced meanwhile is nobody's."""
@@ -120,6 +120,11 @@ class ProcessEvents:
         ended = self._end_at(rank.host).wait_ended(pid, WATCHED_FOR)
         if ended and self._monitor.ranks[rank.rank] is rank and rank.pid == pid:
             self.died(rank.rank, "its process ended (mpirun does not report why)")
+
+
+def _clause(how: str) -> str:
+    """``killed by SIGKILL`` behind a subject."""
+    return f"was {how}" if how.startswith("killed") else how
 
 
 def ended_because(code: int, log: str = "", *, out_of_memory: bool = False) -> str:
