@@ -17,7 +17,6 @@ import pytest
 from allranks import Cluster
 from allranks.errors import NoAnswer, UsageError, WorldBroken
 from allranks.notebook.fold import Block
-from allranks.rank.process.controller import SHORTEST
 from allranks_backends.plan import Snapshot
 from tests.faults.kept import WITHIN, keep, look, sums_are_right
 from tests.faults.stop import running
@@ -237,7 +236,6 @@ def test_a_killed_controller_is_replaced_and_costs_nothing(tmp_path: Path) -> No
         kept, pids = keep(cluster), [rank.pid for rank in cluster.snapshot.ranks]
         (first,) = controllers() - before
         running = cluster.begin(f"import os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.05)\n'through'")
-        time.sleep(max(0.0, first.create_time() + SHORTEST + 0.2 - time.time()))
         first.kill()
         first.wait(WITHIN)
         go.touch()

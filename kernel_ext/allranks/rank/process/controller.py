@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import subprocess
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -16,8 +17,8 @@ from typing import Any
 from . import start
 from .children import CONTROLLER, Children
 
-SHORTEST = 1.0
-"""Seconds that one must have lived to be worth another."""
+MOST, WITHIN = 5, 60.0
+"""Starts in so many seconds: what kills one time and again will kill the next."""
 
 
 class Controller:
@@ -25,17 +26,18 @@ class Controller:
 
     def __init__(self, children: Children, settings: Mapping[str, Any], log: Path) -> None:
         self._children, self._settings, self._log = children, settings, log
+        self._starts: deque[float] = deque(maxlen=MOST)
         self._process = self._started()
 
     def _started(self) -> subprocess.Popen[bytes]:
         process = start.controller(self._settings, self._log)
         self._children.add(CONTROLLER, process.pid, process)
-        self._began = time.monotonic()
+        self._starts.append(time.monotonic())
         return process
 
     def again(self, code: int) -> bool:
         """Start another in the place of one that ended with `code` (as in `subprocess.Popen`), if that may help."""
-        if code >= 0 or time.monotonic() - self._began < SHORTEST:
+        if code >= 0 or (len(self._starts) == MOST and time.monotonic() - self._starts[0] < WITHIN):
             return False
         self.close_input()
         try:
