@@ -67,6 +67,7 @@ def test_in_a_collective(ring4: Cluster) -> None:
     assert result[2].dead and all(result[rank].unblocked for rank in (0, 1, 3)), result
     assert result.errors == {}, "no rank but the dead one is to blame"
     assert "rank 2 died: killed by SIGKILL" in result.failure()
+    assert result.failure().endswith("To replace it: %distributed heal")
     healed(ring4, kept)
 
 

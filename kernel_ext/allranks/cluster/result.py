@@ -60,7 +60,9 @@ class CellResult(Mapping[int, RankResult]):
                 dead = any(other.dead for other in self._ranks.values())
                 fix = "heal" if dead else f"heal --kill {number}"
                 said.setdefault(f"did not finish (%distributed {fix})", []).append(number)
-        return "; ".join(f"{rank_label(ranks)} {what}" for what, ranks in (said | waited).items())
+        text = "; ".join(f"{rank_label(ranks)} {what}" for what, ranks in (said | waited).items())
+        ended = [rank for rank in self._ranks.values() if rank.dead]
+        return f"{text}. To replace {'it' if len(ended) == 1 else 'them'}: %distributed heal" if ended else text
 
     def __getitem__(self, rank: int) -> RankResult:
         try:
