@@ -35,3 +35,8 @@ def three_digits(value: float) -> str:
     if not math.isfinite(value) or value == 0:
         return str(value) if value else "0"
     return f"{value:.{min(max(2 - math.floor(math.log10(abs(value))), 0), 6)}f}"
+
+
+def ranks_text(count: int, kind: str = "") -> str:
+    """``1 rank``, ``4 ranks``, ``4 ring ranks``."""
+    return " ".join(filter(None, (str(count), kind, "rank" if count == 1 else "ranks")))

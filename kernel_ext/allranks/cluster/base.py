@@ -198,7 +198,7 @@ class ClusterBase:
         try:
             # Raised within `wait`, an exception could leave locks held that the lifeline's thread then waits for.
             with stop.noted():
-                wait_for_values(list(asked), list(asked.values()), self._moved, stop.raise_if_pressed)
+                wait_for_values(asked, self._moved, stop.raise_if_pressed)
         except KeyboardInterrupt:
             raise self._stopped(asked) from None
         for rank, answer in asked.items():

@@ -194,14 +194,16 @@ class ClusterCells(ClusterBase):
         for cell in cells:
             cell.shown.wait(max(0.0, deadline - time.monotonic()))
 
-    def abort_collectives(self, *, ranks: Sequence[int] | int | None = None) -> None:
+    def abort_collectives(self, *, ranks: Sequence[int] | int | None = None) -> list[int]:
         """Unblock ranks that wait in a collective (``%distributed abort``); Python code goes on.
 
-        The cell fails on them, and the world is re-formed when it is over.
+        The cell fails on them, and the world is re-formed when it is over. Returns those that waited in one.
         """
         chosen = self.choose_ranks(ranks)
+        waiting = [view.rank for view in self.snapshot.ranks if view.state == "waiting" and view.rank in chosen]
         for cell in list(self._following):
             cell.free(chosen)
+        return waiting
 
     # Looking into a rank.
 

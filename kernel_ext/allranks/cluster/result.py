@@ -46,6 +46,7 @@ class CellResult(Mapping[int, RankResult]):
     def failure(self) -> str:
         """One sentence per failure: which ranks, what, where."""
         said, waited = dict[str, list[int]](), dict[str, list[int]]()
+        dead = sum(bool(rank.dead) for rank in self._ranks.values())
         for number, rank in self._ranks.items():
             if rank.dead:
                 said.setdefault(f"died: {rank.dead}", []).append(number)
@@ -57,12 +58,10 @@ class CellResult(Mapping[int, RankResult]):
                 said.setdefault(f"raised {rank.error}", []).append(number)
             elif not rank.ok:
                 # Where another is dead, heal itself ends and restores those that wait for it.
-                dead = any(other.dead for other in self._ranks.values())
                 fix = "heal" if dead else f"heal --kill {number}"
                 said.setdefault(f"did not finish (%distributed {fix})", []).append(number)
         text = "; ".join(f"{rank_label(ranks)} {what}" for what, ranks in (said | waited).items())
-        ended = [rank for rank in self._ranks.values() if rank.dead]
-        return f"{text}. To replace {'it' if len(ended) == 1 else 'them'}: %distributed heal" if ended else text
+        return f"{text}. To replace {'it' if dead == 1 else 'them'}: %distributed heal" if dead else text
 
     def __getitem__(self, rank: int) -> RankResult:
         try:

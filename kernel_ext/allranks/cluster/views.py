@@ -65,10 +65,8 @@ class ClusterViews(ClusterCells, ClusterMembers):
             self.interrupt(ranks=chosen)
             return None if busy else f"No cell is running{where}."
         if verb == "abort":
-            waiting = [view.rank for view in self.snapshot.ranks if view.state == "waiting"]
-            self.abort_collectives(ranks=chosen)
-            asked = [each for each in self.choose_ranks(chosen) if each in waiting]
-            return None if asked else f"Nothing is blocked in a collective{where}."
+            waited = self.abort_collectives(ranks=chosen)
+            return None if waited else f"Nothing is blocked in a collective{where}."
         if not self._changing.acquire(blocking=False):
             return "The world is already being changed."
         try:

@@ -31,7 +31,7 @@ class Relay(ThreadMonitoredQueue):
                 other, prefix = ways[socket]
                 sender, *rest = socket.recv_multipart(copy=False)
                 if len(rest) < 2:
-                    continue  # a stranger's: it names nobody to pass it on to, or says nothing
+                    continue  # a stranger's: it has no recipient, or no content
                 passed = [rest[0], sender, *rest[1:]]
                 other.send_multipart(passed, copy=False)
                 monitor.send_multipart([prefix, *passed], copy=False)

@@ -17,6 +17,7 @@ from allranks.cluster.cluster import Cluster
 from allranks.cluster.result import CellResult
 from allranks.errors import AllranksError, CellInterrupted, UsageError
 from allranks.notebook.front_end import shown_in
+from allranks.units import ranks_text
 
 from . import auto, completion
 from .parsers import cell_parser, declared, line_parser, parse
@@ -155,7 +156,7 @@ def unload(shell: Any) -> None:
         return
     if magics.cluster is not None:
         magics.cluster.down()
-        print(f"{magics.cluster.size} {'rank' if magics.cluster.size == 1 else 'ranks'} ended.")
+        print(f"{ranks_text(magics.cluster.size)} ended.")
     auto.switch(shell, False)
     completion.remove(shell)
     for kind, names in (("line", ["distributed"]), ("cell", ["distributed", "rank", "local"])):

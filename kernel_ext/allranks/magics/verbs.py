@@ -16,13 +16,10 @@ from allranks.head.cell.unblocking import RELEASE_WITHIN
 from allranks.notebook.fold import Block
 from allranks.notebook.keyboard import can_ask
 from allranks.notebook.show import Show
+from allranks.units import ranks_text
 from allranks_backends.plan import rank_label
 
 from . import auto
-
-
-def _counted(ranks: int) -> str:
-    return f"{ranks} {'rank' if ranks == 1 else 'ranks'}"
 
 
 class Verbs:
@@ -78,7 +75,6 @@ class Verbs:
     def _still_up(self, cluster: Cluster, options: argparse.Namespace) -> None:
         """`up` was run again, as with "Run All Cells". Raises UsageError where it asks for another cluster."""
         if vars(options) != self.up_with:
-            said = f"{cluster.size} {cluster.backend} {'rank' if cluster.size == 1 else 'ranks'}"
             differ = [
                 f"{name} {self.up_with[name]}, not {now}"
                 for name, now in vars(options).items()
@@ -86,8 +82,8 @@ class Verbs:
             ]
             how = f" (started with {'; '.join(differ)})" if differ else ""
             raise UsageError(
-                f"already up: {said}. Resize with %distributed resize N, or stop them with %distributed down to start "
-                f"with other options{how}."
+                f"already up: {ranks_text(cluster.size, cluster.backend)}. Resize with %distributed resize N, or stop "
+                f"them with %distributed down to start with other options{how}."
             )
         print("already up:")
         display(cluster)  # type: ignore[no-untyped-call]
@@ -109,7 +105,7 @@ class Verbs:
         cluster = self.ended = self._need()
         self.cluster = None
         cluster.down()
-        print(f"{_counted(cluster.size)} ended.")
+        print(f"{ranks_text(cluster.size)} ended.")
 
     def _heal(self, options: argparse.Namespace) -> None:
         print(self._need().heal(source=options.source, kill=options.kill or (), progress=print))
@@ -150,11 +146,8 @@ class Verbs:
         display(doctor.asked_by(options))  # type: ignore[no-untyped-call]
 
     def _abort(self, options: argparse.Namespace) -> None:
-        cluster = self._need()
-        views = [cluster.snapshot.ranks[rank] for rank in cluster.choose_ranks(options.ranks)]
-        waiting = [view.rank for view in views if view.state == "waiting"]
-        print(f"Aborted on {rank_label(waiting)}." if waiting else "Nothing is blocked in a collective.")
-        cluster.abort_collectives(ranks=options.ranks)
+        waited = self._need().abort_collectives(ranks=options.ranks)
+        print(f"Aborted on {rank_label(waited)}." if waited else "Nothing is blocked in a collective.")
 
     def _watch(self, options: argparse.Namespace) -> None:
         display(self._need().watch(*options.views))  # type: ignore[no-untyped-call]

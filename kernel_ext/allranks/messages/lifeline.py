@@ -123,7 +123,7 @@ class Lifeline:
         """Send a question; the future has the answer, or RequestFailed, or ConnectionError where none can come."""
         number, future = self._questions.put(uuid, question)
         self._send(uuid, structs.replace(question, number=number), buffers, number)
-        if self._closing:  # nobody may be there any more to send it
+        if self._closing:  # the thread that sends it may have ended
             self._questions.give_up(number, CLOSED)
         return future
 

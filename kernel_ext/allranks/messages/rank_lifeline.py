@@ -16,7 +16,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import zmq
 from zmq.utils.monitor import parse_monitor_message
@@ -31,6 +31,15 @@ AT_ONCE = 64
 """Messages taken before anything else is done: parts of a large value may come as fast as they are taken."""
 AFTER_TROUBLE = 0.2
 """Seconds until the next look at everything after one that raised."""
+
+
+class _Queued(NamedTuple):
+    """A message that waits for a connection, or for room in it."""
+
+    frames: list[Buffer]
+    in_parts: bool
+    question: int | None
+    """The number of what it answers."""
 
 
 class Lifeline:
@@ -49,7 +58,7 @@ class Lifeline:
         self._on_connect, self._on_message = on_connect, on_message
         self._on_tick = on_tick
         self._reader = Reader(Request)
-        self._outbox: deque[tuple[list[Buffer], bool, int | None]] = deque()
+        self._outbox: deque[_Queued] = deque()
         self._transfers = Transfers(KINDS, self._send_part)
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_write, False)
@@ -82,13 +91,13 @@ class Lifeline:
         # Nothing that is sent after one of these relies on it having come before.
         in_parts = isinstance(event, (Answered, Done)) and is_large(buffers)
         question = event.number if isinstance(event, Answered) else None
-        self._outbox.append(([encode(event), *buffers], in_parts, question))
+        self._outbox.append(_Queued([encode(event), *buffers], in_parts, question))
         self.wake()
 
     def drop_values(self) -> None:
         """What is on its way in parts and answers no question does not go on. From the lifeline's own thread."""
         for each in list(self._outbox):
-            if each[1] and each[2] is None:
+            if each.in_parts and each.question is None:
                 self._outbox.remove(each)
         self._transfers.drop(lambda question: question is None)
 
@@ -187,7 +196,7 @@ class Lifeline:
         if not self.connected:
             self._forget_unsent()
         while self._outbox:
-            frames, in_parts, question = self._outbox[0]
+            frames, in_parts, question = self._outbox[0]  # left there where it cannot leave now
             try:
                 if in_parts:
                     self._transfers.begin(bytes(frames[0]), frames[1:], question)

@@ -173,7 +173,7 @@ class Transfers:
                 self._send(self._kinds.dropped(number), ())
 
     def drop_unwanted(self) -> None:
-        """Let go of what nobody waits for any more, here and at the other end."""
+        """Drop what is no longer wanted, here and at the other end."""
         self.drop(lambda question: question is not None and not self._is_wanted(question))
         for number, incoming in list(self._incoming.items()):
             if not self._wants(incoming):

@@ -50,7 +50,7 @@ def pack_call(value: Any, without: Container[str]) -> tuple[list[Any], set[str]]
     """Like `pack` for a rank, with what the user's functions in it use of the namespace here, for `unpack_call`.
 
     That is code: functions, classes and modules, and what these use in turn. Data, and names that are in `without`,
-    stay here, and so does what cannot travel. Also returns the files of these functions. Raises CannotTravel.
+    stay here, and so does what cannot be sent. Also returns the files of these functions. Raises CannotTravel.
     """
     files: set[str] = set()
 

@@ -169,7 +169,7 @@ def _equal_rows(queues: list[RankQueue], rows: int) -> int:
 
 
 def _further_on(queues: list[RankQueue], row: Sequence[Item], step: int, common: set[Item]) -> bool:
-    """A queue has, past ``row`` (its item at ``step``), an item that stands in ``row`` for other queues."""
+    """A queue has, past ``row`` (its item at ``step``), an item that ``row`` has of other queues."""
     for item in common.intersection(row):
         for queue, own in zip(queues, row, strict=True):
             if item != own and queue.seen.get(item, -1) > queue.taken + step:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Any
 
@@ -19,24 +19,21 @@ SHOW_EVERY = 0.2
 
 
 def wait_for_values(
-    ranks: Collection[int],
-    answers: Collection[Future[Any]],
-    moved: Callable[[int], tuple[int, int]],
-    go_on: Callable[[], object],
+    answers: Mapping[int, Future[Any]], moved: Callable[[int], tuple[int, int]], go_on: Callable[[], object]
 ) -> None:
-    """Wait until all answers are there, and show in a notebook how far they are.
+    """Wait until the answers of all ranks are there, and show in a notebook how far they are.
 
     `moved` says of a rank how many bytes have moved, and of how many; `go_on` is called often, and may raise.
     """
     area: LiveArea | None = None
     began, looked = time.monotonic(), False
     try:
-        while wait(answers, SHOW_EVERY).not_done:
+        while wait(answers.values(), SHOW_EVERY).not_done:
             go_on()
             if not looked and time.monotonic() - began >= SHOW_AFTER:
-                area, looked = _area(ranks), True
+                area, looked = _area(answers), True
             if area is not None:
-                area.want({rank: _line(*moved(rank)) for rank in ranks})
+                area.want({rank: _line(*moved(rank)) for rank in answers})
         go_on()
     finally:
         if area is not None:

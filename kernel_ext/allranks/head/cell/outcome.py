@@ -10,7 +10,7 @@ from typing import Protocol
 from allranks.errors import RemoteError
 from allranks.head.state.cell_updates import CellUpdate, Died
 from allranks.head.state.views import collective
-from allranks.messages.events import CellError, Done, Item, Output, Unblocked
+from allranks.messages.events import CellError, Done, Item, LedgerEntry, Output, Unblocked
 from allranks.messages.wire import Buffer
 from allranks_backends.plan import alike
 
@@ -56,7 +56,7 @@ class Outcome:
             case Done():
                 self._take_end(rank, event, update.buffers)
             case Unblocked():
-                result.unblocked = str(collective(event.collective)) if event.collective else "a collective"
+                result.unblocked = _blocked_in(event.collective)
                 self.broken = self.broken or event.broke
             case Died(cause):
                 result.dead = cause
@@ -104,10 +104,8 @@ class Outcome:
     def _note_peer_loss(self, rank: int, error: CellError) -> None:
         """A ring's break spreads: neighbours of an unblocked or dead rank raise too, and are not to blame either."""
         result = self.results[rank]
-        if (
-            error.aborted and not result.unblocked
-        ):  # also before the collective was asked for: there may be none to name
-            result.unblocked = str(collective(error.collective)) if error.collective else "a collective"
+        if error.aborted and not result.unblocked:
+            result.unblocked = _blocked_in(error.collective)
 
     def _ended(self, rank: int) -> None:
         self.open.discard(rank)
@@ -176,3 +174,8 @@ def _about(names: Mapping[int, Sequence[str]], text: str, between: str = ", ") -
 
 def _remote_error(error: CellError) -> RemoteError:
     return RemoteError(error.ename, error.evalue, "\n".join(error.traceback), error.line, error.place)
+
+
+def _blocked_in(entry: LedgerEntry | None) -> str:
+    """The collective; an abort may come before one was asked for, and then there is none to name."""
+    return str(collective(entry)) if entry is not None else "a collective"

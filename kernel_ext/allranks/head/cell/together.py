@@ -10,7 +10,7 @@ from allranks_backends.plan import Collective, LinkView, Snapshot
 STILL_AFTER = 10.0
 """Seconds without a byte on any link after which a collective that all ranks are in is reported."""
 UNKNOWN_AFTER = 30.0
-"""The same where nobody counts bytes: all ranks may well compute what the collective needs."""
+"""The same where bytes are not counted: all ranks may well compute what the collective needs."""
 MOST_LINKS = 6
 """Links described."""
 

@@ -2,5 +2,5 @@
 
 Runs in: where the head runs; fed by the lifeline's thread.
 Called by: ``head.cell``, ``head.world``, ``cluster``; ``notebook`` reads.
-May call: ``messages``. It asks nobody and decides nothing.
+May call: ``messages``. It sends nothing and decides nothing.
 """

@@ -1,4 +1,4 @@
-"""The views that a Snapshot is made of, from what is known of the ranks. Asks nobody."""
+"""The views that a Snapshot is made of, from what is known of the ranks, without asking them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def host_views(ranks: Sequence[Rank]) -> tuple[HostView, ...]:
 
 
 def link_view(link: Link, ranks: Sequence[Rank]) -> LinkView:
-    """What the sending rank last read of its sockets; a link of which nobody can read anything stays unknown."""
+    """What the sending rank last read of its sockets; a link of which nothing can be read stays unknown."""
     rank = ranks[link.source] if link.source < len(ranks) else None
     readings = rank.report.links if rank is not None and rank.dead is None else ()
     read = next((each for each in readings if each.peer == link.target), None)

@@ -1,4 +1,4 @@
-"""What the monitor needs of whoever shows the widgets of ranks: a notebook's kernel, or nobody."""
+"""What the monitor needs of whoever shows the widgets of ranks: a notebook's kernel, if any."""
 
 from __future__ import annotations
 

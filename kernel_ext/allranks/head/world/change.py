@@ -8,6 +8,7 @@ from pathlib import PurePath
 from typing import Literal
 
 from allranks.errors import NotLoaded
+from allranks.units import ranks_text
 from allranks_backends.plan import alike, rank_label
 
 UNLOADABLE = "cannot be loaded in a new process"
@@ -140,7 +141,7 @@ class WorldChange:
             return self._unchanged()
         opening = {
             "heal": "Healed the world",
-            "resize": f"The world now has {self._counted}",
+            "resize": f"The world now has {ranks_text(self.size)}",
             "rewire": f"The world now runs on {self.backend}",
         }[self.verb]
         but = ", but some variables could not be loaded" if self.failed else ""
@@ -149,13 +150,9 @@ class WorldChange:
 
     __repr__ = __str__
 
-    @property
-    def _counted(self) -> str:
-        return f"{self.size} {'rank' if self.size == 1 else 'ranks'}"
-
     def _unchanged(self) -> str:
         if self.verb == "resize":
-            return f"The world already has {self._counted}."
+            return f"The world already has {ranks_text(self.size)}."
         verb = "is" if len(self.busy) == 1 else "are"
         busy = f"{rank_label(self.busy)} {verb}".capitalize()
         stuck = f" {busy} still busy. To stop the cell: %distributed interrupt." if self.busy else ""
