@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from allranks import Cluster
-from allranks_backends.plan import Snapshot
+from allranks_backends.views import Snapshot
 
 
 def comes_true(cluster: Cluster, condition: Callable[[Snapshot], bool], within: float) -> bool:

@@ -30,7 +30,7 @@ for n in range(3):
 THREADS = "from slice s join thread_track t on s.track_id = t.id join thread using (utid)"
 ENDS = """slice {0} on slice_{1} = {0}.id join thread_track track_{0} on {0}.track_id = track_{0}.id
   join thread thread_{0} on track_{0}.utid = thread_{0}.utid"""
-SEQ = "extract_arg({0}.arg_set_id, 'args.seq')"
+SEQ = "extract_arg({0}.arg_set_id, 'args.number')"
 FLOWS = f"""select {SEQ.format("a")}, {SEQ.format("b")}, thread_a.name, thread_b.name
   from flow join {ENDS.format("a", "out")} join {ENDS.format("b", "in")}"""
 THEME = """async (theme) => { await window.jupyterapp.commands.execute("apputils:change-theme", { theme }); }"""
@@ -47,7 +47,7 @@ def test_perfetto_and_chrome_read_what_was_recorded(
     timeline.save(tmp_path / "trace.json.gz")
     timeline.save(tmp_path / "trace.json")
     names = {f"rank {rank}" for rank in range(cluster.size)}
-    waits = {(f"rank {each.rank}", call.seq): call.wait for each in timeline.ranks for call in each.calls}
+    waits = {(f"rank {each.rank}", call.number): call.wait for each in timeline.ranks for call in each.calls}
 
     with served(tmp_path) as (url, root):
         page = perfetto(browser, url, "trace.json.gz")
@@ -55,7 +55,7 @@ def test_perfetto_and_chrome_read_what_was_recorded(
         assert {name for [name] in ask(page, f"select thread.name {THREADS} where category = 'collective'")} == names
         found = ask(
             page,
-            "select thread.name, extract_arg(s.arg_set_id, 'args.seq'), s.dur / 1e9, parent.name "
+            "select thread.name, extract_arg(s.arg_set_id, 'args.number'), s.dur / 1e9, parent.name "
             f"{THREADS} join slice parent on s.parent_id = parent.id where s.category = 'wait'",
         )
         assert all(parent == "all_sum" for *_, parent in found)

@@ -27,7 +27,7 @@ IMPORT = """(text) => {
   const model = new tr.Model(), options = new tr.importer.ImportOptions();
   options.showImportWarnings = false;
   new tr.importer.Import(model, options).importTraces([text]);
-  const slices = [], where = (slice) => slice && [slice.parentContainer.name, slice.title, slice.args.seq];
+  const slices = [], where = (slice) => slice && [slice.parentContainer.name, slice.title, slice.args.number];
   for (const thread of model.getAllThreads()) for (const slice of thread.sliceGroup.slices)
     slices.push([thread.name, slice.category, slice.title, slice.start, slice.duration, slice.parentSlice?.title]);
   const flows = model.flowEvents.map((flow) => [where(flow.startSlice), where(flow.endSlice)]);

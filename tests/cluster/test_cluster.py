@@ -19,7 +19,7 @@ from mlx.utils import tree_flatten
 import allranks
 from allranks.errors import AllranksError, Busy, CannotTravel, NoCluster, UsageError, WorldBroken, WouldHang
 from allranks.machine.ports import free_ports
-from allranks_backends.plan import Snapshot
+from allranks_backends.views import Snapshot
 from tests.waiting import comes_true, idle
 
 nn: Any = pytest.importorskip("mlx.nn")  # it has no types of its own

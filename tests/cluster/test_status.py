@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from allranks_backends.plan import Collective, RankView, Snapshot
+from allranks_backends.views import Collective, RankView, Snapshot
 from allranks_widgets import human_bytes, status_html, status_text
 
 WAITING = Collective(17, "all_sum", (1000,), "float32", 4000, line=5)

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 from allranks import Cluster
-from allranks_backends.plan import Snapshot
+from allranks_backends.views import Snapshot
 from tests.waiting import comes_true
 
 WITHIN = 60.0

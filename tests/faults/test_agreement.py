@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING, Literal
 
 import pytest
 
-from allranks.errors import UsageError, WouldHang
-from tests.waiting import comes_true
+from allranks.errors import CellInterrupted, UsageError, WouldHang
+from tests.faults.kept import sums_are_right
+from tests.faults.stop import stop_pressed, waiting
+from tests.faults.test_silence import Shown
+from tests.waiting import comes_true, idle
 
 if TYPE_CHECKING:
     from allranks import Cluster
@@ -179,3 +183,38 @@ out.tolist()"""
     result = ring2.run(code, timeout=30)
     assert result.mismatch is None
     assert result[1].value == [1.0] * 3
+
+
+PIPELINE = """for _ in range(3):
+    out = mx.distributed.send(mx.ones(3), 1) if rank == 0 else mx.distributed.recv((3,), mx.float32, 0)
+    if rank < 2: mx.eval(out)"""
+
+
+@pytest.mark.parametrize("world", ["ring4", pytest.param("mpi4", marks=pytest.mark.mpi)])
+def test_what_some_ranks_sent_leaves_the_numbers_of_shared_collectives_alike(
+    world: str, request: pytest.FixtureRequest
+) -> None:
+    """Ranks 0 and 1 send and receive; the next stall names one collective, and what rank 3 has not entered."""
+    cluster: Cluster = request.getfixturevalue(world)
+    cluster.run(
+        f"if rank < 2:\n{textwrap.indent(PIPELINE, '    ')}\nmx.eval(mx.distributed.all_sum(mx.ones(1)))"
+    ).check()
+    cell = cluster.begin("if rank < 3: mx.eval(mx.distributed.all_max(mx.ones(5)))")
+    with stop_pressed(cluster, waiting(0, 1, 2)), pytest.raises(CellInterrupted):
+        cell.finish(60)
+    assert cell.result is not None
+    unblocked = {each.unblocked for each in cell.result.values()} - {None}
+    assert len(unblocked) == 1, f"{unblocked}: one collective, under one number"
+    assert idle(cluster) and sums_are_right(cluster)
+
+
+def test_only_the_peer_of_a_recv_is_reported_as_missing(ring2: Cluster) -> None:
+    said = Shown()
+    with stop_pressed(ring2, lambda _: "not sent it yet" in said.text), pytest.raises(CellInterrupted):
+        ring2.run(
+            "import threading\nif rank == 1: mx.eval(mx.distributed.recv((7,), mx.float32, 0))\n"
+            "else: threading.Event().wait(30)",
+            screen=said,
+        )
+    assert "f32[7] from rank 0 (line 2): rank 0 has not sent it yet (running line 3" in said.text, said.text
+    assert idle(ring2) and sums_are_right(ring2)

@@ -17,7 +17,7 @@ import pytest
 from allranks import Cluster
 from allranks.errors import NoAnswer, UsageError, WorldBroken
 from allranks.notebook.fold import Block
-from allranks_backends.plan import Snapshot
+from allranks_backends.views import Snapshot
 from tests.faults.kept import WITHIN, keep, look, sums_are_right
 from tests.faults.stop import running
 from tests.waiting import comes_true

@@ -111,10 +111,9 @@ def test_no_ledger_is_asked_for_where_sums_are_equal_or_a_rank_entered_none(
 
 def test_the_first_difference_of_the_ledgers_is_reported(lifeline: Lifeline) -> None:
     watched = agreement(lifeline, range(2), 2)
-    own = entry(11, "send", shared=False)
     lifeline.answers = {
         "rank-0": Entries([entry(11), entry(12), entry(13, "all_max")], []),
-        "rank-1": Entries([own, entry(11), entry(12, dtype="int32"), entry(13, "all_min"), entry(14)], []),
+        "rank-1": Entries([entry(11), entry(12, dtype="int32"), entry(13, "all_min"), entry(14)], []),
     }
     watched.done(0, [3, 1])
     watched.done(1, [4, 2])

@@ -9,7 +9,7 @@ import pytest
 from allranks.head.state.collective_times import CollectiveTimes
 from allranks.head.state.history import Sample
 from allranks.messages.events import Timed
-from allranks_backends.plan import OpView
+from allranks_backends.views import OpView
 from tests.waiting import comes_true
 
 if TYPE_CHECKING:

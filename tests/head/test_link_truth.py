@@ -18,7 +18,7 @@ from tests.waiting import comes_true
 
 if TYPE_CHECKING:
     from allranks import Cluster
-    from allranks_backends.plan import Snapshot
+    from allranks_backends.views import Snapshot
 
 pytestmark = [
     pytest.mark.slow,

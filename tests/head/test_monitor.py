@@ -56,8 +56,8 @@ def test_a_process_in_place_of_another_is_the_one_that_is_listened_to(monitor: M
 def test_ranks_beyond_a_size_are_forgotten(monitor: Monitor) -> None:
     gone = monitor.ranks[1]
     monitor.truncate(1)
-    monitor.receive("rank-1", State(seq=3), ())
-    assert [rank.rank for rank in monitor.ranks] == [0] and gone.seq == 0 and not gone.received_at
+    monitor.receive("rank-1", State(entered=3), ())
+    assert [rank.rank for rank in monitor.ranks] == [0] and gone.entered == 0 and not gone.received_at
     assert ended_comms(monitor) == ["rank-1"]
 
 
@@ -81,11 +81,17 @@ def test_the_end_of_an_unknown_connection_is_nothing(monitor: Monitor) -> None:
 
 def test_ranks_of_a_cell_are_busy_and_begin_afresh(monitor: Monitor) -> None:
     rank = known(1, failed="ValueError", seen=9)
-    rank.report = State(line=3, source="f()", waiting=True, seq=2, cell=CELL)
+    rank.report = State(line=3, source="f()", waiting=True, entered=2, cell=CELL)
     monitor.put(rank)
     monitor.listen(CELL, [1])
     assert monitor.busy([0, 1]) == [rank] and rank.state == "running"
-    assert (rank.seen, rank.failed, rank.report.line, rank.report.source, rank.report.seq) == (0, None, None, None, 2)
+    assert (rank.seen, rank.failed, rank.report.line, rank.report.source, rank.report.entered) == (
+        0,
+        None,
+        None,
+        None,
+        2,
+    )
     assert monitor.ranks[0].state == "idle"
 
 
@@ -94,7 +100,7 @@ def test_where_a_rank_stands_is_shown_and_its_time_runs_while_it_stays_there(mon
     running, waiting = State(True, CELL, 4, 3), State(True, CELL, 4, 3, waiting=True, collective=ENTRY)
     rank.since = 1.0
     monitor.receive("rank-0", running, ())
-    assert rank.since == 1.0 and rank.seq == 4
+    assert rank.since == 1.0 and rank.entered == 4
     monitor.receive("rank-0", waiting, ())
     since = rank.since
     assert since > 1.0 and monitor.snapshot().ranks[0].doing == "blocked in all_sum #4 f32[10] (line 3)"
@@ -130,14 +136,14 @@ def test_the_end_of_a_cell_frees_the_rank_and_is_acknowledged(monitor: Monitor) 
     monitor.acknowledge = lambda uuid, cell: told.append((uuid, cell))
     rank.debugger = AtDebugger(CELL, open=True, stepping=False, text="")
     rank.report = State(running=True, cell=CELL, waiting=True)
-    monitor.receive("rank-0", done(error=BOOM, ok=False, at_seq=5), [b"value"])
+    monitor.receive("rank-0", done(error=BOOM, ok=False, entered=5), [b"value"])
     update = updates.get_nowait()
     assert update is not None and isinstance(update.event, Done) and update.buffers == [b"value"]
     assert told == [("rank-0", CELL)] and updates.empty()
-    assert rank.cell is None and rank.past == {CELL} and rank.seq == 5 and rank.failed == "ValueError"
+    assert rank.cell is None and rank.past == {CELL} and rank.entered == 5 and rank.failed == "ValueError"
     assert rank.debugger is None and not rank.report.running and not rank.report.waiting
     assert monitor.busy([0, 1]) == [monitor.ranks[1]] and rank.state == "failed"
-    monitor.receive("rank-0", done(error=BOOM, ok=False, at_seq=5), ())
+    monitor.receive("rank-0", done(error=BOOM, ok=False, entered=5), ())
     assert updates.empty()
 
 

@@ -136,9 +136,9 @@ def test_a_rank_that_enters_collectives_for_others_is_busy(monitor: Monitor) -> 
     monitor.begins_replay(rank)
     assert monitor.busy([0, 1]) == [rank]
     monitor.ends_replay(rank, None)
-    assert not monitor.busy([0, 1]) and rank.seq == 0
+    assert not monitor.busy([0, 1]) and rank.entered == 0
     monitor.ends_replay(rank, 6)
-    assert rank.seq == 6
+    assert rank.entered == 6
 
 
 def test_nothing_is_known_of_a_world_without_ranks() -> None:

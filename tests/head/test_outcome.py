@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from allranks.head.cell.absent import Ended
 from allranks.head.cell.outcome import Outcome
-from allranks.head.cell.stall import Ended, Finding
+from allranks.head.cell.stall import Finding
 from allranks.head.state.cell_updates import CellUpdate, Died
 from allranks.messages.events import Began, CellError, Cut, Done, Item, LedgerEntry, Output, Unblocked
 
@@ -57,7 +58,7 @@ def cell() -> Cell:
 
 
 def done(error: CellError | None = None, **fields: Any) -> Done:
-    base: dict[str, Any] = {"ok": error is None, "lines": 0, "nbytes": 0, "cut": Cut(0, 0), "at_seq": 4}
+    base: dict[str, Any] = {"ok": error is None, "lines": 0, "nbytes": 0, "cut": Cut(0, 0), "entered": 4}
     return Done(cell=CELL, error=error, **{**base, "shared": (0, 0), **fields})
 
 

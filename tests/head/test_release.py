@@ -30,7 +30,7 @@ class Asked:
 @pytest.mark.parametrize(("answered", "seq"), [(True, 5), (False, 3)])
 def test_whoever_waits_for_a_replay_is_told_of_its_end(answered: bool, seq: int) -> None:
     monitor, lifeline, looked = Monitor("main"), Asked(), threading.Event()
-    rank = Rank(0, "localhost", "some", seq=3)
+    rank = Rank(0, "localhost", "some", entered=3)
     monitor.put(rank)
     Release(1, monitor, lifeline)._have(rank, Settle())  # type: ignore[arg-type]
     assert monitor.busy([0]) == [rank]
@@ -49,4 +49,4 @@ def test_whoever_waits_for_a_replay_is_told_of_its_end(answered: bool, seq: int)
         lifeline.answer.set_exception(ConnectionError("its connection is lost"))
     waiter.join(WITHIN / 2)
     assert not waiter.is_alive()
-    assert not monitor.busy([0]) and rank.seq == seq
+    assert not monitor.busy([0]) and rank.entered == seq

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from allranks.head.cell.stall import AFTER_DEATH, AFTER_FAILURE, STALL_AFTER, Ended, StallWatch
-from allranks_backends.plan import Collective, Link, LinkView, RankView, Snapshot
+from allranks.head.cell.absent import Ended
+from allranks.head.cell.stall import AFTER_DEATH, AFTER_FAILURE, STALL_AFTER, StallWatch
+from allranks_backends.plan import Link
+from allranks_backends.views import Collective, LinkView, RankView, Snapshot
 
 LONG, SHORT = STALL_AFTER + 0.1, STALL_AFTER - 0.1
 RAISED = Ended("raised ValueError: boom (line 3)", failed=True)
@@ -24,11 +26,13 @@ def collective(seq: int, op: str = "all_sum", shape: tuple[int, ...] = (10,), li
 
 def waiting(rank: int, seq: int = 17, since: float = LONG, stalled: float | None = None, **kind: Any) -> RankView:
     called = collective(seq, **kind)
-    return RankView(rank, "localhost", state="waiting", collective=called, since=since, stalled=stalled)
+    return at(rank, "waiting", collective=called, since=since, stalled=stalled)
 
 
 def at(rank: int, state: Any, **more: Any) -> RankView:
-    return RankView(rank, "localhost", state=state, **more)
+    called = more.get("collective")
+    entered = called.number if called is not None and called.shared else 0
+    return RankView(rank, "localhost", state=state, **{"entered": entered, **more})
 
 
 def snapshot(*views: RankView) -> Snapshot:
@@ -106,7 +110,7 @@ def test_ranks_disagree_on_the_newest_collective_that_is_waited_for() -> None:
 
 def test_a_send_of_that_number_is_not_the_collective_that_a_rank_entered_instead() -> None:
     sent = Collective(17, "send", (10,), "float32", 40, 3, shared=False)
-    said, free = look(waiting(0), at(1, "idle", collective=sent), ended={1: FINISHED})
+    said, free = look(waiting(0), at(1, "idle", collective=sent, entered=17), ended={1: FINISHED})
     assert len(said) == 1 and "instead" not in said[0] and free == []
 
 
@@ -294,3 +298,58 @@ def test_a_silent_rank_is_said_to_be_silent_once() -> None:
     findings, free = watch.look(now, {}, None)
     assert [(each.ranks, each.text.partition(":")[0]) for each in findings] == [((1,), "is not responding")]
     assert free == [] and watch.look(now, {}, None) == ([], [])
+
+
+def received(rank: int, peer: int | None, op: str = "recv") -> RankView:
+    called = Collective(3, op, (10,), "float32", 40, 2, shared=False, peer=peer)
+    return at(rank, "waiting", collective=called, since=LONG, entered=17)
+
+
+@pytest.mark.parametrize(
+    ("peer", "ended", "why"),
+    [
+        ({"state": "running", "line": 4}, {}, "rank 2 has not sent it yet (running line 4)"),
+        (
+            {"state": "idle"},
+            {2: FINISHED},
+            "rank 2 finished the cell; a send takes place when its result is evaluated",
+        ),
+        ({"state": "failed"}, {2: RAISED}, "rank 2 raised ValueError: boom (line 3)"),
+        ({"state": "dead"}, {2: DEAD}, "rank 2 died: killed by SIGKILL"),
+    ],
+)
+def test_of_a_recv_only_the_rank_that_should_send_is_named(
+    peer: dict[str, Any], ended: dict[int, Ended], why: str
+) -> None:
+    said, _ = look(received(0, 2), at(1, "running", line=9), at(2, **peer), ended=ended)
+    assert said == [f"(0,): blocked in recv #3 f32[10] from rank 2 (line 2): {why}"]
+
+
+def test_of_a_send_the_receiver_is_named_and_what_it_waits_in() -> None:
+    said, _ = look(received(0, 1, "send"), at(1, "running", line=9))
+    assert said == [
+        "(0,): blocked in send #3 f32[10] to rank 1 (line 2): rank 1 has not received it yet (running line 9)"
+    ]
+    said, _ = look(received(0, 1, "send"), waiting(1))
+    assert said[0].endswith(f"to rank 1 (line 2): rank 1 is {BLOCKED}")
+
+
+def test_a_rank_outside_of_the_cell_that_should_send() -> None:
+    said, _ = look(received(0, 1), at(1, "idle"), ranks=[0])
+    assert said[0].endswith(": rank 1 is not part of this cell: interrupt the cell and run it on all ranks")
+
+
+def test_of_a_collective_in_a_smaller_group_it_is_not_said_who_is_missing() -> None:
+    said, free = look(received(0, None, "all_sum"), at(1, "running", line=9), at(2, "idle"), ended={2: FINISHED})
+    unknown = "which ranks make up that smaller group is not known here"
+    assert said == [
+        f"(0,): blocked in all_sum #3 f32[10] (line 2): {unknown}; rank 1 is running line 9; rank 2 finished the cell"
+    ]
+    assert free == []
+
+
+def test_what_ranks_do_alone_is_no_disagreement_and_counts_for_nothing() -> None:
+    alone = Collective(17, "send", (10,), "float32", 40, 3, shared=False, peer=0)
+    said, free = look(waiting(0), waiting(1), at(2, "waiting", collective=alone, since=LONG, entered=16))
+    assert [each for each in said if "disagree" in each] == [] and free == []
+    assert "rank 2 has not entered it yet (blocked in send #17" in said[0]

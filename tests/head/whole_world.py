@@ -64,7 +64,7 @@ def put_out(text: str, seq: int, cell: int = CELL) -> Output:
 
 
 def done(cell: int = CELL, seq: int = 9, **fields: Any) -> Done:
-    base: dict[str, Any] = {"ok": True, "error": None, "lines": 0, "nbytes": 0, "cut": Cut(0, 0), "at_seq": 4}
+    base: dict[str, Any] = {"ok": True, "error": None, "lines": 0, "nbytes": 0, "cut": Cut(0, 0), "entered": 4}
     return Done(cell=cell, seq=seq, **{**base, "shared": (0, 0), **fields})
 
 

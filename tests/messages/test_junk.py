@@ -145,8 +145,8 @@ def test_junk_of_a_rank_and_of_strangers_is_survived(head: Lifeline, monitor: Mo
 
     send()
     rank.send(hello)  # what it sent may have passed for a word that it has ended, or stands in a debugger
-    rank.send(encode(State(seq=123_456)))
-    assert monitor.wait(lambda: known.report.seq == 123_456, 60)
+    rank.send(encode(State(entered=123_456)))
+    assert monitor.wait(lambda: known.report.entered == 123_456, 60)
     assert head._thread.is_alive()
     monitor.snapshot()
 
@@ -185,8 +185,8 @@ def test_a_message_that_does_not_fit_is_named_with_its_sender_and_field(
     rank = connect(UUID.encode())
     rank.send(encode(Hello(TOKEN, 0, 4711, "localhost", True, 0, False)))
     rank.send(msgspec.msgpack.encode({"event": "state", "line": "three"}))
-    rank.send(encode(State(seq=5)))
-    assert monitor.wait(lambda: monitor.ranks[0].report.seq == 5, 10)
+    rank.send(encode(State(entered=5)))
+    assert monitor.wait(lambda: monitor.ranks[0].report.entered == 5, 10)
     [record] = caplog.records
     assert record.message == f"a message of {UUID} was dropped: Expected `int | null`, got `str` - at `$.line`"
 

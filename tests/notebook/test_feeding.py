@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from allranks.notebook import watch
-from allranks_backends.plan import Snapshot
+from allranks_backends.views import Snapshot
 
 WITHIN = 20.0
 MANY = 3000

@@ -55,7 +55,7 @@ def test_nothing_is_recorded_before_the_first_collective(ledger: Ledger) -> None
 
 def test_a_collective_is_recorded_with_its_size_and_line(ledger: Ledger, user_ns: dict[str, Any]) -> None:
     run("x = mx.ones((10, 5), mx.float16)\n\ny = distributed.all_sum(x)", user_ns)
-    assert last(ledger) == Record(1, "all_sum", (10, 5), "float16", 100, "<cell>", 3)
+    assert last(ledger) == Record(1, "all_sum", (10, 5), "float16", 100, "<cell>", 3, entered=1)
     assert user_ns["y"].tolist() == [[1.0] * 5] * 10
 
 
@@ -102,7 +102,7 @@ def test_what_is_no_array_is_recorded_as_the_array_that_mlx_makes_of_it(
 ) -> None:
     user_ns["numpy"] = numpy
     run(f"distributed.{op}({value})\ndistributed.{op}(x={value})", user_ns)
-    assert [(each.op, each.shape, each.dtype) for each in ledger.since(0)] == [(op, shape, dtype)] * 2
+    assert [(each.op, each.shape, each.dtype) for each in ledger.shared_since(0)] == [(op, shape, dtype)] * 2
 
 
 def test_what_mlx_refuses_raises_as_it_would_without_the_ledger(ledger: Ledger, user_ns: dict[str, Any]) -> None:
@@ -120,7 +120,7 @@ def test_numbers_go_on_when_old_records_are_dropped(ledger: Ledger, user_ns: dic
     run("for i in range(25):\n    distributed.all_sum(mx.ones(i + 1))", user_ns)
     assert ledger.seq == 25
     assert last(ledger)[:3] == (25, "all_sum", (25,))
-    assert [record.seq for record in ledger.since(0)] == list(range(16, 26))
+    assert [record.number for record in ledger.shared_since(0)] == list(range(16, 26))
 
 
 def test_installing_twice_counts_once(ledger: Ledger, mlx: Any, user_ns: dict[str, Any]) -> None:

@@ -118,7 +118,7 @@ def test_each_call_counts_though_only_the_first_is_traced(ledger: Ledger) -> Non
     for calls in (1, 2, 3):
         step(mx.ones(3))
         assert ledger.seq == 2 * calls
-    step_line = [(record.op, record.shape, record.dtype) for record in ledger.since(0)]
+    step_line = [(record.op, record.shape, record.dtype) for record in ledger.shared_since(0)]
     assert step_line == [("all_sum", (3,), "float32"), ("all_max", (3,), "float32")] * 3
 
 
@@ -126,7 +126,7 @@ def test_a_new_shape_is_recorded_with_its_own_sizes(ledger: Ledger) -> None:
     step = mx.compile(lambda x: mx.distributed.all_sum(x))
     for size in (3, 3, 5, 5):
         step(mx.ones(size))
-    assert [record.shape for record in ledger.since(0)] == [(3,), (3,), (5,), (5,)]
+    assert [record.shape for record in ledger.shared_since(0)] == [(3,), (3,), (5,), (5,)]
 
 
 def test_the_line_is_that_of_the_call(ledger: Ledger) -> None:
@@ -134,7 +134,7 @@ def test_the_line_is_that_of_the_call(ledger: Ledger) -> None:
     ledger.install(mx, ns)
     exec(compile("step = mx.compile(lambda x: mx.distributed.all_sum(x))\nstep(mx.ones(1))", "<one>", "exec"), ns)
     exec(compile("\n\n\nstep(mx.ones(1))", "<two>", "exec"), ns)
-    assert [(record.file, record.line) for record in ledger.since(0)] == [("<one>", 1), ("<two>", 4)]
+    assert [(record.file, record.line) for record in ledger.shared_since(0)] == [("<one>", 1), ("<two>", 4)]
 
 
 def test_compiled_functions_in_compiled_functions_count_once_each(ledger: Ledger) -> None:

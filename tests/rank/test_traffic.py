@@ -17,7 +17,7 @@ from allranks.rank.metrics.traffic import UNRECORDED, Traffic
 def ask(ledger: Ledger, op: str, shape: Any, dtype: Any, times: int = 1) -> None:
     for _ in range(times):
         ledger.seq += 1
-        ledger._records.append((ledger.seq, op, shape, dtype, NOWHERE, True))
+        ledger._records.append((ledger.seq, op, shape, dtype, NOWHERE, True, ledger.seq, None))
 
 
 def test_calls_and_bytes_by_operation() -> None:

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from allranks_backends.plan import Collective, HostView, Link, LinkView, OpView, RankState, RankView, Snapshot
+from allranks_backends.plan import Link
+from allranks_backends.views import Collective, HostView, LinkView, OpView, RankState, RankView, Snapshot
 from allranks_widgets import Recorder
 
 Items = list[dict[str, Any]]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from allranks_backends.plan import RankView, Snapshot
+from allranks_backends.views import RankView, Snapshot
 from allranks_widgets import Dashboard, from_json
 from allranks_widgets import dashboard as module
 from allranks_widgets._history import SECONDS, RateHistory

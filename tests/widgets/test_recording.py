@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from allranks_backends.plan import Collective, RankView, Snapshot
+from allranks_backends.views import Collective, RankView, Snapshot
 from allranks_widgets import Dashboard, Recorder, from_json, replay, to_json
 from allranks_widgets.recording import read
 from tests.widgets import streams
@@ -37,6 +37,8 @@ def test_fields_of_newer_versions_are_passed_over() -> None:
 def test_recordings_of_0_1_are_read() -> None:
     plain = json.loads(to_json(streams.snapshot(2, 1, 1.0)))
     plain["epoch"] = plain.pop("generation")
+    called = plain["ranks"][0]["collective"]
+    called["seq"] = called.pop("number")
     assert from_json(json.dumps(plain)) == streams.snapshot(2, 1, 1.0)
 
 
@@ -44,7 +46,11 @@ def test_defaults_are_left_out() -> None:
     snapshot = Snapshot(
         "main", "ring", "whole", 1, (RankView(0, "a", collective=Collective(1, "all_sum", (), "f", 0)),)
     )
-    rank = {"rank": 0, "host": "a", "collective": {"seq": 1, "op": "all_sum", "shape": [], "dtype": "f", "nbytes": 0}}
+    rank = {
+        "rank": 0,
+        "host": "a",
+        "collective": {"number": 1, "op": "all_sum", "shape": [], "dtype": "f", "nbytes": 0},
+    }
     expected = {"name": "main", "backend": "ring", "state": "whole", "generation": 1, "ranks": [rank]}
     assert json.loads(to_json(snapshot)) == expected
 

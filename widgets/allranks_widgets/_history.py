@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from allranks_backends.plan import Snapshot
+from allranks_backends.views import Snapshot
 
 SECONDS = 600
 MOST_LINKS = 128

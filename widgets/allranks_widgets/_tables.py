@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from allranks_backends.plan import LinkView, Snapshot
+from allranks_backends.views import LinkView, Snapshot
 
 from ._curves import Curves
 from .status import UNKNOWN, human_bytes, status_html, status_text

@@ -27,7 +27,7 @@ from typing import Any, Literal
 import anywidget
 import traitlets
 
-from allranks_backends.plan import Snapshot
+from allranks_backends.views import Snapshot
 
 from ._curves import Curves, LoggedRow, rows_json
 from ._history import RateHistory

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
-from allranks_backends.plan import Snapshot
+from allranks_backends.views import Snapshot
 
 from ._curves import LoggedRow, rows_json
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 """A JSON object."""
 
-OLD_NAMES = {"epoch": "generation"}
+OLD_NAMES = {"epoch": "generation", "seq": "number"}
 """Of fields that recordings of 0.1 have, as they are called now."""
 _NO_DEFAULT = object()
 

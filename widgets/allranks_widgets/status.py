@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from allranks_backends.plan import RankView, Snapshot
+from allranks_backends.views import RankView, Snapshot
 
 from .table import html_table, text_table
 

@@ -12,19 +12,19 @@ import typing
 from collections.abc import Iterator
 from pathlib import Path
 
-from allranks_backends import plan
+from allranks_backends import plan, views
 
 FILE = Path(__file__).parent / "src" / "snapshot-types.js"
 VIEWS = (
-    plan.Collective,
-    plan.OpView,
-    plan.RankView,
-    plan.HostView,
+    views.Collective,
+    views.OpView,
+    views.RankView,
+    views.HostView,
     plan.Link,
-    plan.LinkView,
-    plan.Snapshot,
+    views.LinkView,
+    views.Snapshot,
 )
-STATES = {"RankState": plan.RankState, "WorldState": plan.WorldState}
+STATES = {"RankState": views.RankState, "WorldState": views.WorldState}
 PLAIN = {str: "string", int: "number", float: "number", bool: "boolean"}
 
 
@@ -32,7 +32,7 @@ def text() -> str:
     """The file's content."""
     return "\n".join(
         [
-            "// Made by generate_types.py from allranks_backends/plan.py: change its dataclasses, and run `make js`.",
+            "// Made by generate_types.py from allranks_backends/views.py: change its dataclasses, and run `make js`.",
             "// A field that is missing has its default; a missing figure is unknown, which is not zero.",
             "",
             *(f"/** @typedef {{{_type(states)}}} {name} */" for name, states in STATES.items()),

@@ -26,7 +26,8 @@ from allranks.messages.wire import Buffer
 from allranks.notebook.transfer_progress import wait_for_values
 from allranks.notebook.watch import Watch
 from allranks.settings import Settings
-from allranks_backends.plan import Host, Snapshot, alike, rank_label, rank_list
+from allranks_backends.plan import Host, alike, rank_label, rank_list
+from allranks_backends.views import Snapshot
 
 from .stop import Stop, undisturbed
 

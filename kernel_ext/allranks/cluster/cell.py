@@ -80,7 +80,7 @@ class Cell:
         self._unblocking = Unblocking(number, self.ranks, self._outcome, monitor, lifeline)
         self._conversation = Conversation(monitor, lifeline, options.read)
         self._on_end = on_end
-        self._first_seq: dict[int, int] = {}
+        self._first: dict[int, int] = {}
         self._started = time.monotonic()
         self._events: CellUpdates = queue.SimpleQueue()
         self._pressed = Stop()
@@ -96,7 +96,7 @@ class Cell:
         return f"<Cell {self.number} on {rank_label(list(self.ranks))}: running>"
 
     def start(self) -> None:
-        self._first_seq = {rank: self._monitor.ranks[rank].seq for rank in self.ranks}
+        self._first = {rank: self._monitor.ranks[rank].entered for rank in self.ranks}
         with self._pressed.noted():  # all ranks get the cell, or none
             self._events = self._monitor.listen(self.number, self.ranks)
             for rank in self.ranks:
@@ -107,7 +107,7 @@ class Cell:
     def adopt(self, events: CellUpdates) -> None:
         """Follow a cell that another notebook sent; `events` has what is kept of it."""
         self._events = events
-        self._first_seq = {}
+        self._first = {}
 
     def finish(self, timeout: float | None = None) -> CellResult:
         """Follow the cell to its end.
@@ -265,8 +265,8 @@ class Cell:
     def _look_back(self) -> list[Block]:
         """What must be said of the collectives of a cell that is over."""
         blocks = []
-        if self._check == "warn" and not self._outcome.open and self._first_seq:
-            self.mismatch = self._agreement.mismatch(self._first_seq)
+        if self._check == "warn" and not self._outcome.open and self._first:
+            self.mismatch = self._agreement.mismatch(self._first)
             if self.mismatch:
                 text = f"{self.mismatch}. What they computed there, and after it in this cell, is invalid.\n"
                 blocks.append(Block("text", self.ranks, text, "stderr"))

@@ -11,7 +11,8 @@ from allranks.messages.lifeline import Lifeline
 from allranks.messages.requests import Debug
 from allranks.notebook.fold import Block
 from allranks.notebook.keyboard import Read, ask
-from allranks_backends.plan import RankView, Snapshot, alike, rank_label
+from allranks_backends.plan import alike, rank_label
+from allranks_backends.views import RankView, Snapshot
 
 from .debug import numbers, on_its_way
 

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 from allranks.messages import requests
 from allranks.messages.requests import Described, Leaf
-from allranks_backends.plan import DTYPE_SHORT, alike, rank_label, rank_list
+from allranks_backends.plan import alike, rank_label, rank_list
+from allranks_backends.views import DTYPE_SHORT
 from allranks_widgets import human_bytes
 from allranks_widgets.table import html_table, text_table
 

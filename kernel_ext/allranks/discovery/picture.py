@@ -7,9 +7,10 @@ import time
 from typing import TYPE_CHECKING
 
 from allranks_backends.machines.ethernet_hosts import common_network
-from allranks_backends.plan import HostView, Link, LinkView, RankView, Snapshot
+from allranks_backends.plan import Link
 from allranks_backends.registry import get_backend
 from allranks_backends.runtimes.ring import neighbours
+from allranks_backends.views import HostView, LinkView, RankView, Snapshot
 
 if TYPE_CHECKING:
     from .result import Discovery

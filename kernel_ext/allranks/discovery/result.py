@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from allranks_backends.machines.ethernet_hosts import Server
-from allranks_backends.plan import Snapshot
 from allranks_backends.thunderbolt.addressing import Addressing
 from allranks_backends.thunderbolt.cables import Cable
 from allranks_backends.thunderbolt.ports import Mac
 from allranks_backends.thunderbolt.proposal import Proposal
+from allranks_backends.views import Snapshot
 
 from . import picture as picture_module
 from . import text

@@ -10,7 +10,8 @@ from allranks.errors import AllranksError
 from allranks.head.state.collective_times import CollectiveTimes
 from allranks.machine.facts import versions
 from allranks.notebook.watch import Nowhere
-from allranks_backends.plan import Snapshot, rank_label
+from allranks_backends.plan import rank_label
+from allranks_backends.views import Snapshot
 
 if TYPE_CHECKING:
     from allranks.cluster.cluster import Cluster

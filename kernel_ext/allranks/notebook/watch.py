@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from allranks.head.state.logged import Row
-from allranks_backends.plan import Snapshot
+from allranks_backends.views import Snapshot
 
 from .fold import Block
 from .terminal import clean, plain

@@ -34,7 +34,7 @@ def svg(timeline: Timeline) -> str:
     seconds = timeline.seconds or 1.0
     parts, top, host = [], 8, ""
     several = len({each.host for each in timeline.ranks}) > 1
-    numbered = {(wait.call.rank, wait.call.seq): number for number, wait in enumerate(timeline.waits(), 1)}
+    numbered = {(wait.call.rank, wait.call.number): place for place, wait in enumerate(timeline.waits(), 1)}
     for each in timeline.ranks[:MOST_RANKS]:
         if several and each.host != host:
             host = each.host
@@ -91,11 +91,11 @@ def _numbers(each: RankTimeline, seconds: float, top: int, numbered: dict[tuple[
     """The longest waits carry the number under which they are listed."""
     parts = []
     for call in each.calls:
-        number = numbered.get((call.rank, call.seq))
-        if number is not None and (call.wait or 0.0) / seconds * WIDTH >= 9:
+        place = numbered.get((call.rank, call.number)) if call.shared else None
+        if place is not None and (call.wait or 0.0) / seconds * WIDTH >= 9:
             x = LEFT + ((call.began or 0.0) + (call.wait or 0.0) / 2) / seconds * WIDTH
             look = 'text-anchor="middle" font-weight="bold" fill="#000"'
-            parts.append(f'<text x="{x:.1f}" y="{top + BAR - 6}" {look}>{number}</text>')
+            parts.append(f'<text x="{x:.1f}" y="{top + BAR - 6}" {look}>{place}</text>')
     return parts
 
 

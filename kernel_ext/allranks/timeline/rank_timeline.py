@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from allranks.messages.requests import CellTrace
-from allranks_backends.plan import Collective
+from allranks_backends.views import Collective
 
 from .clocks import Meeting
 
@@ -21,7 +21,7 @@ class Call:
     """A collective on one rank. Times are seconds since the cell began on the first rank."""
 
     rank: int
-    seq: int
+    number: int
     op: str
     shape: tuple[int, ...]
     dtype: str
@@ -44,7 +44,7 @@ class Call:
     """The rank that came last."""
 
     def __str__(self) -> str:
-        return str(Collective(self.seq, self.op, self.shape, self.dtype, self.nbytes, self.line))
+        return str(Collective(self.number, self.op, self.shape, self.dtype, self.nbytes, self.line))
 
 
 @dataclass(frozen=True)
@@ -88,13 +88,13 @@ def meetings(told: Mapping[int, CellTrace], hosts: Mapping[int, str]) -> list[Me
     """The collectives that every rank entered and left."""
     if len({hosts[rank] for rank in told}) < 2:
         return []
-    by_seq: dict[int, dict[int, tuple[float, float]]] = {}
+    by_number: dict[int, dict[int, tuple[float, float]]] = {}
     for rank, each in told.items():
         for call in each.collectives:
             if call.shared and call.began is not None and call.ended is not None:
-                by_seq.setdefault(call.seq, {})[rank] = call.began, call.ended
+                by_number.setdefault(call.number, {})[rank] = call.began, call.ended
     met: list[Meeting] = []
-    for spans in by_seq.values():
+    for spans in by_number.values():
         if len(spans) == len(told):
             meeting: dict[str, tuple[float, float]] = {}
             for rank, (began, ended) in spans.items():
@@ -114,7 +114,7 @@ def rank_timeline(rank: int, host: str, told: CellTrace, common: Callable[[float
     calls = tuple(
         Call(
             rank,
-            each.seq,
+            each.number,
             each.op,
             each.shape,
             each.dtype,
@@ -137,17 +137,19 @@ def rank_timeline(rank: int, host: str, told: CellTrace, common: Callable[[float
 
 def with_waits(ranks: Sequence[RankTimeline]) -> tuple[RankTimeline, ...]:
     """The same with each call's time split into wait and transfer, where all ranks recorded it."""
-    by_seq: dict[int, dict[int, float]] = {}
+    by_number: dict[int, dict[int, float]] = {}
     for each in ranks:
         for call in each.calls:
             if call.shared and call.began is not None and call.ended is not None:
-                by_seq.setdefault(call.seq, {})[each.rank] = call.ended - call.began
-    last = {seq: min(each, key=each.__getitem__) for seq, each in by_seq.items() if 1 < len(each) == len(ranks)}
+                by_number.setdefault(call.number, {})[each.rank] = call.ended - call.began
+    last = {
+        number: min(each, key=each.__getitem__) for number, each in by_number.items() if 1 < len(each) == len(ranks)
+    }
 
     def split(call: Call) -> Call:
-        if call.seq not in last:
+        if not call.shared or call.number not in last:
             return call
-        mine, transfer = by_seq[call.seq][call.rank], by_seq[call.seq][last[call.seq]]
-        return replace(call, wait=mine - transfer, transfer=transfer, last=last[call.seq])
+        mine, transfer = by_number[call.number][call.rank], by_number[call.number][last[call.number]]
+        return replace(call, wait=mine - transfer, transfer=transfer, last=last[call.number])
 
     return tuple(replace(each, calls=tuple(map(split, each.calls))) for each in ranks)

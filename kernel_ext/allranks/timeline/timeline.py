@@ -104,8 +104,8 @@ class Timeline:
         """The collectives in which a rank waited longest, longest first."""
         longest: dict[int, Call] = {}
         for call in (call for each in self.ranks for call in each.calls if call.wait):
-            if call.seq not in longest or (call.wait or 0) > (longest[call.seq].wait or 0):
-                longest[call.seq] = call
+            if call.number not in longest or (call.wait or 0) > (longest[call.number].wait or 0):
+                longest[call.number] = call
         chosen = sorted(longest.values(), key=lambda call: call.wait or 0, reverse=True)[:most]
         return [Wait(call, call.last, self._doing(call)) for call in chosen if call.last is not None]
 
@@ -150,7 +150,7 @@ class Timeline:
 
 
 _COLUMNS = (
-    *("rank", "host", "kind", "name", "seq", "shape", "dtype", "bytes", "line"),
+    *("rank", "host", "kind", "name", "number", "shape", "dtype", "bytes", "line"),
     *("start", "seconds", "wait", "transfer", "last", "algbw", "busbw"),
 )
 
@@ -167,7 +167,7 @@ def _rows(timeline: Timeline) -> list[dict[str, Any]]:
                     **where,
                     "kind": "collective",
                     "name": call.op,
-                    "seq": call.seq,
+                    "number": call.number,
                     "dtype": call.dtype,
                     "line": call.line,
                     "shape": call.shape,

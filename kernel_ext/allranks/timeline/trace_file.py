@@ -98,7 +98,7 @@ def _of_call(timeline: Timeline, each: RankTimeline, call: Call, pid: int, tid: 
         yield _instant(f"{call.op} called", "asked", pid, tid, call.asked, **about)
         return
     if call.began - call.asked >= WORTH_SHOWING:
-        yield _slice(f"input of {call.op}", "compute", pid, tid, call.asked, call.began, seq=call.seq)
+        yield _slice(f"input of {call.op}", "compute", pid, tid, call.asked, call.began, number=call.number)
     ended = each.ended if call.ended is None else call.ended
     if call.ended is None:
         about["aborted"] = True
@@ -106,13 +106,13 @@ def _of_call(timeline: Timeline, each: RankTimeline, call: Call, pid: int, tid: 
     if call.wait is not None and call.ended is not None:
         came = call.began + call.wait
         if call.wait:
-            waited_for = {"seq": call.seq, "for": f"rank {call.last}"}
+            waited_for = {"number": call.number, "for": f"rank {call.last}"}
             yield _slice("wait", "wait", pid, tid, call.began, came, **waited_for)
-        yield _slice("transfer", "transfer", pid, tid, came, ended, seq=call.seq)
+        yield _slice("transfer", "transfer", pid, tid, came, ended, number=call.number)
 
 
 def _facts(call: Call, size: int) -> Event:
-    facts: Event = {"seq": call.seq, "shape": str(list(call.shape)), "dtype": call.dtype, "bytes": call.nbytes}
+    facts: Event = {"number": call.number, "shape": str(list(call.shape)), "dtype": call.dtype, "bytes": call.nbytes}
     if call.line is not None:
         facts["line"] = call.line
     if call.source:
@@ -125,18 +125,18 @@ def _facts(call: Call, size: int) -> Event:
 
 def _flows(timeline: Timeline, hosts: list[str]) -> Iterator[Event]:
     """One arrow through all ranks of a collective, from the one that came last; the sequence number is its id."""
-    by_seq: dict[int, list[tuple[RankTimeline, Call]]] = {}
+    by_number: dict[int, list[tuple[RankTimeline, Call]]] = {}
     for each in timeline.ranks:
         for call in each.calls:
             if call.last is not None:
-                by_seq.setdefault(call.seq, []).append((each, call))
-    for seq, met in by_seq.items():
+                by_number.setdefault(call.number, []).append((each, call))
+    for number, met in by_number.items():
         came = next(call.began for _, call in met if call.rank == call.last)
         points = sorted(((_joined(call, came or 0.0), each, call) for each, call in met), key=lambda point: point[0])
-        for number, (at, each, call) in enumerate(points):
-            phase = "s" if number == 0 else "f" if number == len(points) - 1 else "t"
+        for place, (at, each, call) in enumerate(points):
+            phase = "s" if place == 0 else "f" if place == len(points) - 1 else "t"
             event = _event(phase, call.op, "collective", hosts.index(each.host) + 1, _track(each.rank))
-            yield event | {"id": seq, "ts": _nanoseconds(at) / 1e3, "bp": "e"}
+            yield event | {"id": number, "ts": _nanoseconds(at) / 1e3, "bp": "e"}
 
 
 def _joined(call: Call, came: float) -> float:

@@ -1,4 +1,4 @@
-// Made by generate_types.py from allranks_backends/plan.py: change its dataclasses, and run `make js`.
+// Made by generate_types.py from allranks_backends/views.py: change its dataclasses, and run `make js`.
 // A field that is missing has its default; a missing figure is unknown, which is not zero.
 
 /** @typedef {"planned" | "starting" | "idle" | "running" | "waiting" | "debugging" | "failed" | "stopped" | "dead"} RankState */
@@ -7,13 +7,14 @@
 /**
  * One entry of a rank's ledger.
  * @typedef {object} Collective
- * @property {number} seq
+ * @property {number} number
  * @property {string} op
  * @property {number[]} shape
  * @property {string} dtype
  * @property {number} nbytes
  * @property {number} [line]
  * @property {boolean} [shared]
+ * @property {number} [peer]
  */
 
 /**
@@ -38,6 +39,7 @@
  * @property {number} [line]
  * @property {string} [source]
  * @property {Collective} [collective]
+ * @property {number} [entered]
  * @property {number} [since]
  * @property {number} [cpu]
  * @property {number} [rss]

@@ -9,9 +9,10 @@ import { bits, seconds } from "./units.js";
 /** @typedef {import("./types.js").Collective} Collective */
 /** @typedef {"ring" | "mesh" | "none"} Shape */
 
-/** @param {Collective} one for example `all_sum #17 f32[1000]` */
+/** @param {Collective} one for example `all_sum #17 f32[1000]`, or `recv #3 f32[4] from rank 0` */
 export function collective(one) {
-  return `${one.op} #${one.seq} ${DTYPES[one.dtype] ?? one.dtype}[${(one.shape ?? []).join(",")}]`;
+  const peer = (one.peer ?? null) === null ? "" : ` ${one.op === "send" ? "to" : "from"} rank ${one.peer}`;
+  return `${one.op} #${one.number} ${DTYPES[one.dtype] ?? one.dtype}[${(one.shape ?? []).join(",")}]${peer}`;
 }
 
 /** @param {RankView} rank what it does, in a few words */

@@ -10,7 +10,8 @@ from allranks.messages.events import LedgerEntry
 from allranks.messages.lifeline import Lifeline
 from allranks.messages.questions import RequestFailed
 from allranks.messages.requests import LedgerSince, OpenBarrier
-from allranks_backends.plan import Collective, rank_label
+from allranks_backends.plan import rank_label
+from allranks_backends.views import Collective
 
 ANSWER_WITHIN = 2.0
 """Seconds an agent gets to hand over its ledger."""
@@ -46,13 +47,12 @@ class Agreement:
         count, checksum = fingerprint
         self._done[rank] = (count, checksum)
 
-    def mismatch(self, first_seq: Mapping[int, int]) -> str | None:
+    def mismatch(self, first: Mapping[int, int]) -> str | None:
         """The first collective on which ranks that are done with the cell disagreed, in words."""
         if len(set(self._done.values())) < 2 or not all(count for count, _ in self._done.values()):
             return None
         answers = {
-            rank: self._lifeline.ask(self._monitor.ranks[rank].uuid, LedgerSince(first_seq[rank]))
-            for rank in self._done
+            rank: self._lifeline.ask(self._monitor.ranks[rank].uuid, LedgerSince(first[rank])) for rank in self._done
         }
         ledgers: dict[int, list[Collective]] = {}
         swapped: dict[int, list[tuple[int, int]]] = {}
@@ -62,22 +62,22 @@ class Agreement:
             except (TimeoutError, ConnectionError, RequestFailed):
                 continue
             swapped[rank] = found.swapped
-            ledgers[rank] = [collective(entry) for entry in found.entries if entry.shared]
+            ledgers[rank] = [collective(entry) for entry in found.entries]
         for entered in zip(*ledgers.values(), strict=False):
             if said := disagreement(dict(zip(ledgers, entered, strict=True))):
                 return said
-        return _different_order(ledgers, swapped, first_seq)
+        return _different_order(ledgers, swapped, first)
 
 
 def _different_order(
     ledgers: Mapping[int, Sequence[Collective]],
     swapped: Mapping[int, list[tuple[int, int]]],
-    first_seq: Mapping[int, int],
+    first: Mapping[int, int],
 ) -> str | None:
     """``rank 0 evaluated all_sum #2 ... before all_sum #1 ..., other ranks did not``."""
     orders: dict[str, list[int]] = {}
     for rank, pairs in swapped.items():
-        known = {each.seq - first_seq[rank]: each for each in ledgers[rank]}
+        known = {each.number - first[rank]: each for each in ledgers[rank]}
         told = [f"{known[late]} before {known[early]}" for late, early in pairs if late in known and early in known]
         orders.setdefault("; ".join(told), []).append(rank)
     if len(orders) < 2:

@@ -14,8 +14,9 @@ from allranks.messages.events import CellError, Done, Item, LedgerEntry, Output,
 from allranks.messages.wire import Buffer
 from allranks_backends.plan import alike
 
+from .absent import Ended
 from .rank_result import RankResult
-from .stall import Ended, Finding
+from .stall import Finding
 
 RING_NOISE = re.compile(
     r"(\[ring\] (Socket \d+ was closed by the peer|Sending to socket \d+ failed.*|Too many send/recv errors.*)\n?)+"

@@ -38,12 +38,12 @@ class Release:
         ranks = self._monitor.ranks
         if not waiting:
             return
-        leader = max((ranks[number] for number in waiting), key=lambda rank: rank.seq)
-        self._abort([ranks[number] for number in running], leader.seq)
+        leader = max((ranks[number] for number in waiting), key=lambda rank: rank.entered)
+        self._abort([ranks[number] for number in running], leader.entered)
         for rank in self._monitor.alive():
             if rank.cell is not None or rank.replaying:
                 continue
-            if rank.seq < leader.seq:
+            if rank.entered < leader.entered:
                 self._replay(rank, leader)
             elif rank.rank not in self._settled:
                 # It asked for the collective but never evaluated it.
@@ -59,7 +59,7 @@ class Release:
 
     def _replay(self, rank: Rank, leader: Rank) -> None:
         try:
-            missed = self._lifeline.ask(leader.uuid, LedgerSince(rank.seq)).result(RECORDS_WITHIN).answer
+            missed = self._lifeline.ask(leader.uuid, LedgerSince(rank.entered)).result(RECORDS_WITHIN).answer
         except (TimeoutError, ConnectionError, RequestFailed):
             return
         self._have(rank, EnterMissed(missed.entries))
@@ -69,10 +69,10 @@ class Release:
         self._monitor.begins_replay(rank)
 
         def note(answer: Future[Reply[Entered]]) -> None:
-            seq: int | None = None
+            entered: int | None = None
             try:
-                seq = answer.result().answer.seq if answer.exception() is None else None
+                entered = answer.result().answer.entered if answer.exception() is None else None
             finally:
-                self._monitor.ends_replay(rank, seq)
+                self._monitor.ends_replay(rank, entered)
 
         self._lifeline.ask(rank.uuid, request).add_done_callback(note)

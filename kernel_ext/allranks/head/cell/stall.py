@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from allranks_backends.plan import Collective, RankView, Snapshot, rank_label
+from allranks_backends.views import Collective, RankView, Snapshot
 
+from .absent import Ended, missing
 from .agreement import disagreement
 from .together import report, together
 
@@ -18,50 +19,6 @@ AFTER_FAILURE = 2.0
 """Seconds after a failure before the ranks that wait for the failed one are named and unblocked."""
 AFTER_DEATH = 0.3
 """The same after a death: a dead rank never enters late."""
-
-
-@dataclass(frozen=True)
-class Ended:
-    """A rank that is done with the cell."""
-
-    how: str
-    """``finished the cell``, ``raised ValueError: boom (line 3)``, ``died: killed by SIGKILL``."""
-    failed: bool
-    dead: bool = False
-    came: bool = False
-    """It had entered the collective before it was unblocked."""
-    settled: int = 0
-    """It has evaluated all collectives up to this number, as far as it is known."""
-
-
-@dataclass(frozen=True)
-class Absence:
-    """Why a rank is not in the collective that others wait in."""
-
-    one: str
-    """How that is said of one rank; a detail, which may be the user's own words, comes in place of ``{}``."""
-    several: str | None = None
-    """How it is said of several, where that differs."""
-
-    def of(self, ranks: Sequence[int], detail: str) -> str:
-        """In words."""
-        return (self.one if len(ranks) == 1 else self.several or self.one).format(detail)
-
-
-ENTERED_ANOTHER = Absence("entered {} instead")
-NEVER_ENTERED = Absence("never entered it; it {}", "never entered it; they {}")
-COMPLETED = Absence(
-    "has completed it, but what it sent may not have arrived",
-    "have completed it, but what they sent may not have arrived",
-)
-NOT_EVALUATED = Absence("called it but finished the cell without evaluating it")
-NOT_ASKED = Absence(
-    "is not part of this cell: interrupt the cell and run it on all ranks",
-    "are not part of this cell: interrupt the cell and run it on all ranks",
-)
-ELSEWHERE = Absence("is not part of this cell ({})", "are not part of this cell ({})")
-AT_ANOTHER = Absence("is {} instead", "are {} instead")
-NOT_YET = Absence("has not entered it yet ({})", "have not entered it yet ({})")
 
 
 @dataclass(frozen=True)
@@ -109,12 +66,16 @@ class StallWatch:
 
     def _disagreeing(self, waiting: list[RankView], snapshot: Snapshot, findings: list[Finding | None]) -> set[int]:
         """Ranks that wait in a collective which others entered as another one; it can never complete correctly."""
-        long = [view for view in waiting if view.collective and (view.since or 0.0) >= STALL_AFTER]
+        long = [
+            view
+            for view in waiting
+            if view.collective and view.collective.shared and (view.since or 0.0) >= STALL_AFTER
+        ]
         if not long:
             return set()
-        seq = max(view.collective.seq for view in long if view.collective)
+        number = max(view.collective.number for view in long if view.collective)
         entered = {rank: snapshot.ranks[rank].collective for rank in self.ranks}
-        same = {rank: each for rank, each in entered.items() if each is not None and each.seq == seq}
+        same = {rank: each for rank, each in entered.items() if each and each.shared and each.number == number}
         said = disagreement(same)
         if said is None:
             return set()
@@ -147,13 +108,13 @@ class StallWatch:
         return Finding((view.rank,), "is not responding: its process is stopped or its host is unreachable")
 
     def _stalled(self, group: list[RankView], snapshot: Snapshot, ended: Mapping[int, Ended]) -> Finding | None:
-        here = {view.rank for view in group}
-        if self.stopping and _seq(self._together) == _seq(group[0].collective):
+        here, waits_in = {view.rank for view in group}, group[0].collective
+        if self.stopping and _is_same(self._together, waits_in):
             return None  # those that are elsewhere by now were unblocked from it
-        missing = _missing(here, snapshot, ended, self.ranks)
-        if not missing or not self._news(group):
+        absent = missing(here, snapshot, ended, self.ranks)
+        if not absent or not self._news(group):
             return None
-        return Finding(tuple(sorted(here)), f"blocked in {group[0].collective}: {missing}")
+        return Finding(tuple(sorted(here)), f"blocked in {waits_in}: {absent}")
 
     def _news(self, group: list[RankView]) -> bool:
         return any([self._first(view.rank, str(view.collective)) for view in group])  # noqa: C419, each is to be marked
@@ -171,47 +132,7 @@ def _by_place(views: list[RankView]) -> list[list[RankView]]:
     return list(groups.values())
 
 
-def _missing(here: set[int], snapshot: Snapshot, ended: Mapping[int, Ended], ranks: Sequence[int]) -> str:
-    """``rank 2 raised ValueError: boom (line 3); rank 1 is running line 9: time.sleep(100)``."""
-    seq = max((view.collective.seq for view in snapshot.ranks if view.rank in here and view.collective), default=0)
-    kind = _kind(snapshot.ranks[min(here)])
-    told: dict[tuple[Absence, str], list[int]] = {}
-    for view in snapshot.ranks:
-        if view.rank in here:
-            continue
-        if view.rank in ended:
-            other = view.collective
-            # Those that raised only because their neighbour was lost had entered it.
-            if other is not None and other.seq == seq and other.shared and _kind(view) != kind:
-                told.setdefault((ENTERED_ANOTHER, str(other)), []).append(view.rank)
-            elif ended[view.rank].failed or not (ended[view.rank].came or _came(view, seq)):
-                told.setdefault((NEVER_ENTERED, ended[view.rank].how), []).append(view.rank)
-            elif ended[view.rank].settled >= seq:
-                told.setdefault((COMPLETED, ""), []).append(view.rank)
-            elif not ended[view.rank].came:
-                told.setdefault((NOT_EVALUATED, ""), []).append(view.rank)
-        elif view.rank not in ranks:
-            other_cell = view.state not in ("idle", "failed")
-            told.setdefault((ELSEWHERE, view.doing) if other_cell else (NOT_ASKED, ""), []).append(view.rank)
-        elif view.state == "waiting" and _came(view, seq) and _kind(view) != kind:
-            told.setdefault((AT_ANOTHER, view.doing), []).append(view.rank)
-        elif not (view.state == "waiting" and _came(view, seq)):
-            told.setdefault((NOT_YET, _activity(view)), []).append(view.rank)
-    return "; ".join(f"{rank_label(ranks)} {absence.of(ranks, detail)}" for (absence, detail), ranks in told.items())
-
-
-def _activity(view: RankView) -> str:
-    return "running, line not known yet" if view.doing == "running" else view.doing
-
-
-def _kind(view: RankView) -> tuple[object, ...]:
-    each = view.collective
-    return (each.op, each.shape, each.dtype) if each is not None else ()
-
-
-def _seq(each: Collective | None) -> int:
-    return each.seq if each is not None else 0
-
-
-def _came(view: RankView, seq: int) -> bool:
-    return view.collective is not None and view.collective.seq >= seq
+def _is_same(one: Collective | None, other: Collective | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return other.shared and one.number == other.number

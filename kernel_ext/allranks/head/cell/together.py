@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from allranks.units import seconds_text, size_text
-from allranks_backends.plan import Collective, LinkView, Snapshot
+from allranks_backends.views import Collective, LinkView, Snapshot
 
 STILL_AFTER = 10.0
 """Seconds without a byte on any link after which a collective that all ranks are in is reported."""
@@ -76,4 +76,4 @@ def _details(view: LinkView) -> str:
 
 
 def _kind(each: Collective) -> tuple[object, ...]:
-    return each.seq, each.op, each.shape, each.dtype
+    return each.number, each.op, each.shape, each.dtype

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from allranks.errors import UsageError
-from allranks_backends.plan import Link, LinkView, RankView, Snapshot
+from allranks_backends.plan import Link
+from allranks_backends.views import LinkView, RankView, Snapshot
 
 if TYPE_CHECKING:
     import pandas

@@ -9,7 +9,7 @@ import psutil
 
 from allranks.arguments import HERE
 from allranks.messages.events import AtDebugger, Item, Leaving, State
-from allranks_backends.plan import RankState
+from allranks_backends.views import RankState
 
 SILENT_AFTER = 4.0
 """Seconds without a word after which a connected rank is called stopped: it reports at least every 2 s."""
@@ -36,7 +36,7 @@ class Rank:
     """What it raised in the last cell."""
     dead: str | None = None
     """Why it is dead."""
-    seq: int = 0
+    entered: int = 0
     """Number of the last collective it asked for."""
     replaying: bool = False
     """It is entering collectives it had missed, to unblock others."""

@@ -31,7 +31,8 @@ from allranks.messages.events import (
     unpacked,
 )
 from allranks.messages.wire import Buffer
-from allranks_backends.plan import Link, Snapshot, WorldState
+from allranks_backends.plan import Link
+from allranks_backends.views import Snapshot, WorldState
 
 from .cell_updates import CellUpdate, CellUpdates, Died
 from .collective_times import CollectiveTimes
@@ -173,7 +174,7 @@ class Monitor:
     def _reported(self, rank: Rank, state: State) -> None:
         if state.waiting != rank.report.waiting:
             rank.since = time.monotonic()
-        rank.report, rank.seq = state, state.seq
+        rank.report, rank.entered = state, state.entered
         if self.history.due(time.time()):
             self.history.add(self.snapshot())
         self._pass_on(rank, state.cell, state)
@@ -189,7 +190,7 @@ class Monitor:
     def _ended(self, rank: Rank, done: Done) -> None:
         rank.past.add(done.cell)
         rank.debugger = None
-        rank.cell, rank.since, rank.seq = None, time.monotonic(), done.at_seq
+        rank.cell, rank.since, rank.entered = None, time.monotonic(), done.entered
         if done.timed is not None:
             members = sum(each.cell == done.cell or done.cell in each.past for each in self.ranks)
             self.times.add(done.cell, rank.rank, done.timed, members)
@@ -248,12 +249,12 @@ class Monitor:
         with self.changed:
             rank.replaying = True
 
-    def ends_replay(self, rank: Rank, seq: int | None) -> None:
-        """It is through with them, and has come to collective `seq`, or did not answer; tells who waits for it."""
+    def ends_replay(self, rank: Rank, entered: int | None) -> None:
+        """It is through with them, and has `entered` so many collectives, or did not answer; tells who waits for it."""
         with self.changed:
             rank.replaying = False
-            if seq is not None:
-                rank.seq = seq
+            if entered is not None:
+                rank.entered = entered
             self.changed.notify_all()
 
     def is_stopped(self, uuid: str) -> bool:

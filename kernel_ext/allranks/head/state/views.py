@@ -9,7 +9,8 @@ from dataclasses import replace
 from msgspec import structs
 
 from allranks.messages.events import LedgerEntry, Machine
-from allranks_backends.plan import Collective, HostView, Link, LinkView, OpView, RankView, WorldState, rank_label
+from allranks_backends.plan import Link, rank_label
+from allranks_backends.views import Collective, HostView, LinkView, OpView, RankView, WorldState
 
 from .collective_times import CollectiveTimes
 from .known_rank import Rank
@@ -29,6 +30,7 @@ def rank_view(rank: Rank, times: CollectiveTimes) -> RankView:
         line=place.line if rank.cell is not None else None,
         source=place.source if rank.cell is not None else None,
         collective=collective(report.collective) if report.collective else None,
+        entered=rank.entered,
         since=time.monotonic() - rank.since if rank.since else None,
         cpu=report.cpu,
         rss=memory.rss,
@@ -87,4 +89,5 @@ def notes(state: WorldState, ranks: Sequence[Rank]) -> tuple[str, ...]:
 
 def collective(entry: LedgerEntry) -> Collective:
     """The collective that a rank's ledger describes."""
-    return Collective(entry.seq, entry.op, entry.shape, entry.dtype, entry.nbytes, entry.line, entry.shared)
+    of = entry.op, entry.shape, entry.dtype, entry.nbytes
+    return Collective(entry.number, *of, entry.line, entry.shared, entry.peer)

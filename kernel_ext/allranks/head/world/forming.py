@@ -52,10 +52,10 @@ def form(
 
     Raises CannotStart, naming who failed and how.
     """
-    seq = max(rank.seq for rank in monitor.ranks)
+    entered = max(rank.entered for rank in monitor.ranks)
     refused = refusals(limits(backend, can_run))
     answers = [
-        lifeline.ask(monitor.ranks[placement.rank].uuid, _request(plan, backend, placement.rank, seq, refused))
+        lifeline.ask(monitor.ranks[placement.rank].uuid, _request(plan, backend, placement.rank, entered, refused))
         for placement in plan.placements
     ]
     failures = {
@@ -78,7 +78,7 @@ def refusals(limits: Limits) -> Refusals:
     return Refusals(dict(limits.operations), limits.neighbours, dict(limits.dtypes), dict(limits.reduced))
 
 
-def _request(plan: WorldPlan, backend: Backend, rank: int, seq: int, refused: Refusals) -> Form:
+def _request(plan: WorldPlan, backend: Backend, rank: int, entered: int, refused: Refusals) -> Form:
     wiring = backend.wiring(plan, rank)
     enters_last = rank == plan.size - 1 and plan.size > 1
     in_turn = backend.joins_in_turn and plan.size > 1 and len({each.host for each in plan.placements}) == 1
@@ -87,7 +87,7 @@ def _request(plan: WorldPlan, backend: Backend, rank: int, seq: int, refused: Re
         backend.init_name,
         rank,
         plan.size,
-        seq,
+        entered,
         refused,
         FORM_WITHIN,
         env=dict(wiring.env),

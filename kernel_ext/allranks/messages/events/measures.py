@@ -8,7 +8,8 @@ from msgspec import Struct
 class LedgerEntry(Struct, array_like=True, frozen=True):
     """One collective, as the ledger of a rank has it."""
 
-    seq: int
+    number: int
+    """Among the calls that all ranks share, or among those of this rank alone."""
     op: str
     shape: tuple[int, ...]
     dtype: str
@@ -17,6 +18,8 @@ class LedgerEntry(Struct, array_like=True, frozen=True):
     """Of the running cell; None for code that stands elsewhere."""
     shared: bool
     """Every rank of the world must enter it alike."""
+    peer: int | None = None
+    """The rank it sends to or receives from."""
 
 
 class Memory(Struct, frozen=True):

@@ -54,8 +54,8 @@ class State(Event):
     running: bool = False
     cell: int = 0
     """The last that began."""
-    seq: int = 0
-    """Number of the last collective it asked for."""
+    entered: int = 0
+    """How many collectives that all ranks share it has asked for."""
     line: int | None = None
     """Of the running cell."""
     source: str | None = None
@@ -114,7 +114,7 @@ class Done(CellEvent):
     lines: int
     nbytes: int
     cut: Cut
-    at_seq: int
+    entered: int
     """Number of the last collective it asked for."""
     shared: tuple[int, int]
     """How many collectives of the whole world it asked for, and a checksum of them."""

@@ -31,8 +31,8 @@ class Form(Question[Joined]):
     """As ``mx.distributed.init`` calls it."""
     rank: int
     size: int
-    seq: int
-    """Number from which the ledger goes on."""
+    entered: int
+    """From which the ledger goes on to count the collectives that all ranks share."""
     limits: Refusals
     timeout: float
     """Seconds to wait for the others."""
@@ -62,14 +62,14 @@ class Entries(Answer):
 
 
 class LedgerSince(Question[Entries]):
-    """The collectives that the rank asked for after number `after`."""
+    """The collectives that all ranks share which the rank asked for after number `after`."""
 
     after: int
 
 
 class Entered(Answer):
-    seq: int
-    """Number of the last collective the rank asked for."""
+    entered: int
+    """How many collectives that all ranks share the rank has asked for."""
 
 
 class Abort(Question[Nothing]):

@@ -66,7 +66,7 @@ class Clock(Question[Time]):
 class TracedCall(Struct, array_like=True, frozen=True):
     """A collective of a recorded cell; times are seconds of the host's ``time.perf_counter``."""
 
-    seq: int
+    number: int
     op: str
     shape: tuple[int, ...]
     dtype: str

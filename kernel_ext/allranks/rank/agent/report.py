@@ -80,7 +80,7 @@ class Reporter:
         return State(
             cell.running,
             cell.number,
-            ledger.seq,
+            ledger.number,
             line,
             source,
             self.collective(record) if record is not None else None,

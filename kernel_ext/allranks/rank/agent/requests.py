@@ -79,7 +79,7 @@ class Requests:
 
     def ledger_since(self, request: requests.LedgerSince, _: Buffers) -> Reply[requests.Entries]:
         ledger = self._agent.ledger
-        entries = [record.entry(record.line) for record in ledger.since(request.after)]
+        entries = [record.entry(record.line) for record in ledger.shared_since(request.after)]
         return Reply(requests.Entries(entries, ledger.swapped(request.after)))
 
     def abort(self, request: requests.Abort, _: Buffers) -> Reply[Nothing]:
@@ -88,11 +88,11 @@ class Requests:
 
     def enter_missed(self, request: requests.EnterMissed, _: Buffers) -> Reply[requests.Entered]:
         self._agent.ledger.replay(request.entries)
-        return Reply(requests.Entered(self._agent.ledger.seq))
+        return Reply(requests.Entered(self._agent.ledger.number))
 
     def settle(self, _request: requests.Settle, _: Buffers) -> Reply[requests.Entered]:
         settle([*self._agent.user_ns.items(), *self._agent.debugger.held()])
-        return Reply(requests.Entered(self._agent.ledger.seq))
+        return Reply(requests.Entered(self._agent.ledger.number))
 
     def open_barrier(self, request: requests.OpenBarrier, _: Buffers) -> None:
         if request.cell == self._agent.cell.number:

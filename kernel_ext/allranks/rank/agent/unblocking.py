@@ -49,7 +49,7 @@ class Unblocker:
             return
         agent.ledger.refuse_in_cell(RELEASED)
         # A rank that has asked for what others still wait in has not got it either: it has yet to evaluate it.
-        if agent.ledger.seq >= newest or (agent.reporter.blocked and agent.reporter.current_collective()):
+        if agent.ledger.number >= newest or (agent.reporter.blocked and agent.reporter.current_collective()):
             self.broke = True
             self._note(None)
 

@@ -39,7 +39,7 @@ class CellRecorder:
         """The highest number of a cell that began here, by the notebook's end of the lifeline that sent it."""
         self.running = False
         self.ended = False
-        self.first_seq = 0
+        self.first_number = 0
         self.waits_since = 0
         """Number of the collective after which those come that this cell may wait in."""
         self.interrupt = Interrupt(agent.ledger.aborted)
@@ -88,7 +88,7 @@ class CellRecorder:
         self.file, self.place, self.namespace = file, "", None
         self.widgets = request.widgets
         ledger.user_ns = self._agent.user_ns
-        self.first_seq = ledger.seq
+        self.first_number = ledger.number
         ledger.invalid.begin_cell()
         ledger.aborted.begin_cell()
         self.interrupt.begin_cell(number)
@@ -161,7 +161,7 @@ class CellRecorder:
             self._final = self._summed_up(value, wants_value)
         except Exception as error:  # the head must know of the end, whatever goes wrong at it
             self._raised(type(error).__name__, str(error), traceback.format_exc().splitlines())
-            self._final = (self._done(at_seq=ledger.seq, shared=(0, 0)), [])
+            self._final = (self._done(entered=ledger.number, shared=(0, 0)), [])
         ledger.refuse_in_cell(None)
         self.running = False
         self.ended = True
@@ -191,15 +191,15 @@ class CellRecorder:
         # Only now: packing may have been aborted, too.
         ledger, reporter = self._agent.ledger, self._agent.reporter
         invalid = tuple(self._invalid())
-        shared = ledger.fingerprint(self.first_seq)
+        shared = ledger.fingerprint(self.first_number)
         entered = shared[0] > 0 and ledger.order.settled < ledger.seq
         done = self._done(
-            at_seq=ledger.seq,
+            entered=ledger.number,
             shared=shared,
             pending=tuple(self.names.left_pending(entered=entered, failed=self._error is not None)),
             invalid=invalid,
             unmarked=tuple(reporter.collective(each) for each in ledger.aborted.unmarked),
-            settled=ledger.order.settled,
+            settled=ledger.settled(),
             timed=tuple(Timed(*each) for each in ledger.timed) if ledger.timed else None,
             no_value=no_value,
         )

@@ -60,7 +60,7 @@ class Aborted:
     def note(self, newest: Record, in_flight: Iterable[Record], pattern: bytes | None) -> None:
         """These were aborted, and give what `pattern` says (see `poison.is_marked`)."""
         where = f" (line {newest.line})" if newest.line is not None else ""
-        self.owed = self.sentence = f"{newest.op} #{newest.seq}{where} was aborted: its result is invalid"
+        self.owed = self.sentence = f"{newest.op} #{newest.number}{where} was aborted: its result is invalid"
         alike = {
             (each.op, each.dtype, each.line): each
             for each in in_flight

@@ -40,10 +40,12 @@ TIMED = 4_000
 
 
 class Ledger:
-    """The last `KEEP` collectives; `seq` counts them all, from 1, and goes on through every world this rank joins."""
+    """The last `KEEP` calls; `seq` counts them all, from 1, and goes on through every world this rank joins."""
 
     def __init__(self) -> None:
         self.seq = 0
+        self.number = 0
+        """How many of them all ranks share: equal numbers mean the same collective on every rank."""
         self.refuse: str | None = None
         """Why no collective may be entered: the world is broken. A third one on a broken ring never returns."""
         self.refused_in_cell = False
@@ -80,10 +82,11 @@ class Ledger:
         self.limits.install(mx)
         self.turns.install(mx)
 
-    def enter_world(self, seq: int, size: int) -> None:
-        """A new world begins: all its ranks count from `seq` on, so that equal numbers mean the same collective."""
-        self.seq, self._size, self.refuse, self._newest, self.in_world = seq, size, None, None, True
-        self.refused_in_cell, self.order.returned = False, seq
+    def enter_world(self, number: int, size: int) -> None:
+        """A new world begins: all its ranks count from `number` on, so that equal numbers mean the same collective."""
+        self.seq += max(0, number - self.number)
+        self.number, self._size, self.refuse, self._newest, self.in_world = number, size, None, None, True
+        self.refused_in_cell, self.order.returned = False, self.seq
         self.turns.forget()
 
     def begin_cell(
@@ -95,7 +98,7 @@ class Ledger:
         timing: bool = False,
         after: int | None = None,
     ) -> None:
-        """Set how this cell's collectives are treated; those up to number `after` (all so far) are done with."""
+        """Set how this cell's collectives are treated; those up to the call `after` (all so far) are done with."""
         self.timing = timing
         self.timed.clear()
         self.guard, self.ordered, self._newest, self.unordered = guard, ordered, None, 0
@@ -109,12 +112,13 @@ class Ledger:
         """The newest record, with sizes worked out."""
         return record_of(*self._records[-1]) if self._records else None
 
-    def since(self, seq: int) -> list[Record]:
-        """The records after number `seq`, oldest first, as far as they are kept."""
-        return [record_of(*record) for record in self.entries(seq)]
+    def shared_since(self, number: int) -> list[Record]:
+        """The records of what all ranks share after that `number`, oldest first, as far as they are kept."""
+        missing = self.number - number
+        return [record_of(*each) for each in list(self._records) if each[5] and each[6] > number] if missing else []
 
     def entries(self, seq: int) -> list[tuple[Any, ...]]:
-        """The raw records after number `seq`, as `repeat` takes them."""
+        """The raw records after call `seq`, oldest first, as far as they are kept; `repeat` takes them."""
         records = list(self._records)
         # Numbers grow, but jump where a world was joined: look from the end.
         first = len(records)
@@ -131,9 +135,10 @@ class Ledger:
         """A compiled function is called again, and with it these collectives of its trace."""
         __tracebackhide__ = True
         where = self._user_place()
-        for _seq, op, shape, dtype, _where, shared in entries:
+        for _seq, op, shape, dtype, _where, shared, _number, peer in entries:
             self.seq += 1
-            self._records.append((self.seq, op, shape, dtype, where, shared))
+            self.number += shared
+            self._records.append((self.seq, op, shape, dtype, where, shared, self.number, peer))
             if TRACE.active:
                 TRACE.collective(self._records[-1], time.perf_counter())
             if shared and self.guard is not None:
@@ -157,7 +162,7 @@ class Ledger:
         entries = self.entries(min([after, *(number - 1 for number in left)]))
         found = [record_of(*entry) for entry in entries if entry[0] > after or entry[0] in left]
         # Those inside mx.grad, mx.vmap and mx.compile, of sub-groups, and with the check off are not tracked.
-        return found or self.since(self.order.settled)
+        return found or [record_of(*entry) for entry in self.entries(self.order.settled)]
 
     def raise_if_refused(self) -> None:
         """Raise CollectiveAborted where no collective may be entered."""
@@ -172,17 +177,25 @@ class Ledger:
             frame = frame.f_back
         return (frame.f_code, frame.f_lasti) if frame is not None else NOWHERE
 
-    def fingerprint(self, seq: int) -> tuple[int, int]:
-        """How many shared collectives came after number `seq`, and a checksum of their ops, shapes and dtypes."""
-        if self.seq == seq:
+    def fingerprint(self, number: int) -> tuple[int, int]:
+        """How many shared collectives came after that `number`, and a checksum of their ops, shapes and dtypes."""
+        shared = self.shared_since(number)
+        if not shared:
             return 0, 0
-        shared = [record for record in self.since(seq) if record.shared]
-        text = repr([(record.op, record.shape, record.dtype) for record in shared] + self.swapped(seq))
+        text = repr([(record.op, record.shape, record.dtype) for record in shared] + self.swapped(number))
         return len(shared), zlib.crc32(text.encode())
 
-    def swapped(self, seq: int) -> list[tuple[int, int]]:
-        """Which collectives were evaluated before which older ones, counted from number `seq`."""
-        return [(evaluated - seq, pending - seq) for evaluated, pending in self.order.swapped]
+    def swapped(self, number: int) -> list[tuple[int, int]]:
+        """Which collectives were evaluated before which older ones, counted from that `number`."""
+        swapped = self.order.swapped
+        numbers = {each[0]: each[6] - number for each in list(self._records)} if swapped else {}
+        return [(numbers[late], numbers[early]) for late, early in swapped if late in numbers and early in numbers]
+
+    def settled(self) -> int:
+        """All shared collectives up to this number have been evaluated, for all that is known."""
+        after = self.entries(self.order.settled)
+        dropped = after[0][0] - self.order.settled - 1 if after else 0
+        return self.number - dropped - len([each for each in after if each[5]])
 
     def replay(self, entries: Sequence[LedgerEntry]) -> None:
         """Enter these reductions and gathers (of another rank's ledger) with `poison.array`, and drop the results.
@@ -217,17 +230,21 @@ class Ledger:
                     checks[op](args, kwargs)
                 if op in lacking and dtype in lacking[op]:
                     limits.refuse_dtype(op, dtype, kwargs)
+                shared, peer = shared_op, None
+                if not shared_op:
+                    peer = self._peer(args, kwargs)
+                elif kwargs:
+                    group = kwargs.get("group")
+                    shared = group is None or group.size() == self._size
                 self.seq = seq = self.seq + 1
+                if shared:
+                    self.number += 1
                 frame: FrameType | None = caller(1)
                 user_ns = self.user_ns
                 while frame is not None and frame.f_globals is not user_ns:
                     frame = frame.f_back
                 where = (frame.f_code, frame.f_lasti) if frame is not None else NOWHERE
-                shared = shared_op
-                if kwargs and shared_op:
-                    group = kwargs.get("group")
-                    shared = group is None or group.size() == self._size
-                records.append((seq, op, shape, dtype, where, shared))
+                records.append((seq, op, shape, dtype, where, shared, self.number, peer))
                 if shared and self.guard is not None:
                     self.guard(record_of(*records[-1]))
                 if turns.several:
@@ -246,6 +263,13 @@ class Ledger:
                 raise
 
         return call
+
+    def _peer(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | None:
+        """The rank that a ``send`` or ``recv`` is with, its last argument; None in a sub-group, which counts anew."""
+        group = kwargs.get("group")
+        if group is not None and group.size() != self._size:
+            return None
+        return int(kwargs.get("dst", kwargs.get("src", args[-1] if args else None)))
 
     def _refuse(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Raise CollectiveAborted, or what MLX raises for these arguments."""

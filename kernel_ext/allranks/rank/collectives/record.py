@@ -16,6 +16,7 @@ NOWHERE: Place = (None, 0)
 
 class Record(NamedTuple):
     seq: int
+    """Among all calls of this rank."""
     op: str
     shape: tuple[int, ...]
     dtype: str
@@ -24,16 +25,35 @@ class Record(NamedTuple):
     line: int | None
     shared: bool = True
     """Every rank of the world must enter it alike."""
+    entered: int = 0
+    """How many of those the rank has asked for, up to this call."""
+    peer: int | None = None
+    """The rank it sends to or receives from."""
+
+    @property
+    def number(self) -> int:
+        """Among the calls that all ranks share, or among those of this rank alone."""
+        return self.entered if self.shared else self.seq - self.entered
 
     def entry(self, line: int | None) -> LedgerEntry:
         """As it travels, with this line."""
-        return LedgerEntry(self.seq, self.op, self.shape, self.dtype, self.nbytes, line, self.shared)
+        return LedgerEntry(self.number, self.op, self.shape, self.dtype, self.nbytes, line, self.shared, self.peer)
 
 
-def record_of(seq: int, op: str, shape: Sequence[int], dtype: Any, where: Place, shared: bool = True) -> Record:
+def record_of(
+    seq: int,
+    op: str,
+    shape: Sequence[int],
+    dtype: Any,
+    where: Place,
+    shared: bool = True,
+    entered: int = 0,
+    peer: int | None = None,
+) -> Record:
     """A record as the ledger keeps it, with sizes, file and line worked out."""
     name = str(dtype).removeprefix("mlx.core.")
-    return Record(seq, op, tuple(shape), name, math.prod(shape) * dtype.size, *_file_and_line(where), shared)
+    nbytes = math.prod(shape) * dtype.size
+    return Record(seq, op, tuple(shape), name, nbytes, *_file_and_line(where), shared, entered, peer)
 
 
 def _file_and_line(where: Place) -> tuple[str | None, int | None]:

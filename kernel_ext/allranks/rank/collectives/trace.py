@@ -91,14 +91,14 @@ class Trace:
         known: dict[tuple[int, int], int] = {}
         collectives = []
         for raw, *times in list(self.collectives):
-            seq, op, shape, dtype, (code, instruction), shared = raw
+            code, instruction = raw[4]
             where = known.get((id(code), instruction))
             if where is None:  # to find a line takes as long as all the rest
                 where = known[id(code), instruction] = len(sources)
                 sources.append(_place(record_of(*raw), file))
-            each = record_of(seq, op, shape, dtype, NOWHERE, shared)
+            each = record_of(*(*raw[:4], NOWHERE, *raw[5:]))
             collectives.append(
-                TracedCall(each.seq, each.op, each.shape, each.dtype, each.nbytes, each.shared, where, *times)
+                TracedCall(each.number, each.op, each.shape, each.dtype, each.nbytes, each.shared, where, *times)
             )
         main = threading.main_thread()
         marks = [TracedMark(name, "" if at is main else at.name, *times) for name, at, *times in list(self.marks)]

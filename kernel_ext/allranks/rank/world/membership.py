@@ -103,7 +103,7 @@ class World:
             put(group)
         self._places.clear()
         learn_collectives(mx, joined[1])
-        self._agent.ledger.enter_world(request.seq, joined[1])
+        self._agent.ledger.enter_world(request.entered, joined[1])
         self._agent.ledger.limits.enter_world(request.limits, OPERATIONS, *joined)
         self.set_names()
         return Joined(*joined)

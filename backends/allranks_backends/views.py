@@ -1,0 +1,186 @@
+"""What is seen of a world: its ranks, their collectives, the links between them, as last reported.
+
+Frozen dataclasses like those of `plan`; the dashboard gets them as they are (``Snapshot``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from .plan import Link, alike, rank_label
+
+RankState = Literal["planned", "starting", "idle", "running", "waiting", "debugging", "failed", "stopped", "dead"]
+WorldState = Literal["planned", "starting", "whole", "broken", "down"]
+
+_SIZED = {f"{kind}{bits}": f"{kind[0]}{bits}" for kind in ("uint", "int", "float") for bits in (8, 16, 32, 64)}
+DTYPE_SHORT = {**_SIZED, "bool": "bool", "bfloat16": "bf16", "complex64": "c64"}
+
+
+@dataclass(frozen=True)
+class Collective:
+    """One entry of a rank's ledger."""
+
+    number: int
+    """Among the calls that all ranks share: equal on every rank. Of others: among those of this rank alone."""
+    op: str
+    shape: tuple[int, ...]
+    dtype: str
+    nbytes: int
+    line: int | None = None
+    """Line of the user's cell, 1 for its first, where the call stands."""
+    shared: bool = True
+    """All ranks of the world must enter it; not so for ``send``, ``recv`` and calls on a smaller group."""
+    peer: int | None = None
+    """The rank it sends to or receives from; None for all else, and in a smaller group."""
+
+    def __str__(self) -> str:
+        """For example ``all_sum #17 f32[1000] (line 5)``, or ``recv #3 f32[4] from rank 0 (line 2)``."""
+        where = f" (line {self.line})" if self.line else ""
+        if self.peer is not None:
+            where = f" {'to' if self.op == 'send' else 'from'} rank {self.peer}{where}"
+        size = ",".join(map(str, self.shape))
+        return f"{self.op} #{self.number} {DTYPE_SHORT.get(self.dtype, self.dtype)}[{size}]{where}"
+
+
+@dataclass(frozen=True)
+class HostView:
+    """One host as last reported."""
+
+    name: str
+    model: str = ""
+    """What the maker calls the machine; empty where it does not say."""
+    chip: str = ""
+    """Name of the processor."""
+    cores: int | None = None
+    memory: int | None = None
+    """Bytes it has."""
+    memory_used: int | None = None
+    """Bytes that are not available to a new program."""
+    load: float | None = None
+    """Share of all its cores in use lately, 0.0 to 1.0."""
+    interface: str | None = None
+    """The one with the address that the other hosts use; None where ranks run on one host only."""
+    sent_rate: float | None = None
+    """Bytes a second it sent lately: all programs' frames, headers included."""
+    received_rate: float | None = None
+
+
+@dataclass(frozen=True)
+class LinkView:
+    """Traffic of a link, as its sender counted it. None is unknown, which is not zero."""
+
+    link: Link
+    connections: int = 1
+    nominal: float | None = None
+    """Bits a second the interface claims; None where it claims none, as loopback does."""
+    sent: int | None = None
+    """Bytes that arrived since the link was joined: TCP's acknowledged bytes, payload without headers."""
+    rate: float | None = None
+    """Bytes a second lately."""
+    rtt: float | None = None
+    """Round trip time in seconds, smoothed as TCP does."""
+    retransmits: int | None = None
+    queued: int | None = None
+    """Bytes sent that the target has not acknowledged."""
+
+
+@dataclass(frozen=True)
+class OpView:
+    """What a rank did with one operation of ``mx.distributed`` since the world was first formed."""
+
+    op: str
+    calls: int
+    nbytes: int
+    smallest: int
+    """Bytes of the smallest call."""
+    largest: int
+    transfer: float | None = None
+    """Seconds in which bytes travelled, of the calls that ``--timing`` timed: the fastest rank's, which came last."""
+    wait: float | None = None
+    """Seconds this rank waited for others to come, of the calls that ``--timing`` timed."""
+
+
+@dataclass(frozen=True)
+class RankView:
+    """One rank as last reported."""
+
+    rank: int
+    host: str
+    pid: int | None = None
+    state: RankState = "starting"
+    line: int | None = None
+    """Line of the running cell."""
+    source: str | None = None
+    """Text of that line."""
+    collective: Collective | None = None
+    """The last collective the rank asked for."""
+    entered: int = 0
+    """How many collectives that all ranks share it has asked for."""
+    since: float | None = None
+    """Seconds in this state."""
+    cpu: float | None = None
+    """Share of one core used lately, 1.0 for a whole core."""
+    rss: int | None = None
+    """Resident memory of the process in bytes."""
+    mlx_active: int | None = None
+    """Bytes ``mx.get_active_memory`` reports."""
+    mlx_peak: int | None = None
+    """Bytes ``mx.get_peak_memory`` reports."""
+    cause: str | None = None
+    """Why the rank is dead or failed, in words."""
+    effective: float | None = None
+    """Bytes a second of the collectives its code asked for lately, as the ledger counts them."""
+    ops: tuple[OpView, ...] = ()
+    """What it asked of ``mx.distributed``, by operation."""
+    stalled: float | None = None
+    """Seconds in which a transfer was pending and no byte it sent arrived; None where that cannot be known."""
+    compiler: str | None = None
+    """Which compiler it waits for, as it does for its first kernels: ``g++``."""
+    compiling: int | None = None
+    """Seconds for which that has run."""
+
+    @property
+    def doing(self) -> str:
+        """The state in words: ``blocked in all_sum #17 f32[1000] (line 5)``."""
+        return (f"compiling with {self.compiler} for {self.compiling} s, " if self.compiler else "") + self._doing
+
+    @property
+    def _doing(self) -> str:
+        if self.state == "waiting" and self.collective:
+            return f"blocked in {self.collective}"
+        if self.state == "debugging":
+            return "in the debugger" + (f" at line {self.line}: {self.source}" if self.line else "")
+        if self.state == "running" and self.line:
+            return f"running line {self.line}" + (f": {self.source}" if self.source else "")
+        if self.state in ("dead", "failed") and self.cause:
+            return f"{self.state}: {self.cause}"
+        return self.state
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Everything there is to show about a cluster at one moment."""
+
+    name: str
+    backend: str
+    state: WorldState
+    generation: int
+    ranks: tuple[RankView, ...]
+    at: float = 0.0
+    """Unix time in seconds."""
+    notes: tuple[str, ...] = ()
+    """What the user should know and do, one sentence each."""
+    hosts: tuple[HostView, ...] = ()
+    links: tuple[LinkView, ...] = ()
+    """Every link of the backend, in each direction."""
+    peak: float | None = None
+    """Highest bus bandwidth that ``bench`` measured on this world, in bytes a second."""
+    straggler: str | None = None
+    """The rank that others waited for in the calls that ``--timing`` timed, in words."""
+
+    def doing(self, ranks: Sequence[int]) -> str:
+        """``ranks 0-1, 3 blocked in all_sum #1 f32[10] (line 3); rank 2 running line 4: while True: pass``."""
+        doing = alike({rank: self.ranks[rank].doing for rank in ranks})
+        return "; ".join(f"{rank_label(members)} {what}" for what, members in doing.items())

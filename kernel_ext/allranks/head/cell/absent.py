@@ -1,0 +1,130 @@
+"""Why a rank is not in the collective that others wait in, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from allranks_backends.plan import rank_label
+from allranks_backends.views import Collective, RankView, Snapshot
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A rank that is done with the cell."""
+
+    how: str
+    """``finished the cell``, ``raised ValueError: boom (line 3)``, ``died: killed by SIGKILL``."""
+    failed: bool
+    dead: bool = False
+    came: bool = False
+    """It had entered the collective before it was unblocked."""
+    settled: int = 0
+    """It has evaluated all collectives up to this number, as far as it is known."""
+
+
+@dataclass(frozen=True)
+class Absence:
+    """Why a rank is not in the collective that others wait in."""
+
+    one: str
+    """How that is said of one rank; a detail, which may be the user's own words, comes in place of ``{}``."""
+    several: str | None = None
+    """How it is said of several, where that differs."""
+
+    def of(self, ranks: Sequence[int], detail: str) -> str:
+        """In words."""
+        return (self.one if len(ranks) == 1 else self.several or self.one).format(detail)
+
+
+ENTERED_ANOTHER = Absence("entered {} instead")
+NEVER_ENTERED = Absence("never entered it; it {}", "never entered it; they {}")
+COMPLETED = Absence(
+    "has completed it, but what it sent may not have arrived",
+    "have completed it, but what they sent may not have arrived",
+)
+NOT_EVALUATED = Absence("called it but finished the cell without evaluating it")
+NOT_ASKED = Absence(
+    "is not part of this cell: interrupt the cell and run it on all ranks",
+    "are not part of this cell: interrupt the cell and run it on all ranks",
+)
+ELSEWHERE = Absence("is not part of this cell ({})", "are not part of this cell ({})")
+AT_ANOTHER = Absence("is {} instead", "are {} instead")
+NOT_YET = Absence("has not entered it yet ({})", "have not entered it yet ({})")
+NOT_SENT_YET = Absence("has not sent it yet ({})")
+NOT_RECEIVED_YET = Absence("has not received it yet ({})")
+DOES = Absence("{}")
+A_SEND_IS_LAZY = "a send takes place when its result is evaluated"
+GROUP_UNKNOWN = "which ranks make up that smaller group is not known here"
+
+
+def missing(here: set[int], snapshot: Snapshot, ended: Mapping[int, Ended], ranks: Sequence[int]) -> str:
+    """``rank 2 raised ValueError: boom (line 3); rank 1 is running line 9: time.sleep(100)``.
+
+    Of the ranks that are not `here`, in the collective that those wait in; `ranks` take part in the cell.
+    """
+    waits_in = snapshot.ranks[min(here)].collective
+    if waits_in is not None and not waits_in.shared:
+        return _missing_peer(waits_in, here, snapshot, ended, ranks)
+    number, kind = waits_in.number if waits_in else 0, _kind(waits_in)
+    told: dict[tuple[Absence, str], list[int]] = {}
+    for view in snapshot.ranks:
+        if view.rank in here:
+            continue
+        if view.rank in ended:
+            found = _of_ended(view, ended[view.rank], number, kind)
+        elif view.rank not in ranks:
+            found = _elsewhere(view)
+        elif view.state != "waiting" or view.entered < number:
+            found = NOT_YET, _activity(view)
+        else:
+            found = (AT_ANOTHER, view.doing) if _kind(view.collective) != kind else None
+        if found:
+            told.setdefault(found, []).append(view.rank)
+    return "; ".join(f"{rank_label(ranks)} {absence.of(ranks, detail)}" for (absence, detail), ranks in told.items())
+
+
+def _of_ended(view: RankView, ended: Ended, number: int, kind: tuple[object, ...]) -> tuple[Absence, str] | None:
+    """Of a rank that is done with the cell; those that raised only because their neighbour was lost had entered it."""
+    other = view.collective
+    if other is not None and other.shared and other.number == number and _kind(other) != kind:
+        return ENTERED_ANOTHER, str(other)
+    if ended.failed or not (ended.came or view.entered >= number):
+        return NEVER_ENTERED, ended.how
+    if ended.settled >= number:
+        return COMPLETED, ""
+    return None if ended.came else (NOT_EVALUATED, "")
+
+
+def _missing_peer(
+    waits_in: Collective, here: set[int], snapshot: Snapshot, ended: Mapping[int, Ended], ranks: Sequence[int]
+) -> str:
+    """Of the one rank that a ``send`` or ``recv`` is with, and of all others where that is not known."""
+    known = [view for view in snapshot.ranks if view.rank == waits_in.peer]
+    told = []
+    for view in known or [view for view in snapshot.ranks if view.rank not in here]:
+        if view.rank in ended:
+            how = ended[view.rank].how
+            lazy = not ended[view.rank].failed and waits_in.op != "send" and waits_in.peer is not None
+            absence, detail = DOES, f"{how}; {A_SEND_IS_LAZY}" if lazy else how
+        elif view.rank not in ranks:
+            absence, detail = _elsewhere(view)
+        elif view.state == "waiting" or not known:
+            absence, detail = DOES, f"is {_activity(view)}"
+        else:
+            absence, detail = NOT_RECEIVED_YET if waits_in.op == "send" else NOT_SENT_YET, _activity(view)
+        told.append(f"{rank_label([view.rank])} {absence.of([view.rank], detail)}")
+    return "; ".join(told if known else [GROUP_UNKNOWN, *told])
+
+
+def _elsewhere(view: RankView) -> tuple[Absence, str]:
+    """Of a rank that the cell was not sent to."""
+    return (NOT_ASKED, "") if view.state in ("idle", "failed") else (ELSEWHERE, view.doing)
+
+
+def _activity(view: RankView) -> str:
+    return "running, line not known yet" if view.doing == "running" else view.doing
+
+
+def _kind(each: Collective | None) -> tuple[object, ...]:
+    return (each.op, each.shape, each.dtype) if each is not None else ()
