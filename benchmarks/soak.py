@@ -164,7 +164,7 @@ class Soak:
                 lost.append(f"rank {rank} lacks {', '.join(sorted(missing))}")
             if now.pid == before.pid and now.ids != before.ids:
                 lost.append(f"rank {rank} holds other objects")
-            if now.pid != before.pid and not (round.kills and self._cluster.backend == "mpi"):
+            if now.pid != before.pid:
                 lost.append(f"the process of rank {rank} was replaced")
         return lost
 

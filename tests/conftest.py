@@ -6,7 +6,7 @@ import contextlib
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import psutil
@@ -97,13 +97,15 @@ def nothing_left_behind() -> Iterator[None]:
         pytest.fail("processes are left after the tests (killed now):\n  " + "\n  ".join(described), pytrace=False)
 
 
+NOT_IN_PLACE = "--mca mpi_ft_enable 0"
+"""For mpirun: what of MPI's fault tolerance allranks would use is off."""
 FORGET = """
 from allranks.rank.process.engine import RankEngine as _engine
 for _name in [name for name in globals() if not name.startswith("_")]:
     if _name in {"mx", "world", "rank", "size", "log", "mark"} or _name not in get_ipython().user_ns_hidden:
         del globals()[_name]
 Out.clear()
-_engine.instance().agent.world.set_names()
+_engine.instance().agent.world.names.hand_out()
 __import__("gc").collect()
 """
 """Run on ranks: their variables are gone. Which modules a worker has run before depends on how busy the machine is."""
@@ -113,27 +115,26 @@ class Worlds:
     """Clusters that stay up for many tests; one that a test has spoilt is started anew for the next."""
 
     def __init__(self) -> None:
-        self._living: dict[tuple[str, int], Cluster] = {}
-        self._used_by: dict[tuple[str, int], str] = {}
+        self._living: dict[str, Cluster] = {}
+        self._used_by: dict[str, str] = {}
 
-    def get(self, backend: str, size: int, module: str) -> Cluster:
+    def get(self, backend: str, size: int, module: str, *mpi_args: str) -> Cluster:
         """A world that is whole and idle. Its ranks keep what earlier tests of this module left in their namespaces."""
-        cluster = self._any(backend, size)
-        if self._used_by.get((backend, size)) != module:
+        name = f"{backend}{size}{'-restarted' if mpi_args else ''}"
+        cluster = self._any(name, backend, size, mpi_args)
+        if self._used_by.get(name) != module:
             cluster.run(FORGET, check="off").check()
-            self._used_by[backend, size] = module
+            self._used_by[name] = module
         return cluster
 
-    def _any(self, backend: str, size: int) -> Cluster:
+    def _any(self, name: str, backend: str, size: int, mpi_args: Sequence[str]) -> Cluster:
         import allranks
 
-        cluster = self._living.get((backend, size))
+        cluster = self._living.get(name)
         if cluster is None or not _usable(cluster, backend, size):
             if cluster is not None:
                 cluster.down()
-            cluster = self._living[backend, size] = allranks.Cluster(
-                size, backend=backend, name=f"{backend}{size}"
-            ).up()
+            cluster = self._living[name] = allranks.Cluster(size, backend=backend, name=name, mpi_args=mpi_args).up()
         return cluster
 
     def down(self) -> None:
@@ -177,6 +178,18 @@ def mpi2(worlds: Worlds, need_mpi: None, request: pytest.FixtureRequest) -> Clus
 def mpi4(worlds: Worlds, need_mpi: None, request: pytest.FixtureRequest) -> Cluster:
     """Four MPI ranks, shared with other tests."""
     return worlds.get("mpi", 4, request.module.__name__)
+
+
+@pytest.fixture
+def restarted_mpi2(worlds: Worlds, need_mpi: None, request: pytest.FixtureRequest) -> Cluster:
+    """Two of them; see `restarted_mpi4`."""
+    return worlds.get("mpi", 2, request.module.__name__, NOT_IN_PLACE)
+
+
+@pytest.fixture
+def restarted_mpi4(worlds: Worlds, need_mpi: None, request: pytest.FixtureRequest) -> Cluster:
+    """Four without MPI's fault tolerance: nothing can be aborted, and a death restarts all."""
+    return worlds.get("mpi", 4, request.module.__name__, NOT_IN_PLACE)
 
 
 @pytest.fixture(scope="session")

@@ -22,6 +22,7 @@ RANK_MAY_USE = {
     "ipyparallel",
     "jupyter_client",
     "mlx",
+    "mpi4py",  # where the world runs on MPI
     "msgspec",
     "numpy",
     "psutil",

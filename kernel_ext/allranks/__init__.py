@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .messages.cell_options import CellOptions
     from .rank.collectives.trace import mark
     from .rank.values.checkpoint import load_variables
+    from .rank.world.mpi_member import communicator
     from .timeline.timeline import Timeline
 
 __version__ = "0.1.0"
@@ -34,6 +35,7 @@ __all__ = [
     "Timeline",
     "WorldChange",
     "__version__",
+    "communicator",
     "current",
     "discover",
     "doctor",
@@ -83,6 +85,7 @@ FROM = {
     "RankVariables": "head.world.change",
     "Timeline": "timeline.timeline",
     "WorldChange": "head.world.change",
+    "communicator": "rank.world.mpi_member",
     "discover": "discovery.discover",
     "doctor": "discovery.doctor",
     "load_variables": "rank.values.checkpoint",

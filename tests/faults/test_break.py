@@ -34,22 +34,22 @@ def test_break_frees_the_waiting_ranks_and_the_world_is_whole_again(ring2: Clust
     assert ring2.run("(mx.distributed.all_sum(mx.ones(1)).item(), kept.tolist())")[1].value == (2.0, [0, 1, 2])
 
 
-def test_interrupt_releases_where_nothing_can_be_broken(mpi2: Cluster) -> None:
-    pids = [rank.pid for rank in mpi2.snapshot.ranks]
-    cell = mpi2.begin(SKIPPED)
-    wait_until_waiting(mpi2, 0)
-    mpi2.interrupt()
+def test_interrupt_releases_where_nothing_can_be_broken(restarted_mpi2: Cluster) -> None:
+    pids = [rank.pid for rank in restarted_mpi2.snapshot.ranks]
+    cell = restarted_mpi2.begin(SKIPPED)
+    wait_until_waiting(restarted_mpi2, 0)
+    restarted_mpi2.interrupt()
     assert not cell.finish(30).ok
-    assert [rank.pid for rank in mpi2.snapshot.ranks] == pids, "no process was started anew"
-    assert mpi2.run("mx.distributed.all_sum(mx.ones(1)).item()")[0].value == 2.0
+    assert [rank.pid for rank in restarted_mpi2.snapshot.ranks] == pids, "no process was started anew"
+    assert restarted_mpi2.run("mx.distributed.all_sum(mx.ones(1)).item()")[0].value == 2.0
 
 
-def test_a_collective_asked_for_and_never_evaluated_is_settled(mpi2: Cluster) -> None:
-    cell = mpi2.begin("x = mx.distributed.all_sum(mx.ones(3))\nif rank != 1: mx.eval(x)")
-    wait_until_waiting(mpi2, 0)
-    mpi2.interrupt()
+def test_a_collective_asked_for_and_never_evaluated_is_settled(restarted_mpi2: Cluster) -> None:
+    cell = restarted_mpi2.begin("x = mx.distributed.all_sum(mx.ones(3))\nif rank != 1: mx.eval(x)")
+    wait_until_waiting(restarted_mpi2, 0)
+    restarted_mpi2.interrupt()
     cell.finish(30)
-    assert mpi2.run("x.tolist()")[1].value == [2.0] * 3
+    assert restarted_mpi2.run("x.tolist()")[1].value == [2.0] * 3
 
 
 def test_a_busy_world_says_so_and_a_stuck_rank_can_be_killed(ring2: Cluster) -> None:

@@ -246,35 +246,35 @@ def test_heal_when_the_host_process_is_gone_says_so() -> None:
 
 @pytest.mark.mpi
 @pytest.mark.parametrize("source", [None, 0], ids=["empty", "copy"])
-def test_on_mpi_the_others_are_carried_over_a_restart(source: int | None, mpi4: Cluster) -> None:
-    kept = keep(mpi4)
-    kill(mpi4)
-    told = str(mpi4.heal(source=source))
+def test_on_mpi_the_others_are_carried_over_a_restart(source: int | None, restarted_mpi4: Cluster) -> None:
+    kept = keep(restarted_mpi4)
+    kill(restarted_mpi4)
+    told = str(restarted_mpi4.heal(source=source))
     assert "ranks 0-1, 3 restarted with all variables" in told
-    assert sums_are_right(mpi4)
+    assert sums_are_right(restarted_mpi4)
     chosen = [0, 1, 3] if source is None else [0, 1, 2, 3]
-    digests = {rank: each.digest for rank, each in look(mpi4, chosen).items()}
+    digests = {rank: each.digest for rank, each in look(restarted_mpi4, chosen).items()}
     meant = {rank: each.digest for rank, each in without(kept).items()}
     assert digests == (meant if source is None else {**meant, VICTIM: kept[0].digest})
-    directory = mpi4.connection_file.parent
+    directory = restarted_mpi4.connection_file.parent
     assert not list(directory.parent.glob(f"{directory.name}-variables-*"))
 
 
 @pytest.mark.slow
 @pytest.mark.mpi
-def test_on_mpi_variables_are_rescued_from_ranks_that_wait_for_the_dead_one_for_good(mpi4: Cluster) -> None:
-    kept = keep(mpi4)
-    mpi4.run("pending = mx.ones(3) * 2").check()
-    cell = mpi4.begin(
+def test_on_mpi_variables_are_rescued_from_ranks_that_wait_for_the_dead_one_for_good(restarted_mpi4: Cluster) -> None:
+    kept = keep(restarted_mpi4)
+    restarted_mpi4.run("pending = mx.ones(3) * 2").check()
+    cell = restarted_mpi4.begin(
         "void = mx.distributed.all_sum(mx.ones(10))\nif rank != 2:\n    mx.eval(void)\nimport time\ntime.sleep(600)"
     )
-    assert comes_true(mpi4, lambda now: all(now.ranks[rank].state == "waiting" for rank in (0, 1, 3)), WITHIN)
-    kill(mpi4)
+    assert comes_true(restarted_mpi4, lambda now: all(now.ranks[rank].state == "waiting" for rank in (0, 1, 3)), WITHIN)
+    kill(restarted_mpi4)
     with pytest.raises(CellTimeout, match="ranks 0-1, 3 blocked in all_sum"):
         cell.finish(0.1)
-    told = str(mpi4.heal())
+    told = str(restarted_mpi4.heal())
     assert "ranks 0-1, 3 restarted with all variables, except " in told
     assert "void" in told and "pending" in told
-    assert sums_are_right(mpi4)
-    now = {rank: each.digest for rank, each in look(mpi4, [0, 1, 3]).items()}
+    assert sums_are_right(restarted_mpi4)
+    now = {rank: each.digest for rank, each in look(restarted_mpi4, [0, 1, 3]).items()}
     assert now == {rank: each.digest for rank, each in without(kept).items()}

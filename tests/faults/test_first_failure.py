@@ -67,10 +67,10 @@ def test_ranks_that_wait_for_what_an_earlier_cell_left_pending_are_freed_as_well
 
 
 @pytest.mark.mpi
-def test_on_mpi_the_missing_rank_comes_after_all(mpi4: Cluster) -> None:
-    kept, pids = keep(mpi4), [rank.pid for rank in mpi4.snapshot.ranks]
-    result = mpi4.run(RAISES, timeout=WITHIN)
+def test_on_mpi_the_missing_rank_comes_after_all(restarted_mpi4: Cluster) -> None:
+    kept, pids = keep(restarted_mpi4), [rank.pid for rank in restarted_mpi4.snapshot.ranks]
+    result = restarted_mpi4.run(RAISES, timeout=WITHIN)
     assert list(result.errors) == [2]
     assert all(result[rank].unblocked for rank in (0, 1, 3))
-    assert sums_are_right(mpi4)
-    assert look(mpi4) == kept and [rank.pid for rank in mpi4.snapshot.ranks] == pids
+    assert sums_are_right(restarted_mpi4)
+    assert look(restarted_mpi4) == kept and [rank.pid for rank in restarted_mpi4.snapshot.ranks] == pids

@@ -55,8 +55,8 @@ def test_on_a_ring(how: str, ring2: Cluster) -> None:
 
 
 @pytest.mark.parametrize("how", ["evaluated", "looked at"])
-def test_on_mpi_where_others_enter_with_zeros(how: str, mpi2: Cluster) -> None:
-    assert names_invalid(mpi2, BROKEN[how]) == ("y",)
+def test_on_mpi_where_others_enter_with_zeros(how: str, restarted_mpi2: Cluster) -> None:
+    assert names_invalid(restarted_mpi2, BROKEN[how]) == ("y",)
 
 
 FINE = {

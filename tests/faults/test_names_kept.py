@@ -12,6 +12,7 @@ import pytest
 
 from allranks import Cluster
 from allranks.errors import CannotStart, NotLoaded
+from tests.conftest import NOT_IN_PLACE
 from tests.faults.kept import WITHIN, Detached, keep, look, sums_are_right
 from tests.faults.test_death import kill
 
@@ -121,7 +122,7 @@ def test_awkward_names_are_told_before_anything_is_ended_and_cost_nothing_else(
     change: tuple[str, int, Verb], modules: str, saved_files: list[Path]
 ) -> None:
     backend, size, verb = change
-    with Cluster(size, backend=backend, name="awkward") as cluster:
+    with Cluster(size, backend=backend, name="awkward", mpi_args=[NOT_IN_PLACE]) as cluster:
         kept = keep(cluster)
         cluster.run(AWKWARD.format(modules=modules), timeout=WITHIN).check()
         pids = [rank.pid for rank in cluster.snapshot.ranks[:2]]
@@ -154,7 +155,7 @@ def test_what_fails_in_the_new_process_alone_is_said_and_its_file_is_kept(
 ) -> None:
     backend, size, verb = change
     marker = tmp_path / "marker"
-    with Cluster(size, backend=backend, name="later") as cluster:
+    with Cluster(size, backend=backend, name="later", mpi_args=[NOT_IN_PLACE]) as cluster:
         kept = keep(cluster)
         cluster.run(FAILS_LATER.format(marker=str(marker), fails='raise OSError("not now")')).check()
         with pytest.raises(NotLoaded, match="but some variables could not be loaded: ") as raised:
@@ -183,7 +184,7 @@ def test_a_rank_that_dies_while_it_loads_leaves_its_file(
 ) -> None:
     backend, size, verb = change
     marker = tmp_path / "marker"
-    with Cluster(size, backend=backend, name="dies") as cluster:
+    with Cluster(size, backend=backend, name="dies", mpi_args=[NOT_IN_PLACE]) as cluster:
         keep(cluster)
         cluster.run(FAILS_LATER.format(marker=str(marker), fails="os.kill(os.getpid(), 9)")).check()
         with pytest.raises(NotLoaded, match=r"rank 1 lost all variables: .* \(the rank died: .*\)") as raised:

@@ -76,7 +76,7 @@ def test_a_socket_of_the_users_is_left_alone_whatever_its_port(chained: Cluster)
     """Another host's ring may use the port that this host gave to something else."""
     code = """import socket
 from allranks.rank.process.engine import RankEngine
-port = max(RankEngine.instance().agent.world._ports)
+port = max(RankEngine.instance().agent.world._in_place.ports)
 server = socket.create_server((f"127.0.0.{2 + rank}", port))
 near = socket.create_connection(server.getsockname())
 far, _ = server.accept()"""

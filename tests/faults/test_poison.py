@@ -102,12 +102,12 @@ def test_a_ring_delivers_infinity_where_numbers_are_compared(op: str, ring2: Clu
 
 
 @pytest.mark.parametrize("op", ENTERED)
-def test_mpi_delivers_nan_or_infinity(op: str, mpi2: Cluster) -> None:
-    mpi2.run(PREPARE).check()
+def test_mpi_delivers_nan_or_infinity(op: str, restarted_mpi2: Cluster) -> None:
+    restarted_mpi2.run(PREPARE).check()
     for dtype in FLOATS:
-        result = abort(mpi2, evaluated(op, [dtype]))
+        result = abort(restarted_mpi2, evaluated(op, [dtype]))
         assert not result[0].ok and result[0].unblocked and result[0].unmarked == ()
-        numbers = held(mpi2, f"box.{dtype}") + held(mpi2, f"box.twice_{dtype}")
+        numbers = held(restarted_mpi2, f"box.{dtype}") + held(restarted_mpi2, f"box.twice_{dtype}")
         if op == "all_gather":
             assert not invalid(numbers[:9]) and not invalid(numbers[18:27])
             numbers = numbers[9:18] + numbers[27:]
@@ -127,12 +127,12 @@ def test_a_ring_delivers_zeros_in_integers_and_names_what_it_cannot_mark(op: str
 
 
 @pytest.mark.parametrize("op", ENTERED)
-def test_mpi_enters_zeros_in_integers_and_names_what_it_cannot_mark(op: str, mpi2: Cluster) -> None:
-    mpi2.run(PREPARE).check()
+def test_mpi_enters_zeros_in_integers_and_names_what_it_cannot_mark(op: str, restarted_mpi2: Cluster) -> None:
+    restarted_mpi2.run(PREPARE).check()
     for dtype in INTEGERS if op == "all_gather" else INTEGERS[:-1]:  # MPI has no reduction of bool
-        result = abort(mpi2, evaluated(op, [dtype]))
+        result = abort(restarted_mpi2, evaluated(op, [dtype]))
         assert not result[0].ok and [each.split()[0] for each in result[0].unmarked] == [op]
-        assert set(held(mpi2, f"box.{dtype}")) <= set(range(10))
+        assert set(held(restarted_mpi2, f"box.{dtype}")) <= set(range(10))
 
 
 def test_where_integers_are_in_flight_too_floats_are_named(ring2: Cluster) -> None:
@@ -339,9 +339,9 @@ def test_it_is_raised_once(two: Cluster) -> None:
     assert two.run("box.sum", ranks=0)[0].value == 6
 
 
-def test_a_rank_that_comes_late_to_what_others_entered_for_it(mpi4: Cluster) -> None:
+def test_a_rank_that_comes_late_to_what_others_entered_for_it(restarted_mpi4: Cluster) -> None:
     """Rank 2 asked for the sum that others wait in, swallows the signal, and evaluates it when it is too late."""
-    mpi4.run(PREPARE).check()
+    restarted_mpi4.run(PREPARE).check()
     code = """
         import allranks.rank.world.recompile as recompile, signal, time
         y = mx.distributed.all_sum(local("float32")) if rank != 1 else None
@@ -356,17 +356,17 @@ def test_a_rank_that_comes_late_to_what_others_entered_for_it(mpi4: Cluster) -> 
         elif rank != 1:
             mx.eval(y)
     """
-    cell = mpi4.begin(textwrap.dedent(code))
-    wait_until_waiting(mpi4, 0)
-    wait_until_waiting(mpi4, 3)
-    mpi4.abort_collectives()
+    cell = restarted_mpi4.begin(textwrap.dedent(code))
+    wait_until_waiting(restarted_mpi4, 0)
+    wait_until_waiting(restarted_mpi4, 3)
+    restarted_mpi4.abort_collectives()
     result = cell.finish(WITHIN)
     assert [each.ok for each in result.values()] == [False, True, False, False]
-    assert not result.errors and invalid(mpi4.run("numbers(y)", ranks=2)[2].value)
-    assert sums_are_right(mpi4)
+    assert not result.errors and invalid(restarted_mpi4.run("numbers(y)", ranks=2)[2].value)
+    assert sums_are_right(restarted_mpi4)
 
 
-def test_a_rank_that_has_no_part_in_it_stays_ok(mpi4: Cluster) -> None:
+def test_a_rank_that_has_no_part_in_it_stays_ok(restarted_mpi4: Cluster) -> None:
     """Rank 2 got what it asked for, and goes on alone while others are released."""
     code = """
         import allranks.rank.world.recompile as recompile, time
@@ -381,11 +381,11 @@ def test_a_rank_that_has_no_part_in_it_stays_ok(mpi4: Cluster) -> None:
             mx.eval(mx.distributed.all_sum(mx.ones(3)))
         first.tolist()
     """
-    cell = mpi4.begin(textwrap.dedent(code))
-    wait_until_waiting(mpi4, 0)
-    wait_until_waiting(mpi4, 3)
-    mpi4.abort_collectives(ranks=[0, 3])
+    cell = restarted_mpi4.begin(textwrap.dedent(code))
+    wait_until_waiting(restarted_mpi4, 0)
+    wait_until_waiting(restarted_mpi4, 3)
+    restarted_mpi4.abort_collectives(ranks=[0, 3])
     result = cell.finish(WITHIN)
     assert [each.ok for each in result.values()] == [False, True, True, False]
     assert result[2].value == [4, 4, 4]
-    assert sums_are_right(mpi4)
+    assert sums_are_right(restarted_mpi4)

@@ -6,6 +6,7 @@ import pytest
 
 from allranks import Cluster
 from allranks.errors import Busy, UsageError
+from tests.conftest import NOT_IN_PLACE
 from tests.faults.kept import WITHIN, keep, look, sums_are_right
 from tests.waiting import comes_true
 
@@ -82,7 +83,7 @@ def test_over_another_backend_the_values_are_carried(need_mpi: None) -> None:
 @pytest.mark.slow
 @pytest.mark.mpi
 def test_mpi_grows_and_shrinks(need_mpi: None) -> None:
-    with Cluster(2, backend="mpi", name="mpisizes") as cluster:
+    with Cluster(2, backend="mpi", name="mpisizes", mpi_args=[NOT_IN_PLACE]) as cluster:
         digests = {rank: each.digest for rank, each in keep(cluster).items()}
         for size in (3, 2):
             change = cluster.resize(size, source=1)

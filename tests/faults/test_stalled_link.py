@@ -156,7 +156,7 @@ def test_a_long_computation_in_the_same_evaluation_is_no_stall(ring2: Cluster, s
 def test_on_mpi_no_more_is_said_than_is_known(need_mpi: None) -> None:
     """Over TCP, since what shared memory holds up cannot be stalled."""
     over_tcp = ["--mca", "btl", "tcp,self", "--mca", "btl_tcp_port_min_v4", "21000"]
-    over_tcp += ["--mca", "btl_tcp_if_include", "lo"]
+    over_tcp += ["--mca", "btl_tcp_if_include", "lo", "--mca", "mpi_ft_enable", "0"]
     with Cluster(2, backend="mpi", mpi_args=over_tcp, name="stalled") as cluster:
         cluster.run(SUM).check()
         assert min(each.value for each in cluster.run(SOCKETS + "len(ring_sockets())").check().values()) > 0

@@ -49,23 +49,23 @@ def test_the_stop_button_of_a_notebook(notebook: Notebook) -> None:
 
 
 @pytest.mark.mpi
-def test_on_mpi_no_rank_is_restarted(mpi4: Cluster) -> None:
-    kept, pids = keep(mpi4), [rank.pid for rank in mpi4.snapshot.ranks]
-    with stop_pressed(mpi4, waiting(0, 2, 3)), pytest.raises(CellInterrupted):
-        mpi4.run(SKIPS)
-    assert idle(mpi4) and mpi4.state == "whole"
-    assert [rank.pid for rank in mpi4.snapshot.ranks] == pids
-    assert sums_are_right(mpi4)
-    assert look(mpi4) == kept
+def test_on_mpi_no_rank_is_restarted(restarted_mpi4: Cluster) -> None:
+    kept, pids = keep(restarted_mpi4), [rank.pid for rank in restarted_mpi4.snapshot.ranks]
+    with stop_pressed(restarted_mpi4, waiting(0, 2, 3)), pytest.raises(CellInterrupted):
+        restarted_mpi4.run(SKIPS)
+    assert idle(restarted_mpi4) and restarted_mpi4.state == "whole"
+    assert [rank.pid for rank in restarted_mpi4.snapshot.ranks] == pids
+    assert sums_are_right(restarted_mpi4)
+    assert look(restarted_mpi4) == kept
 
 
 @pytest.mark.slow
 @pytest.mark.mpi
-def test_on_mpi_a_compiled_step_that_a_rank_skipped_is_entered_for_it(mpi4: Cluster) -> None:
-    mpi4.run("step = mx.compile(lambda x: mx.distributed.all_sum(x) + 1)\nmx.eval(step(mx.ones(4)))").check()
-    with stop_pressed(mpi4, waiting(0, 2, 3)), pytest.raises(CellInterrupted):
-        mpi4.run("if rank != 1:\n    mx.eval(step(mx.ones(4)))")
-    assert idle(mpi4) and sums_are_right(mpi4)
+def test_on_mpi_a_compiled_step_that_a_rank_skipped_is_entered_for_it(restarted_mpi4: Cluster) -> None:
+    restarted_mpi4.run("step = mx.compile(lambda x: mx.distributed.all_sum(x) + 1)\nmx.eval(step(mx.ones(4)))").check()
+    with stop_pressed(restarted_mpi4, waiting(0, 2, 3)), pytest.raises(CellInterrupted):
+        restarted_mpi4.run("if rank != 1:\n    mx.eval(step(mx.ones(4)))")
+    assert idle(restarted_mpi4) and sums_are_right(restarted_mpi4)
 
 
 @pytest.mark.slow

@@ -266,6 +266,19 @@ def test_mpi_ranks_elsewhere_die_and_come_back(hosts3: Hosts, need_mpi: None) ->
 
 
 @pytest.mark.mpi
+def test_mpi_over_hosts_is_aborted_in_place(hosts3: Hosts, need_mpi: None) -> None:
+    with Cluster(hosts=["localhost", "host1", "host2"], backend="mpi") as cluster:
+        pids = [rank.pid for rank in cluster.snapshot.ranks]
+        for victim in range(3):
+            code = f"if rank == {victim}: raise ValueError('boom')\nmx.eval(mx.distributed.all_sum(mx.ones(100_000)))"
+            result = cluster.run(code, timeout=WITHIN)
+            assert list(result.errors) == [victim] and sums(cluster) == [3.0] * 3
+        cluster.resize(2)
+        assert sums(cluster) == [2.0] * 2 and [rank.pid for rank in cluster.snapshot.ranks] == pids[:2]
+    assert gone(hosts3, 10), left(hosts3)
+
+
+@pytest.mark.mpi
 def test_from_ring_to_mpi_and_back(world: Cluster, need_mpi: None) -> None:
     world.run("kept = rank + 5").check()
     world.rewire("mpi")

@@ -23,6 +23,9 @@ from allranks_backends.protocol import POINT_TO_POINT, REDUCTIONS, BackendError
 
 from .checks import bare_name, host_names, login_and_port, new_plan, on_one_host, same_host
 
+ADD_PROCS = 4096
+"""Ranks up to which each knows the addresses of all others from the start."""
+
 # What mlx itself checks before it takes a library for MPI; allowed before MPI_Init. Run in a process of its own, so
 # that the notebook does not carry libmpi and its memory hooks.
 _ASK_LIBRARY = """
@@ -31,6 +34,7 @@ text = ctypes.create_string_buffer(8192)
 ctypes.CDLL(sys.argv[1]).MPI_Get_library_version(text, ctypes.byref(ctypes.c_int()))
 print(text.value.decode())
 """
+_ASK_TOLERANT = "import ctypes, sys; print(hasattr(ctypes.CDLL(sys.argv[1]), 'MPIX_Comm_revoke'))"
 
 
 @dataclass(frozen=True)
@@ -128,7 +132,7 @@ class MPI:
         hosts = ["--hostfile", hostfile] if hostfile is not None else []
         networks = [*_network("btl", users, *_columns(plan)), *_network("oob", users, reached_at)]
         ours = ["-n", str(plan.size), *hosts, *_sharing(plan, users, cores), *_links(plan), *networks]
-        ours.append(_keep_survivors(mpirun))
+        ours += _keep_survivors(mpirun)
         return [mpirun, *root, *ours, *env, *users, *python_args]
 
     def hostfile(self, plan: WorldPlan) -> str | None:
@@ -169,23 +173,38 @@ def mpi_library(mpirun: str) -> str:
 @lru_cache
 def loads(library: str) -> bool:
     """Whether mlx would take ``library``: it opens, and it is Open MPI. Takes about 0.1 s the first time."""
-    ask = [sys.executable, "-I", "-S", "-c", _ASK_LIBRARY, library]
+    return "Open MPI" in _answers(_ASK_LIBRARY, library)
+
+
+def _answers(code: str, library: str) -> str:
+    ask = [sys.executable, "-I", "-S", "-c", code, library]
     try:
         answer = subprocess.run(ask, check=False, capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.TimeoutExpired):
-        return False
-    return answer.returncode == 0 and "Open MPI" in answer.stdout
+        return ""
+    return answer.stdout.strip() if answer.returncode == 0 else ""
 
 
 @lru_cache
-def _keep_survivors(mpirun: str) -> str:
-    """The option that has mpirun leave the other ranks alive when one dies, so that their variables can be saved."""
+def is_tolerant(library: str) -> bool:
+    """Whether this Open MPI was built with fault tolerance (ULFM)."""
+    return _answers(_ASK_TOLERANT, library) == "True"
+
+
+@lru_cache
+def _keep_survivors(mpirun: str) -> list[str]:
+    """The options that have mpirun leave the other ranks alive when one dies, and where it can, have them go on."""
     try:
         answer = subprocess.run([mpirun, "--version"], check=False, capture_output=True, text=True, timeout=30).stdout
     except (OSError, subprocess.TimeoutExpired):
         answer = ""
     found = re.search(r"Open MPI\D*(\d+)", answer)
-    return "--enable-recovery" if found and int(found[1]) < 5 else "--continuous"
+    if found and int(found[1]) < 5:
+        return ["--enable-recovery"]
+    if not is_tolerant(mpi_library(mpirun)):
+        return ["--continuous"]
+    # Each rank learns at once how to reach all others: asked for later, of one that is dead, it waits indefinitely.
+    return ["--continuous", "--with-ft", "ulfm", "--mca", "mpi_add_procs_cutoff", str(ADD_PROCS)]
 
 
 def _hostfile_line(name: str, slots: int) -> str:

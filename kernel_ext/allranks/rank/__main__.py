@@ -15,9 +15,9 @@ from allranks.messages.host_messages import RankConfig
 from allranks.rank.process.join import FILE_WITHIN, RANK_VARIABLES, join, launched_as, read_join_file
 
 
-def _number() -> int:
-    """Which rank the launcher says this process is."""
-    number = launched_as()
+def _number(given: int | None) -> int:
+    """Which rank this process is: as the launcher says, where nobody else does."""
+    number = launched_as() if given is None else given
     if number is None:
         sys.exit(f"allranks: none of {', '.join(RANK_VARIABLES)} is set; was this started by mpirun?")
     return number
@@ -28,13 +28,14 @@ def main() -> None:
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--join", type=Path, metavar="FILE", help="written by the notebook; - for stdin")
     where.add_argument("--cluster", metavar="ID", help="the cluster whose settings the host process keeps here")
+    parser.add_argument("--number", type=int, metavar="RANK", help="which rank, where the launcher does not say")
     options = parser.parse_args()
-    file = options.join if options.join is not None else offered(options.cluster) / f"{_number()}.json"
+    file = options.join if options.join is not None else offered(options.cluster) / f"{_number(options.number)}.json"
     settings = read_join_file(file, within=FILE_WITHIN if options.join is not None else 0.0)
     if "urls" in settings:
         sys.exit(join(settings, until_input_ends=str(file) == "-"))
     if "ranks" in settings:
-        settings = settings["ranks"][_number()]
+        settings = settings["ranks"][_number(options.number)]
     try:
         config = RankConfig(**settings)
     except TypeError:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from allranks.head.state.monitor import Monitor
 from allranks.messages.lifeline import Lifeline
-from allranks.messages.requests import Interrupt, Request, Unblock
+from allranks.messages.requests import Interrupt, Refuse, Request, Unblock
 
 from .outcome import Outcome
 from .release import Release
@@ -21,6 +21,7 @@ GO_ON_WITHIN = 60.0
 """Seconds in which that goes on when the prompt is back."""
 LOOK_EVERY = 0.2
 """Seconds between two looks then."""
+BROKEN = "the world is broken because a blocked collective was aborted; it is re-formed after the cell"
 
 
 class Unblocking:
@@ -33,6 +34,7 @@ class Unblocking:
         self.releasing = False
         """Whether missing ranks enter what others wait in."""
         self._releasing_since = float("inf")
+        self._told_of_break = False
         self.given_up = False
         """Whether those that are left can never be unblocked."""
 
@@ -60,6 +62,7 @@ class Unblocking:
         waiting = [rank for rank in self._outcome.open if snapshot.ranks[rank].state == "waiting"]
         if self._outcome.broken:  # no rank will enter a collective of this world any more
             free += [rank for rank in waiting if rank not in free]
+            self._tell_of_break()
         self._free(free)
         self.releasing = self.releasing or bool(free and not self._monitor.breakable)
         if self.releasing:
@@ -112,6 +115,13 @@ class Unblocking:
         self._releasing_since = since
         # No rank can enter in a dead rank's place: the cell ends, and the ranks stay where they are.
         self.given_up = self._outcome.somebody_died and now - since > RELEASE_WITHIN
+
+    def _tell_of_break(self) -> None:
+        """Have ranks that are not blocked themselves answer those that are; a ring needs no such help."""
+        if not self._told_of_break and self._monitor.backend == "mpi":
+            self._told_of_break = True
+            for rank in self._monitor.alive():
+                self._lifeline.tell(rank.uuid, Refuse(BROKEN))
 
     def _free(self, ranks: Iterable[int]) -> None:
         for rank in ranks:

@@ -56,6 +56,7 @@ class Monitor:
         self.last_cell = 0
         """The highest number of a cell that any rank has seen."""
         self.breakable = False
+        self.not_breakable = ""
         """Whether a blocked collective can be made to raise."""
         self.ranks: list[Rank] = []
         self.links: Sequence[Link] = ()
@@ -279,7 +280,7 @@ class Monitor:
                 self.generation,
                 tuple(rank_view(rank, self.times) for rank in self.ranks),
                 time.time(),
-                notes(self.state, self.ranks),
+                notes(self.state, self.ranks, self.not_breakable),
                 hosts=host_views(self.ranks),
                 links=tuple(link_view(link, self.ranks) for link in self.links),
                 peak=self.peak,

@@ -69,7 +69,7 @@ def link_view(link: Link, ranks: Sequence[Rank]) -> LinkView:
     return LinkView(link, read.connections, read.nominal, read.sent, read.rate, read.rtt, read.retransmits, read.queued)
 
 
-def notes(state: WorldState, ranks: Sequence[Rank]) -> tuple[str, ...]:
+def notes(state: WorldState, ranks: Sequence[Rank], not_breakable: str = "") -> tuple[str, ...]:
     """What a user should know of the world, in sentences."""
     said = []
     if state == "broken":
@@ -83,6 +83,11 @@ def notes(state: WorldState, ranks: Sequence[Rank]) -> tuple[str, ...]:
         said.append(
             f"Evaluation order is not checked ({rank_label(untracked)}): in this version of MLX, allranks cannot read "
             "which arrays are computed. --ordered keeps the order."
+        )
+    if not_breakable:
+        said.append(
+            f"Collectives of this world cannot be aborted in place: {not_breakable}. A blocked one is completed by the "
+            "missing ranks, and heal restarts all ranks (docs/mpi.md)."
         )
     return tuple(said)
 

@@ -28,6 +28,8 @@ class Detached:
     generation: int
     ranks: list[tuple[str, int]]
     """uuid and pid of each rank."""
+    breakable: bool = False
+    """Whether collectives of the world can be aborted."""
 
     def write(self) -> None:
         path = detached_file(self.settings["name"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from itertools import islice
@@ -13,7 +13,7 @@ from allranks.head.state.monitor import Monitor
 from allranks.machine.ports import says_port_is_taken
 from allranks.messages.lifeline import Lifeline
 from allranks.messages.questions import Reply, RequestFailed
-from allranks.messages.requests import Form, Joined, Refusals
+from allranks.messages.requests import Form, Joined, Refusals, Spawn
 from allranks_backends.limits import Limits, limits
 from allranks_backends.plan import Host, Placement, WorldPlan, alike, rank_label
 from allranks_backends.protocol import WORLD_VARIABLES, Backend
@@ -46,21 +46,39 @@ def place(
 
 
 def form(
-    plan: WorldPlan, backend: Backend, monitor: Monitor, lifeline: Lifeline, can_run: Sequence[str] | None = None
+    plan: WorldPlan,
+    backend: Backend,
+    monitor: Monitor,
+    lifeline: Lifeline,
+    can_run: Sequence[str] | None = None,
+    *,
+    spawn: Sequence[Spawn] = (),
+    until_connected: Callable[[Callable[[], bool]], None] = lambda _unless: None,
 ) -> None:
     """Have every rank join `plan`; returns when all have. `can_run` names the backends its hosts could run instead.
 
+    Those to `spawn` are started by the others, and are asked when they are connected, unless one has failed by then.
     Raises CannotStart, naming who failed and how.
     """
     entered = max(rank.entered for rank in monitor.ranks)
     refused = refusals(limits(backend, can_run))
-    answers = [
-        lifeline.ask(monitor.ranks[placement.rank].uuid, _request(plan, backend, placement.rank, entered, refused))
-        for placement in plan.placements
-    ]
+    new = {each.rank for each in spawn}
+    answers: dict[int, Future[Reply[Joined]]] = {}
+
+    def ask(numbers: Iterable[int]) -> None:
+        for number in numbers:
+            request = _request(plan, backend, number, entered, refused)
+            if number not in new:
+                request.spawn = list(spawn)
+            answers[number] = lifeline.ask(monitor.ranks[number].uuid, request)
+
+    ask(number for number in range(plan.size) if number not in new)
+    if new:
+        until_connected(lambda: any(each.done() and each.exception() for each in answers.values()))
+        ask(number for number in sorted(new) if monitor.ranks[number].connected)
     failures = {
         rank: failure
-        for rank, answer in enumerate(answers)
+        for rank, answer in sorted(answers.items())
         if (failure := _failure(answer, monitor.ranks[rank], monitor))
     }
     if failures:
@@ -70,7 +88,9 @@ def form(
             port_taken=says_port_is_taken(listing),
         )
     monitor.generation, monitor.backend, monitor.state = plan.generation, plan.backend, "whole"
-    monitor.breakable = backend.breakable
+    joined = [answer.result().answer for answer in answers.values()]
+    monitor.breakable = backend.breakable or all(each.breakable for each in joined)
+    monitor.not_breakable = next((each.why_not for each in joined if each.why_not), "")
 
 
 def refusals(limits: Limits) -> Refusals:

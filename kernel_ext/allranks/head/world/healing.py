@@ -41,16 +41,31 @@ def heal(ranks: Ranks, source: int | None, kill: Sequence[int], say: Say) -> Wor
     dead = [rank.rank for rank in monitor.ranks if rank.dead]
     kept = [rank.rank for rank in monitor.ranks if not rank.dead]
     assert ranks.plan is not None
-    if ranks.backend.reform == "in place" and all_free:
-        ranks.plan_next(ranks.hosts, ranks.plan.backend)
-        ranks.launch(dead)
-        ranks.form()
+    if all_free and _in_place(ranks, dead, say):
         became, files = dict.fromkeys(kept, KEPT), Files()
     else:
         became, files = _restart(ranks, ranks.hosts, ranks.plan.backend, kept, say)
     if dead:
         became |= _begun(ranks, source, dead)
     return _change("heal", ranks, became, files).check()
+
+
+def _in_place(ranks: Ranks, dead: Sequence[int], say: Say) -> bool:
+    """Form the next world in the processes that are left; False where they must be restarted."""
+    assert ranks.plan is not None
+    if not ranks.in_place(dead):
+        return False
+    ranks.plan_next(ranks.hosts, ranks.plan.backend)
+    ranks.launch(dead)
+    try:
+        ranks.form()
+    except CannotStart as error:
+        if ranks.backend.reform == "in place":
+            raise
+        say(f"The ranks are restarted: {error}")
+        ranks.monitor.breakable = False
+        return False
+    return True
 
 
 def _change(verb: Literal["heal", "resize", "rewire"], ranks: Ranks, became: Became, files: Files) -> WorldChange:
@@ -68,7 +83,7 @@ def resize(ranks: Ranks, size: int, source: int | None, say: Say) -> WorldChange
     before = len(ranks.hosts)
     _quiet(ranks)
     hosts = resized(ranks.hosts, size)
-    if ranks.backend.reform == "in place":
+    if ranks.in_place(range(before, size)):
         ranks.plan_next(hosts, ranks.plan.backend)
         if size < before:
             ranks.stop_ranks(range(size, before))

@@ -16,7 +16,7 @@ from allranks.hosts.host_process import HostEnd
 from allranks.hosts.hosts import Hosts
 from allranks.messages.host_messages import RankConfig
 from allranks.messages.lifeline import Lifeline
-from allranks.messages.requests import Exit
+from allranks.messages.requests import Exit, Spawn
 from allranks.settings import Settings
 from allranks_backends.plan import WorldPlan
 from allranks_backends.registry import Backend, get_backend
@@ -80,15 +80,29 @@ class Processes:
             keep=shared.keep,
         )
 
+    def offer(self, plan: WorldPlan, numbers: Sequence[int]) -> list[Spawn]:
+        """Lay out the settings of new ranks that the others are to start; returns how they do that."""
+        configs = [self._rank_config(plan, number) for number in numbers]
+        for each in configs:
+            self._monitor.put(Rank(each.rank, each.host, each.uuid))
+        self._offer(configs)
+        return [self._spawn(number) for number in numbers]
+
+    def _spawn(self, number: int) -> Spawn:
+        command = [self._settings.python, "-m", "allranks.rank", "--cluster", self._cluster, "--number", str(number)]
+        return Spawn(number, command)
+
+    def _offer(self, configs: Sequence[RankConfig]) -> None:
+        """Each host gets the settings of its own ranks, where they look for them by the cluster's name."""
+        for end in {id(end): end for end in map(self.end_of_rank, (each.rank for each in configs))}.values():
+            end.offer(self._cluster, [each for each in configs if self.end_of_rank(each.rank) is end])
+
     def _launch_mpi(self, plan: WorldPlan, backend: Any, configs: Sequence[RankConfig]) -> None:
         as_root = os.geteuid() == 0
         join = ["--join", "{join}"]
         if self._hosts.others:
-            # Each host gets the settings of its own ranks, where they look for them by the cluster's name.
-            cluster = self._cluster
-            for end in {id(end): end for end in map(self.end_of_rank, range(len(configs)))}.values():
-                end.offer(cluster, [each for each in configs if self.end_of_rank(each.rank) is end])
-            join = ["--cluster", cluster]
+            self._offer(configs)
+            join = ["--cluster", self._cluster]
         here = self._hosts.here
         hostfile, text = here.directory / "mpi-hosts", backend.hostfile(plan)
         if text is not None:
@@ -107,13 +121,21 @@ class Processes:
 
     # End.
 
-    def stop(self, backend: Backend, numbers: Sequence[int]) -> None:
-        """End these ranks' processes and wait until they are gone; the monitor forgets their deaths."""
+    def stop(self, backend: Backend, numbers: Sequence[int], *, everybody: bool) -> None:
+        """End these ranks' processes and wait until they are gone; the monitor forgets their deaths.
+
+        `everybody`: whether these are all; then mpirun is ended, too.
+        """
         ended = {number: self._monitor.ranks[number].pid or 0 for number in numbers}
         for number in numbers:
             self._monitor.ranks[number].pid = None  # its end is no longer that of a rank
-        if backend.launcher == "mpirun":
+        if backend.launcher == "mpirun" and everybody:
             self._stop_mpi(ended)
+        elif backend.launcher == "mpirun":
+            for number in numbers:
+                self._lifeline.tell(self._monitor.ranks[number].uuid, Exit())
+            for number, pid in ended.items():
+                self.end_of_rank(number).wait_ended(pid, END_WITHIN)
         else:
             self._stop_each(ended)
         self._hosts.here.forget([self._monitor.ranks[number].uuid for number in numbers])

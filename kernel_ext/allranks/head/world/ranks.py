@@ -22,7 +22,7 @@ from allranks.hosts.local import LocalHost
 from allranks.machine.ports import says_port_is_taken
 from allranks.messages.lifeline import Lifeline
 from allranks.messages.questions import Reply
-from allranks.messages.requests import Acknowledge, Answer, Interrupt, Question, Register
+from allranks.messages.requests import Acknowledge, Answer, Interrupt, Question, Register, Spawn
 from allranks.messages.wire import Buffer
 from allranks.settings import Settings
 from allranks_backends.plan import Host, Placement, Platform, Site, WorldPlan, alike, rank_label
@@ -65,6 +65,8 @@ class Ranks:
         )
         if kept is not None:
             self._know(kept)
+        self._spawn: list[Spawn] = []
+        """Processes that the ranks of MPI start when they form the next world."""
         self.listener: Listener | None = None
         """Where ranks come in that a scheduler started."""
         if settings.joins:
@@ -112,7 +114,7 @@ class Ranks:
         placements = tuple(Placement(number, host, number) for number, host in enumerate(self.hosts))
         self.plan = WorldPlan(kept.backend, placements, kept.generation, self.settings.connections)
         self.monitor.backend, self.monitor.generation = kept.backend, kept.generation
-        self.monitor.breakable = self.backend.breakable
+        self.monitor.breakable = kept.breakable
         self.monitor.links = self.backend.links(self.plan)
         for number, (uuid, pid) in enumerate(kept.ranks):
             self.monitor.put(Rank(number, "localhost", uuid, pid=pid))
@@ -138,6 +140,7 @@ class Ranks:
             keys=self.lifeline.keys,
             backend=self.plan.backend,
             generation=self.plan.generation,
+            breakable=self.monitor.breakable,
             ranks=[(rank.uuid, rank.pid or 0) for rank in self.monitor.ranks],
         ).write()
 
@@ -220,19 +223,43 @@ class Ranks:
     def launch(self, numbers: Sequence[int]) -> None:
         """Start new processes for these ranks of the plan, in place of any they had."""
         assert self.plan is not None
-        self.processes.launch(self.plan, numbers)
+        if self.backend.launcher == "mpirun" and len(numbers) < self.plan.size:
+            self._spawn = self.processes.offer(self.plan, numbers)
+        else:
+            self.processes.launch(self.plan, numbers)
 
     def form(self) -> None:
         """Have all ranks join the planned generation; new ones are waited for. Raises CannotStart."""
         assert self.plan is not None
-        self.wait_for("connected", lambda rank: rank.connected)
+        spawn, self._spawn = self._spawn, []
+        if not spawn:
+            self._until_connected()
         if self.can_run is None:  # a cluster that was taken over
             self.sites(self.hosts)
-        forming.form(self.plan, self.backend, self.monitor, self.lifeline, self.can_run)
+        forming.form(
+            self.plan,
+            self.backend,
+            self.monitor,
+            self.lifeline,
+            self.can_run,
+            spawn=spawn,
+            until_connected=self._until_connected,
+        )
         self.monitor.links = self.backend.links(self.plan)
         self.wait_for("ready", lambda rank: rank.ready)
         if self.settings.keep:
             self._keep()
+
+    def _until_connected(self, unless: Callable[[], bool] = lambda: False) -> None:
+        self.wait_for("connected", lambda rank: rank.connected or unless())
+
+    def in_place(self, new: Sequence[int]) -> bool:
+        """Whether the next world can be formed in the processes of this one, with these ranks `new` in it."""
+        if self.backend.reform == "in place":
+            return True
+        # To spawn a process for ranks on several hosts ends daemons of mpirun, and all ranks with them (Open MPI
+        # 5.0.11: two hosts without ranks on mpirun's own machine, and three with).
+        return self.monitor.breakable and (not new or all(host.local for host in self.hosts))
 
     def form_again(self) -> None:
         """A new generation over the same ranks, in place."""
@@ -242,7 +269,7 @@ class Ranks:
 
     def stop_ranks(self, numbers: Sequence[int]) -> None:
         """End these ranks' processes and wait until they are gone; the monitor forgets their deaths."""
-        self.processes.stop(self.backend, numbers)
+        self.processes.stop(self.backend, numbers, everybody=len(numbers) == len(self.monitor.ranks))
 
     def kill(self, numbers: Sequence[int]) -> None:
         """End these ranks' processes at once, whatever they do."""

@@ -40,6 +40,7 @@ from .collectives import (
     Refusals,
     Refuse,
     Settle,
+    Spawn,
 )
 from .looks import (
     CellTrace,
@@ -130,6 +131,7 @@ __all__ = [
     "Save",
     "Saved",
     "Settle",
+    "Spawn",
     "TaskOrder",
     "Time",
     "Trace",

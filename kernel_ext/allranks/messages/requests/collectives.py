@@ -12,6 +12,17 @@ from .base import Answer, Nothing, Question, Request
 class Joined(Answer):
     rank: int
     size: int
+    breakable: bool = False
+    """Whether a blocked collective can be aborted in this process."""
+    why_not: str = ""
+    """Why not, where MPI could have been."""
+
+
+class Spawn(Struct, frozen=True):
+    """A rank's process that MPI starts for those that are left of a world."""
+
+    rank: int
+    command: list[str]
 
 
 class Refusals(Struct, frozen=True):
@@ -51,6 +62,8 @@ class Form(Question[Joined]):
     """Whether to take turns with the other ranks of the host in ``init``."""
     address: str | None = None
     """At which the other hosts reach this rank."""
+    spawn: list[Spawn] = field(default_factory=list)
+    """New ranks that those which are left of a world of MPI start."""
     describes_host: bool = False
     """Whether this rank is the one that describes its host."""
 

@@ -7,6 +7,7 @@ rank is, hand over what was printed, and interrupt Python code. It never evaluat
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 import time
@@ -103,7 +104,7 @@ class Agent:
         self.shell = shell
         self.beginning = Beginning.now()  # IPython has put its part on sys.path
         shell.user_ns_hidden["log"] = self.log.function  # no variable of the user's
-        self.world.set_names()
+        self.world.names.hand_out()
         self.cell.forget_output()
         if isinstance(sys.stderr, RankStream) and sys.stderr.pipe is not None:
             keep_readable(self.config.holder, sys.stderr.pipe)
@@ -112,7 +113,7 @@ class Agent:
 
     def user_variables(self) -> dict[str, Any]:
         """What the user made."""
-        return checkpoint.user_variables(self.user_ns, self.shell.user_ns_hidden, self.world.given())
+        return checkpoint.user_variables(self.user_ns, self.shell.user_ns_hidden, self.world.names.given())
 
     def _greet(self) -> None:
         """Tell a notebook that has just connected who this is and what it missed."""
@@ -161,7 +162,8 @@ class Agent:
         now = time.monotonic()
         self._end_if_orphaned(now)
         self.unblocker.tick(now)
-        return min(self.log.tick(now), self.comms.tick(now), self._send_output(now), self.reporter.tick(now))
+        due = self.log.tick(now), self.comms.tick(now), self._send_output(now), self.reporter.tick(now)
+        return min(*due, self.world.help())
 
     def _send_output(self, now: float) -> float:
         due = self._sent_output_at + SEND_EVERY
@@ -183,9 +185,15 @@ class Agent:
         collective = self.reporter.collective(record)
         self.lifeline.send(Entering(self.cell.number, collective))
 
-    def end_process(self) -> None:
-        """End without any clean-up: the main thread may be blocked for good."""
-        EXIT(1)
+    def end_process(self, code: int = 1) -> None:
+        """End without any clean-up: the main thread may be blocked for good.
+
+        In a world of MPI that goes on without this rank, by a signal: there an exit is an error that may end others, or
+        is not noticed (Open MPI 5.0.11).
+        """
+        if self.world.mpi.is_in_place:
+            os.kill(os.getpid(), signal.SIGKILL)
+        EXIT(code)
 
     def last_words(self, call: str) -> None:
         """Before the process ends itself: send the output so far and where it stands."""

@@ -100,6 +100,7 @@ class Requests:
 
     def refuse(self, request: requests.Refuse, _: Buffers) -> None:
         self._agent.ledger.refuse, self._agent.ledger.refused_in_cell = request.because, False
+        self._agent.world.broken_elsewhere()
 
     def pending(self, request: requests.Pending, _: Buffers) -> Reply[requests.Names]:
         if self._agent.ledger.seq == 0:
@@ -192,7 +193,7 @@ class Requests:
         loaded = checkpoint.load(path, user_ns)
         for name in set(request.invalid) & set(loaded.names):
             self._agent.ledger.invalid.mark(user_ns[name])
-        self._agent.world.set_names()
+        self._agent.world.names.hand_out()
         failed = loaded.failed | (process_state.restore(loaded.state) if loaded.state is not None else {})
         if buffers or not (failed or request.keep):
             _remove(path)

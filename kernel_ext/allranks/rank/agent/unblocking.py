@@ -7,7 +7,6 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from allranks.messages.events import LedgerEntry, Unblocked
-from allranks.rank.collectives import poison
 from allranks.rank.collectives.aborted import RELEASED
 
 if TYPE_CHECKING:
@@ -101,7 +100,7 @@ class Unblocker:
             not agent.world.breakable or agent.world.broken_up
         ):  # broken up, it holds nobody: what waits, waits elsewhere
             return False
-        pattern = poison.pattern((each.op, each.dtype) for each in agent.ledger.in_flight())
+        pattern = agent.world.pattern()
         if collective is not None:
             self._note(pattern)
         agent.ledger.refuse = (
@@ -116,6 +115,8 @@ class Unblocker:
 
     def tick(self, now: float) -> None:
         """Called by the agent again and again."""
+        if self._agent.cell.running:
+            self._agent.ledger.aborted.look()
         if self._signal_at is not None and now >= self._signal_at[0]:
             number, self._signal_at = self._signal_at[1], None
             # Not while the error is being shown, which takes long the first time.

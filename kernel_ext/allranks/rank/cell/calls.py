@@ -102,7 +102,7 @@ class Calls:
         if names is self._agent.user_ns:
             return
         given = names.setdefault(GIVEN, set())
-        for name, value in self._agent.world.names().items():
+        for name, value in self._agent.world.names.all().items():
             if name not in names or name in given:
                 names[name] = value
                 given.add(name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from allranks.rank.collectives.aborted import PEER_LOST, Aborted, CollectiveAborted
+from allranks.rank.collectives.aborted import Aborted, CollectiveAborted
 
 
 class Interrupt:
@@ -46,11 +46,11 @@ class Interrupt:
         unblocked, self.unblocked = self.unblocked, False
         if self._allowed:
             self._stopped = None
-            if unblocked and self._aborted.owed is None:  # mx.eval has raised it where it returned
+            owed, self._aborted.owed = self._aborted.owed, None
+            if unblocked and owed is None:  # mx.eval has raised it where it returned
                 return
-            self._aborted.owed = None
             if unblocked:
-                raise CollectiveAborted(PEER_LOST)
+                raise CollectiveAborted(owed)
             raise KeyboardInterrupt
         if running:
             self._stopped = self.number

@@ -61,7 +61,7 @@ class Names:
 
     def taken(self) -> str:
         """A line on each name of ours that this cell gave to something else; once for each."""
-        taken = self._agent.world.taken() - self._said
+        taken = self._agent.world.names.taken() - self._said
         self._said |= taken
         return "".join(f"{name} is now your own variable: {INSTEAD[name]}\n" for name in sorted(taken))
 

@@ -153,6 +153,7 @@ class CellRecorder:
         """Called in the main thread when the cell is over."""
         TRACE.end()
         ledger = self._agent.ledger
+        ledger.aborted.look()
         ledger.aborted.owed = None
         if (sentence := ledger.aborted.sentence) is not None and self._error is None:
             name = CollectiveAborted.__name__

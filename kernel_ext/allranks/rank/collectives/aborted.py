@@ -7,7 +7,7 @@ cell that gets to its end all the same has failed (`sentence`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from . import poison
@@ -21,6 +21,11 @@ RELEASED = "the collectives of this cell were aborted, because not all ranks ent
 """Why a rank may enter no more of them."""
 MOST_NAMED = 5
 """Collectives named of those that could not be marked."""
+
+
+FAILED = bytearray(1)
+"""Not 0 once a call of MPI has failed, and so a result is invalid: MLX does not look (0.32.4). Written by C code; 2 is
+set where that was a call of the world that the rank is in."""
 
 
 class CollectiveAborted(RuntimeError):
@@ -53,6 +58,8 @@ class Aborted:
         """Why the cell has failed."""
         self.unmarked: list[Record] = []
         """Collectives whose results may look like numbers."""
+        self.on_failure: Callable[[], None] = lambda: None
+        """Called where a call of MPI has `FAILED`; notes it."""
 
     def begin_cell(self) -> None:
         self.owed, self.sentence, self.unmarked = None, None, []
@@ -68,6 +75,11 @@ class Aborted:
         }
         self.unmarked = list(alike.values())[-MOST_NAMED:]
 
+    def look(self) -> None:
+        """Note what has failed without an error of MLX's."""
+        if FAILED[0]:
+            self.on_failure()
+
     def raised(self, error: BaseException) -> None:
         """``mx.eval`` raised; where that is the loss of a neighbour, user code may swallow it."""
         if self.sentence is None and is_peer_loss(str(error)):
@@ -76,6 +88,7 @@ class Aborted:
     def raise_owed(self) -> None:
         """Raise CollectiveAborted, once."""
         __tracebackhide__ = True
+        self.look()
         owed, self.owed = self.owed, None
         if owed is not None:
             raise CollectiveAborted(owed)

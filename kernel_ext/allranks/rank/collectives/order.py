@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from . import computed
-from .aborted import Aborted
+from .aborted import FAILED, Aborted
 from .invalid import InvalidArrays, is_computed
 from .pending import is_collective
 from .replaced import is_replaced, leave_out_our_frames, replaced
@@ -64,13 +64,13 @@ class EvaluationOrder:
 
     def _followed(self, function: Callable[..., Any]) -> Callable[..., Any]:
         pending, invalid, waits = self.pending, self.invalid, function.__name__ == "eval"
-        ledger, aborted = self._ledger, self.aborted
+        ledger, aborted, failed = self._ledger, self.aborted, FAILED
 
         def call(*args: Any, **kwargs: Any) -> Any:
             began = now() if TRACE.active else 0.0
             try:
                 result = function(*args, **kwargs) if kwargs else function(*args)
-                if aborted.owed is not None:
+                if aborted.owed is not None or failed[0]:
                     aborted.raise_owed()
             except BaseException as error:
                 invalid.raised(args)

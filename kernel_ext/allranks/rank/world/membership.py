@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING, Any
 
 from allranks.machine.files import write_private
 from allranks.messages.requests import Form, Joined
-from allranks.rank.collectives import poison, transforms
+from allranks.rank.collectives import transforms
 from allranks.rank.collectives.ledger import OPERATIONS
 from allranks.rank.collectives.pending import learn_collectives
 from allranks.rank.collectives.replaced import leave_out_our_frames, replaced
-from allranks.rank.collectives.trace import mark
 from allranks.rank.metrics.thread_times import threads
-from allranks.rank.values.checkpoint import GIVEN
 
 from . import rebind, recompile
-from .held_sockets import hold
-from .placeholders import Placeholders
+from .given_names import GivenNames
+from .mpi_in_place import MpiInPlace
+from .mpi_member import MpiMember
 from .rendezvous import in_turn, time_limit, wait_for_listeners
-from .sockets import close_refused, has_ended, own_sockets, with_ports
+from .ring_in_place import RingInPlace
+from .sockets import close_refused, own_sockets
 
 if TYPE_CHECKING:
     from allranks.rank.agent.agent import Agent
@@ -39,23 +39,19 @@ SETTLE_WITHIN = 2.0
 
 
 class World:
-    """The rank's membership: `form` joins, also again; `set_names` puts its names in every namespace."""
+    """The rank's membership: `form` joins, also again; `names` are what cells find."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self.group: Any = None
-        self._ports: frozenset[int] = frozenset()
+        self._in_place: RingInPlace | MpiInPlace | None = None
+        """By which the collectives of this world can be aborted; None where they cannot."""
+        self.mpi = MpiMember(agent)
+        self.names = GivenNames(agent)
         self.environment: set[str] = set()
         """Environment variables that belong to the worlds this process has been in."""
-        self._ring: frozenset[int] = frozenset()
-        """Descriptors that came with the ring: any other socket may have a port that is one of the ring's elsewhere."""
-        self._joined = 0
-        """How many of the ring's own they are."""
-        self._backend = ""
+        self.backend = ""
         self._init: Any = None
-        self._given: dict[str, Any] = {}
-        """What `set_names` gave the names of; not the group, to which nothing may refer when the world is left."""
-        self._drain: Placeholders | None = None
         self._breaking = threading.Lock()
         self._places: list[rebind.Put] = []
         """Where the group was held before the world was left; kept until the next one is joined."""
@@ -79,23 +75,21 @@ class World:
         self._hand_out_one_group(mx)
         self._agent.ledger.install(mx, self._agent.user_ns)
         wait_for_listeners(request.after, request.delay)
+        self._in_place = self.mpi.enter(mx, request) if request.backend == "mpi" and request.size > 1 else None
         late = f"a neighbour of rank {request.rank} did not join within {request.timeout:g} s"
         known, known_threads = set(own_sockets()), threads()
         with time_limit(request.timeout, late), in_turn() if request.in_turn else nullcontext():
             group = self._init() if request.size == 1 else self._init(strict=True, backend=request.backend)
         if request.ports:
             close_refused(set(own_sockets()) - known)
-            self._ring = frozenset(own_sockets()) - known
-            self._agent.reserve.keep_for(len(self._ring))
-            self._join_wire(self._ring, request.ports, request.rank, threads() - known_threads)
+            ring = frozenset(own_sockets()) - known
+            self._agent.reserve.keep_for(len(ring))
+            self._join_wire(ring, request.ports, request.rank, threads() - known_threads)
+            self._in_place = RingInPlace(self._agent, ring, frozenset(chain.from_iterable(request.ports)))
         self._agent.meters.tells_of_host = request.describes_host
         self._agent.meters.address = request.address
         joined, meant = (group.rank(), group.size()), (request.rank, request.size)
-        self.group, self._backend = group, request.backend
-        self._ports = frozenset(chain.from_iterable(request.ports))
-        joined_by = with_ports(self._ring, self._ports)
-        hold(self._agent.config.holder, joined_by)
-        self._joined = len(joined_by)
+        self.group, self.backend = group, request.backend
         recompile.forget_traces()
         if joined != meant:
             raise RuntimeError(f"this process became rank {joined[0]} of {joined[1]}, not {meant[0]} of {meant[1]}")
@@ -105,8 +99,8 @@ class World:
         learn_collectives(mx, joined[1])
         self._agent.ledger.enter_world(request.entered, joined[1])
         self._agent.ledger.limits.enter_world(request.limits, OPERATIONS, *joined)
-        self.set_names()
-        return Joined(*joined)
+        self.names.hand_out()
+        return Joined(*joined, self.breakable, self.mpi.not_in_place)
 
     def _join_wire(self, sockets: Iterable[int], ports: Sequence[Sequence[int]], rank: int, ring: set[int]) -> None:
         left, right = (rank - 1) % len(ports), (rank + 1) % len(ports)
@@ -124,7 +118,7 @@ class World:
 
         def init_once(*args: Any, **kwargs: Any) -> Any:
             try:
-                own = self.group is not None and _backend(*args, **kwargs) in ("any", self._backend)
+                own = self.group is not None and _backend(*args, **kwargs) in ("any", self.backend)
                 try:
                     group = init(*args, **kwargs)
                 except RuntimeError:  # strict, where this world has one rank and so needs no backend
@@ -149,84 +143,58 @@ class World:
         ledger = self._agent.ledger
         if ledger.invalid.asked and ledger.refuse is None and self._settle() and self.is_whole():
             ledger.invalid.asked.clear()  # what all ranks had entered has come to its right end
-        if self._ports:
-            self.break_up(poison.pattern((each.op, each.dtype) for each in ledger.in_flight()))
+        if self._in_place is not None:
+            self.break_up(self.pattern())
             self._settle()
         if ledger.invalid.asked:
             ledger.invalid.break_off([])
-        if self._drain is not None:
-            # Arrays that still wait for the old world raise from now on; they would hang.
-            self._drain.close()
-            self._drain = None
-        hold(self._agent.config.holder, ())
+        if self._in_place is not None:
+            self._in_place.leave()
         self._places += rebind.take_out(self.group)
-        self.group, self._ring = None, frozenset()
+        self.group, self._in_place = None, None
         ledger.in_world = False
         gc.collect()
         clear_backends()
 
-    def set_names(self) -> None:
-        """The names every cell starts with; one that the user has given to something else stays the user's."""
-        if self.group is None:
-            return
-        import mlx.core as mx
-
-        # The namespace may be a new one (the engine's, once it is up): the ledger tells user frames by it.
-        self._agent.ledger.install(mx, self._agent.user_ns)
-        names = self.names()
-        log = names.pop("log")
-        free = self.given() | (GIVEN - self._agent.user_ns.keys())
-        self._agent.user_ns.update({name: value for name, value in names.items() if name in free})
-        del names["world"]
-        self._given = names
-        self._agent.user_ns.setdefault("mark", mark)  # a user's own of that name stays
-        self._agent.user_ns.setdefault("log", log)  # `from math import log` is left alone
-
-    def names(self) -> dict[str, Any]:
-        """What ``mx``, ``world``, ``rank``, ``size`` and ``log`` stand for."""
-        import mlx.core as mx
-
-        group = self.group
-        assert group is not None, "ranks take cells once they have joined a world"
-        names = {"mx": mx, "world": group, "rank": group.rank(), "size": group.size()}
-        return {**names, "log": self._agent.log.function}
-
-    def given(self) -> set[str]:
-        """Those of the names that are still what `set_names` made of them."""
-        user_ns = self._agent.user_ns
-        same = {name for name, value in self._given.items() if name in user_ns and _same(user_ns[name], value)}
-        world = user_ns.get("world", "")
-        return same | ({"world"} if world is None or world is self.group else set())
-
-    def taken(self) -> set[str]:
-        """Those of the names that the user has given to something else."""
-        return {name for name in GIVEN if name in self._agent.user_ns} - self.given()
-
     @property
     def breakable(self) -> bool:
-        """Whether a blocked collective can be made to raise: on ring, whose sockets are known."""
-        return bool(self._ports)
+        """Whether a blocked collective can be made to raise."""
+        return self._in_place is not None
 
     @property
     def broken_up(self) -> bool:
         """Whether collectives of this world were aborted."""
-        return self._drain is not None
+        return self._in_place is not None and self._in_place.broken_up
 
-    def break_up(self, pattern: bytes) -> None:
+    def pattern(self) -> bytes | None:
+        """What marks the results of collectives that are aborted now (see `poison.is_marked`)."""
+        in_flight = ((each.op, each.dtype) for each in self._agent.ledger.in_flight())
+        return self._in_place.pattern(in_flight) if self._in_place is not None else None
+
+    def break_up(self, pattern: bytes | None) -> None:
         """Let the collectives that are on their way return, with invalid results that `pattern` marks.
 
         From the agent's thread or the main one.
         """
         with self._breaking, self._agent.reserve.lent():
-            if self._drain is None and (descriptors := with_ports(self._ring, self._ports)):
-                self._agent.meters.wire.leave()
-                self._drain = Placeholders(pattern)
-                self._drain.take(descriptors)
+            if self._in_place is not None:
+                self._in_place.break_up(pattern)
+
+    def broken_elsewhere(self) -> None:
+        """Another rank has broken this world. From the agent's thread."""
+        with self._breaking:
+            if self._in_place is not None:
+                self._in_place.broken_elsewhere()
+
+    def help(self) -> float:
+        """Answer ranks that are blocked in a broken world; returns the seconds until that is due again."""
+        with self._breaking:
+            again = self._in_place.help() if self._in_place is not None else None
+        return again if again is not None else 3600.0
 
     def is_whole(self) -> bool:
-        """Whether the neighbours' ends of a ring's sockets are open; MLX tells nobody that they are not (0.32.4)."""
-        left = with_ports(self._ring, self._ports)
-        return not self.broken_up and len(left) == self._joined and not any(map(has_ended, left))
+        """Whether no rank has left this world or broken it, as far as that can be known here."""
+        return self._in_place is None or self._in_place.is_whole()
 
     def streams(self) -> list[Any]:
         """The streams that collectives may be on."""
@@ -272,10 +240,6 @@ class World:
 def _backend(_strict: Any = False, backend: Any = "any", *_more: Any, **_options: Any) -> Any:
     """The backend that ``init`` is asked for."""
     return backend
-
-
-def _same(value: Any, given: Any) -> bool:
-    return value is given or (type(value) is int and type(given) is int and value == given)
 
 
 def clear_backends() -> None:

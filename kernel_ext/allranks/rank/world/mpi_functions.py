@@ -1,0 +1,155 @@
+"""The pointers by which MLX calls MPI, found in libmlx's memory and replaced by our own functions (``mpi_calls.c``).
+
+MLX keeps them in one static object. Each is found by what it holds, the address of the function in libmpi, and none is
+written unless every one is there exactly once. The functions must be native: a collective returns on MLX's stream
+thread, while the main thread may hold the GIL.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from allranks.rank.collectives.aborted import FAILED
+
+SOURCE = Path(__file__).with_name("mpi_calls.c")
+MAPS, MEMORY = Path("/proc/self/maps"), Path("/proc/self/mem")
+COMPILE_WITHIN = 60.0
+POINTER = ctypes.sizeof(ctypes.c_void_p)
+REPLACED = {
+    "MPI_Init": "allranks_nothing",
+    "MPI_Finalize": "allranks_nothing",
+    "MPI_Allreduce": "allranks_allreduce",
+    "MPI_Allgather": "allranks_allgather",
+    "MPI_Send": "allranks_send",
+    "MPI_Recv": "allranks_recv",
+    "MPI_Comm_split": "allranks_split",
+    "MPI_Comm_free": "allranks_free",
+}
+"""What MLX gets in the place of each function of MPI."""
+REAL = {
+    "real_allreduce": "MPI_Allreduce",
+    "real_allgather": "MPI_Allgather",
+    "real_send": "MPI_Send",
+    "real_recv": "MPI_Recv",
+    "real_split": "MPI_Comm_split",
+    "real_free": "MPI_Comm_free",
+    "real_type_size": "MPI_Type_size",
+    "real_comm_size": "MPI_Comm_size",
+    "real_is_revoked": "MPIX_Comm_is_revoked",
+}
+"""What ours call."""
+WORLD, ENABLED = "ompi_mpi_comm_world", "ompi_ftmpi_enabled"
+_SIZED = (f"{kind}{bits}_t" for kind in ("int", "uint") for bits in (8, 16, 32, 64))
+INTEGERS = tuple(f"ompi_mpi_{name}" for name in ("c_bool", *_SIZED))
+"""MPI's types for MLX's integers and bool, by their symbols in Open MPI."""
+
+
+class NotInPlace(Exception):
+    """Why collectives of MPI cannot be aborted in this process, as a clause."""
+
+
+class MpiFunctions:
+    """Libmpi, our functions, and the places where MLX keeps its pointers; nothing is written before `install`."""
+
+    def __init__(self, library: str, directory: Path) -> None:
+        """`library` is what MLX has opened; ours is compiled in `directory`. Raises NotInPlace."""
+        try:
+            self.mpi = ctypes.CDLL(library)
+            wanted = {name: _address(self.mpi, name) for name in (*REPLACED, *REAL.values(), "MPIX_Comm_revoke")}
+            wanted |= {
+                name: ctypes.addressof(ctypes.c_char.in_dll(self.mpi, name)) for name in (WORLD, ENABLED, *INTEGERS)
+            }
+        except (OSError, AttributeError, ValueError) as error:
+            raise NotInPlace(f"this Open MPI has no fault tolerance ({error})") from None
+        self._places = {name: _place(name, wanted[name]) for name in (*REPLACED, WORLD)}
+        self._ours = ctypes.CDLL(str(_compiled(directory)))
+        for ours, real in REAL.items():
+            ctypes.c_void_p.in_dll(self._ours, ours).value = wanted[real]
+        integers = (ctypes.c_void_p * 16).in_dll(self._ours, "integers")
+        for index, name in enumerate(INTEGERS):
+            integers[index] = wanted[name]
+        self._groups = (ctypes.c_void_p * 256).in_dll(self._ours, "groups")
+        self._failed = (ctypes.c_ubyte * 1).from_buffer(FAILED)  # keeps its memory where it is
+        ctypes.c_void_p.in_dll(self._ours, "failed").value = ctypes.addressof(self._failed)
+
+    @property
+    def tolerant(self) -> bool:
+        """Whether mpirun was told to keep the ranks through failures; known once MPI is initialized."""
+        return ctypes.c_bool.in_dll(self.mpi, ENABLED).value
+
+    def install(self) -> None:
+        """Have MLX call ours."""
+        for name, ours in REPLACED.items():
+            _write(self._places[name], _address(self._ours, ours))
+
+    def use(self, communicator: int) -> None:
+        """The communicator of the next world that MLX joins."""
+        ctypes.memset(self._groups, 0, ctypes.sizeof(self._groups))  # of the world before
+        ctypes.c_void_p.in_dll(self._ours, "current").value = communicator
+        _write(self._places[WORLD], communicator)
+
+    def revoke(self, communicator: int) -> None:
+        """Have every call of MLX's in this world return on all ranks, in groups that were split from it too."""
+        for handle in (communicator, *filter(None, self._groups)):
+            self.mpi.MPIX_Comm_revoke(ctypes.c_void_p(handle))
+
+
+def _address(library: ctypes.CDLL, name: str) -> int:
+    address = ctypes.cast(getattr(library, name), ctypes.c_void_p).value
+    assert address is not None
+    return address
+
+
+def _write(place: int, value: int) -> None:
+    ctypes.c_void_p.from_address(place).value = value
+
+
+def _place(name: str, value: int) -> int:
+    """Where libmlx's writable memory holds `value`. Raises NotInPlace unless that is one place."""
+    found = []
+    try:
+        for start, content in _writable("libmlx"):
+            at = content.find(value.to_bytes(POINTER, "little"))
+            while at >= 0:
+                if at % POINTER == 0:
+                    found.append(start + at)
+                at = content.find(value.to_bytes(POINTER, "little"), at + 1)
+    except OSError as error:
+        raise NotInPlace(f"MLX's memory cannot be read ({error.strerror})") from None
+    if len(found) != 1:
+        raise NotInPlace(f"this version of MLX keeps {name} in {len(found)} places")
+    return found[0]
+
+
+def _writable(library: str) -> Iterator[tuple[int, bytes]]:
+    """The writable memory of a library: where it begins, and what it holds. Raises OSError where that is not told."""
+    image = ""
+    with MEMORY.open("rb", buffering=0) as memory:
+        for line in MAPS.read_text().splitlines():
+            range_, rights, *_, name = f"{line} ".split(" ", 5) if line.count(" ") >= 5 else (line, "", "", "", "", "")
+            name = name.strip()
+            owner = name or image  # what has no name behind a library's data is its zeroed part
+            image = owner
+            if "rw" in rights and library in owner:
+                start, end = (int(part, 16) for part in range_.split("-"))
+                memory.seek(start)
+                yield start, memory.read(end - start)
+
+
+def _compiled(directory: Path) -> Path:
+    """Our functions as a library. Raises NotInPlace where there is no compiler, or it fails."""
+    compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
+    if compiler is None:
+        raise NotInPlace("there is no C compiler (cc, gcc or clang)")
+    library = directory / "mpi_calls.so"
+    command = [compiler, "-O2", "-shared", "-fPIC", "-o", str(library), str(SOURCE)]
+    try:
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=COMPILE_WITHIN)
+    except (OSError, subprocess.SubprocessError) as error:
+        said = str(getattr(error, "stderr", "") or error).strip().splitlines()
+        raise NotInPlace(f"{compiler} could not compile {SOURCE.name} ({said[-1] if said else error})") from None
+    return library

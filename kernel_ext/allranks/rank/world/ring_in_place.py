@@ -1,0 +1,65 @@
+"""A ring that is aborted in the same process: its sockets, and what is put in their place."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING
+
+from allranks.rank.collectives import poison
+from allranks.rank.collectives.poison import Asked
+
+from .held_sockets import hold
+from .placeholders import Placeholders
+from .sockets import has_ended, with_ports
+
+if TYPE_CHECKING:
+    from allranks.rank.agent.agent import Agent
+
+
+class RingInPlace:
+    """The ring that this process is in."""
+
+    def __init__(self, agent: Agent, sockets: frozenset[int], ports: Collection[int]) -> None:
+        """`sockets` came with the ring: any other may have a port that is one of its `ports` elsewhere."""
+        self._agent, self._sockets, self.ports = agent, sockets, frozenset(ports)
+        own = self._own()
+        hold(agent.config.holder, own)
+        self._joined = len(own)
+        self._placeholders: Placeholders | None = None
+
+    @property
+    def broken_up(self) -> bool:
+        """Whether collectives of this world were aborted."""
+        return self._placeholders is not None
+
+    def pattern(self, in_flight: Iterable[Asked]) -> bytes:
+        """What `break_up` has these deliver."""
+        return poison.pattern(in_flight)
+
+    def break_up(self, pattern: bytes | None) -> None:
+        """Let the collectives that are on their way return, with invalid results that `pattern` marks."""
+        if self._placeholders is None and (descriptors := self._own()):
+            self._agent.meters.wire.leave()
+            self._placeholders = Placeholders(pattern or poison.ZEROS)
+            self._placeholders.take(descriptors)
+
+    def broken_elsewhere(self) -> None:
+        """Another rank has broken this world; its neighbours see that on their sockets."""
+
+    def help(self) -> float | None:
+        """Nobody waits for this rank: returns None."""
+        return None
+
+    def is_whole(self) -> bool:
+        """Whether the neighbours' ends of the sockets are open; MLX tells nobody that they are not (0.32.4)."""
+        left = self._own()
+        return not self.broken_up and len(left) == self._joined and not any(map(has_ended, left))
+
+    def leave(self) -> None:
+        """Arrays that still wait for this world raise from now on; they would hang."""
+        if self._placeholders is not None:
+            self._placeholders.close()
+        hold(self._agent.config.holder, ())
+
+    def _own(self) -> list[int]:
+        return with_ports(self._sockets, self.ports)

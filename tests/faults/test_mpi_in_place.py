@@ -1,0 +1,250 @@
+"""MPI with fault tolerance: blocked collectives are aborted, dead ranks replaced, in the processes that are left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from allranks.errors import CellInterrupted, CellTimeout
+from tests.faults.kept import keep, look, sums_are_right
+from tests.faults.stop import stop_pressed, waiting
+from tests.waiting import comes_true, idle
+
+if TYPE_CHECKING:
+    from allranks import Cluster
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.mpi,
+    pytest.mark.skipif(sys.platform != "linux", reason="MLX's memory is read through /proc"),
+]
+
+WITHIN = 120.0
+OPERATIONS = ("all_sum", "all_max", "all_min", "all_gather")
+UNPICKLABLE = "import threading\nkept_lock = threading.Lock()\nkept_steps = (n for n in range(9)); next(kept_steps)"
+
+
+def pids(cluster: Cluster) -> list[int | None]:
+    return [rank.pid for rank in cluster.snapshot.ranks]
+
+
+def test_the_world_says_that_it_can_be_aborted(mpi2: Cluster) -> None:
+    assert not [note for note in mpi2.snapshot.notes if "abort" in note]
+
+
+@pytest.mark.parametrize("count", [4, 100_000])
+def test_a_rank_raises_and_the_others_go_on_in_their_processes(count: int, mpi4: Cluster) -> None:
+    mpi4.run(UNPICKLABLE).check()
+    kept, before, generation = keep(mpi4), pids(mpi4), mpi4.snapshot.generation
+    code = (
+        f"if rank == 2: raise ValueError('boom')\ny = mx.distributed.all_sum(mx.ones({count}))\nz = y * 2; mx.eval(z)"
+    )
+    result = mpi4.run(code, timeout=WITHIN)
+    assert list(result.errors) == [2]
+    assert all(result[rank].unblocked and not result[rank].ok for rank in (0, 1, 3))
+    assert idle(mpi4) and (mpi4.state, mpi4.snapshot.generation) == ("whole", generation + 1)
+    assert pids(mpi4) == before and look(mpi4) == kept and sums_are_right(mpi4)
+    assert [each.value for each in mpi4.run("next(kept_steps)").check().values()] == [1] * 4
+    values = mpi4.run("bool(mx.isnan(z).all()) if rank != 2 else None").check()
+    assert [values[rank].value for rank in (0, 1, 3)] == [True] * 3
+
+
+@pytest.mark.parametrize("op", OPERATIONS)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "complex64", "int32", "uint8", "int64"])
+def test_what_was_aborted_is_no_number(op: str, dtype: str, mpi2: Cluster) -> None:
+    code = f"""
+with mx.stream(mx.cpu):
+    x = mx.ones((5,)).astype(mx.{dtype})
+    if rank == 1: raise ValueError("boom")
+    y = mx.distributed.{op}(x)
+    mx.eval(y)"""
+    result = mpi2.run(code, timeout=WITHIN)
+    assert not result[0].ok and "y" in result[0].invalid
+    left = mpi2.run("with mx.stream(mx.cpu): got = (y != y).all().item(), (y == 0).all().item()\ngot", ranks=0)[0].value
+    if dtype.startswith(("int", "uint")):
+        assert left == (False, True) and result[0].unmarked, "zeros, and named"
+    else:
+        assert left == (True, False) and not result[0].unmarked
+
+
+def test_stop_and_timeout_abort_a_collective_that_a_rank_skips(mpi4: Cluster) -> None:
+    kept, before = keep(mpi4), pids(mpi4)
+    skips = "if rank: mx.eval(mx.distributed.all_sum(mx.ones(9)))"
+    with stop_pressed(mpi4, waiting(1, 2, 3)), pytest.raises(CellInterrupted):
+        mpi4.run(skips)
+    assert idle(mpi4) and sums_are_right(mpi4)
+    with pytest.raises(CellTimeout):
+        mpi4.run(skips, timeout=3)
+    assert idle(mpi4) and sums_are_right(mpi4)
+    assert look(mpi4) == kept and pids(mpi4) == before
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "mx.distributed.recv((7,), mx.float32, 1)",
+        "mx.distributed.send(mx.ones(1_000_000), 1)",
+        "mx.distributed.all_sum(mx.ones(3), group=half)",
+        "sum(mx.distributed.all_sum(mx.ones(3)) for _ in range(20))",
+    ],
+    ids=["recv", "send", "group", "many"],
+)
+def test_whatever_blocks_is_aborted(call: str, mpi4: Cluster) -> None:
+    before = pids(mpi4)
+    mpi4.run("half = world.split(0)").check()
+    result = mpi4.run(f"if rank == 1: raise ValueError('boom')\nif rank == 0: mx.eval({call})", timeout=WITHIN)
+    assert list(result.errors) == [1] and result[0].unblocked
+    assert idle(mpi4) and sums_are_right(mpi4) and pids(mpi4) == before
+    mpi4.run("del half").check()
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "try: mx.eval(total)\nexcept BaseException: pass\ntotal = None",
+        "total[0].item()",
+        "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\ntotal[0].item()",
+    ],
+    ids=["swallowed", "item", "ignored"],
+)
+def test_a_rank_whose_collective_was_aborted_is_never_ok(code: str, mpi2: Cluster) -> None:
+    result = mpi2.run(f"total = mx.distributed.all_sum(mx.ones(9))\nif rank: 1 / 0\n{code}", timeout=WITHIN)
+    assert list(result.errors) == [1] and not result[0].ok
+    assert idle(mpi2) and sums_are_right(mpi2)
+
+
+TRAINING = """
+import mlx.nn as nn, mlx.optimizers as optim
+mx.random.seed(3)
+model, opt = nn.Linear(8, 8), optim.Adam(1e-2)
+def step(n):
+    loss, grads = nn.value_and_grad(model, lambda m: m(mx.ones((4, 8)) * n).square().mean())(model)
+    opt.update(model, nn.average_gradients(grads))
+    mx.eval(model.parameters(), opt.state)
+step(1)
+"""
+
+
+@pytest.mark.parametrize("victim", [0, 2])
+def test_a_death_in_a_training_step_costs_the_others_nothing(victim: int, mpi4: Cluster) -> None:
+    mpi4.run(UNPICKLABLE + TRAINING).check()
+    before = pids(mpi4)
+    cell = mpi4.begin(
+        f"import os\nfor n in range(1000):\n    if rank == {victim} and n == 5: os.kill(os.getpid(), 9)\n    step(n)"
+    )
+    result = cell.finish(WITHIN)
+    assert result[victim].dead and all(not each.ok for each in result.values())
+    change = mpi4.heal()
+    others = [rank for rank in range(4) if rank != victim]
+    assert [change.ranks[rank].how for rank in others] == ["kept"] * 3
+    assert [pids(mpi4)[rank] for rank in others] == [before[rank] for rank in others]
+    assert sums_are_right(mpi4)
+    left = mpi4.run("next(kept_steps), kept_lock.locked(), opt.state['step'].item()", ranks=others).check()
+    assert {each.value[:2] for each in left.values()} == {(1, False)}
+    assert all(each.value[2] >= 1 for each in left.values()), "a step that was under way is invalid, and marked"
+
+
+def test_two_deaths_at_once_and_one_while_the_world_is_healed(mpi4: Cluster) -> None:
+    before = pids(mpi4)
+    mpi4.run("kept = rank").check()
+    for victim in (1, 2):
+        os.kill(before[victim] or 0, signal.SIGKILL)
+    assert comes_true(mpi4, lambda now: [rank.state for rank in now.ranks].count("dead") == 2, WITHIN)
+    mpi4.heal(source=3)
+    assert [each.value for each in mpi4.run("kept").check().values()] == [0, 3, 3, 3]
+    assert sums_are_right(mpi4) and [pids(mpi4)[rank] for rank in (0, 3)] == [before[0], before[3]]
+
+
+def test_grows_and_shrinks_in_place(mpi2: Cluster) -> None:
+    before = pids(mpi2)
+    mpi2.run(UNPICKLABLE).check()
+    mpi2.resize(4, source=None)
+    assert sums_are_right(mpi2) and pids(mpi2)[:2] == before
+    mpi2.resize(2)
+    assert sums_are_right(mpi2) and pids(mpi2) == before
+    assert [each.value for each in mpi2.run("next(kept_steps)").check().values()] == [1, 1]
+
+
+def test_mpi4py_and_the_communicator_of_the_world(mpi2: Cluster) -> None:
+    total = "import allranks\nallranks.communicator().allreduce(rank + 1)"
+    assert [each.value for each in mpi2.run(total).check().values()] == [3, 3]
+    mpi2.run("if rank: 1 / 0\nmx.eval(mx.distributed.all_sum(mx.ones(9)))", timeout=WITHIN)
+    assert idle(mpi2)
+    assert [each.value for each in mpi2.run(total).check().values()] == [3, 3]
+
+
+def test_outside_of_mpi_there_is_no_communicator(ring2: Cluster) -> None:
+    result = ring2.run("import allranks\nallranks.communicator()")
+    assert "runs on ring" in str(result.errors[0])
+
+
+def test_twenty_aborts_leave_no_descriptor_thread_or_memory_behind(mpi2: Cluster) -> None:
+    count = "import os, threading, psutil\nme = psutil.Process()\nme.num_fds(), me.num_threads(), me.memory_info().rss"
+    code = "if rank == {}: raise ValueError('boom')\nfor _ in range(3): mx.eval(mx.distributed.all_sum(mx.ones(2_000)))"
+
+    def rounds(several: int) -> list[tuple[int, int, int]]:
+        for number in range(several):
+            assert not mpi2.run(code.format(number % 2), timeout=WITHIN).ok
+            assert idle(mpi2)
+        assert sums_are_right(mpi2)
+        return [each.value for each in mpi2.run(count).check().values()]
+
+    before, after = rounds(5), rounds(20)
+    for (files, threads, memory), (files_after, threads_after, memory_after) in zip(before, after, strict=True):
+        assert files_after <= files + 2 and threads_after <= threads + 1
+        assert memory_after <= memory + (32 << 20)
+
+
+@pytest.mark.parametrize("prevent", ["compiler", "tolerance"])
+def test_where_it_is_not_possible_that_is_said_and_ranks_release_each_other(
+    prevent: str, need_mpi: None, tmp_path: Path
+) -> None:
+    import allranks
+
+    env = {"PATH": str(tmp_path)} if prevent == "compiler" else {}
+    mpi_args = ["--mca mpi_ft_enable 0"] if prevent == "tolerance" else []
+    with allranks.Cluster(2, backend="mpi", name=f"mpi-{prevent}", env=env, mpi_args=mpi_args) as cluster:
+        (note,) = cluster.snapshot.notes
+        why = {"compiler": "no C compiler", "tolerance": "without fault tolerance"}[prevent]
+        assert "cannot be aborted in place" in note and why in note
+        before = pids(cluster)
+        result = cluster.run("if rank: 1 / 0\nmx.eval(mx.distributed.all_sum(mx.ones(9)))", timeout=WITHIN)
+        assert list(result.errors) == [1] and result[0].unblocked
+        assert idle(cluster) and sums_are_right(cluster)
+        os.kill(before[1] or 0, signal.SIGKILL)
+        assert comes_true(cluster, lambda now: now.ranks[1].state == "dead", WITHIN)
+        assert cluster.heal().ranks[0].how == "restored" and sums_are_right(cluster)
+
+
+PLACES = """
+import tempfile
+from pathlib import Path
+import mlx.core as mx
+from allranks.rank.world import mpi_functions
+assert mx.distributed.is_available("mpi")
+memory = mpi_functions._writable
+mpi_functions._writable = lambda library: {}
+try:
+    mpi_functions.MpiFunctions({!r}, Path(tempfile.mkdtemp()))
+except mpi_functions.NotInPlace as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("found", "places"), [("[]", 0), ("[*memory(library), *memory(library)]", 2)], ids=["nowhere", "twice"]
+)
+def test_nothing_is_written_where_a_pointer_is_not_there_exactly_once(found: str, places: int, need_mpi: None) -> None:
+    from allranks_backends.runtimes.mpi import find_mpirun, mpi_library
+
+    library = mpi_library(find_mpirun() or "")
+    code = PLACES.replace("{}", found).replace("{!r}", repr(library))
+    env = {**os.environ, "MLX_MPI_LIBNAME": library}
+    said = subprocess.run([sys.executable, "-c", code], env=env, check=True, capture_output=True, text=True).stdout
+    assert said.strip() == f"this version of MLX keeps MPI_Init in {places} places"
