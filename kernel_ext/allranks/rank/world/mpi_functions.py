@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from allranks.rank.collectives.aborted import FAILED
@@ -92,9 +92,14 @@ class MpiFunctions:
         ctypes.c_void_p.in_dll(self._ours, "current").value = communicator
         _write(self._places[WORLD], communicator)
 
-    def revoke(self, communicator: int) -> None:
-        """Have every call of MLX's in this world return on all ranks, in groups that were split from it too."""
-        for handle in (communicator, *filter(None, self._groups)):
+    @property
+    def groups(self) -> list[int]:
+        """The communicators of the groups that were split from this world."""
+        return [handle for handle in self._groups if handle]
+
+    def revoke(self, communicators: Iterable[int]) -> None:
+        """Have every call of MLX's on these return, on all ranks."""
+        for handle in communicators:
             self.mpi.MPIX_Comm_revoke(ctypes.c_void_p(handle))
 
 

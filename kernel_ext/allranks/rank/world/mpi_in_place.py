@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -54,8 +55,8 @@ class MpiInPlace:
         if not self.broken_up:
             self.broken_up = True
             # In a thread of its own: to tell a rank on a host that is gone may take long.
-            handle = self._mpi._handleof(self.communicator)
-            threading.Thread(target=self._functions.revoke, args=[handle], name="allranks-mpi", daemon=True).start()
+            world = [self._mpi._handleof(self.communicator), *self._functions.groups]
+            threading.Thread(target=self._functions.revoke, args=[world], name="allranks-mpi", daemon=True).start()
 
     def broken_elsewhere(self) -> None:
         """Another rank has broken this world: take part in it. A rank that sends waits for the receiver's answer."""
@@ -65,7 +66,8 @@ class MpiInPlace:
         """Answer ranks that are still blocked in this world; returns the seconds until that is due again, if it is."""
         if not self.broken_up:
             return None
-        self._mpi.COMM_SELF.Iprobe()  # any call does; MPI has no thread that would (Open MPI 5)
+        with suppress(self._mpi.Exception):
+            self._mpi.COMM_SELF.Iprobe()  # any call does; MPI has no thread that would (Open MPI 5)
         return HELP_EVERY
 
     def is_whole(self) -> bool:
