@@ -59,6 +59,8 @@ class Entries(Answer):
     entries: list[LedgerEntry]
     swapped: list[tuple[int, int]]
     """Which collectives were evaluated before which older ones, counted from `LedgerSince.after`."""
+    earlier: list[LedgerEntry] = field(default_factory=list)
+    """Those of them that were called before that."""
 
 
 class LedgerSince(Question[Entries]):

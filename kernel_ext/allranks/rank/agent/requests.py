@@ -80,7 +80,9 @@ class Requests:
     def ledger_since(self, request: requests.LedgerSince, _: Buffers) -> Reply[requests.Entries]:
         ledger = self._agent.ledger
         entries = [record.entry(record.line) for record in ledger.shared_since(request.after)]
-        return Reply(requests.Entries(entries, ledger.swapped(request.after)))
+        swapped = ledger.records({number for pair in ledger.order.swapped for number in pair})
+        earlier = [record.entry(None) for record in swapped if record.entered <= request.after]
+        return Reply(requests.Entries(entries, ledger.swapped(request.after), earlier))
 
     def abort(self, request: requests.Abort, _: Buffers) -> Reply[Nothing]:
         self._agent.unblocker.release(request.cell, request.newest)
