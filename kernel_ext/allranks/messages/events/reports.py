@@ -115,6 +115,14 @@ class EvaluatedAtOnce(Struct, frozen=True):
     """Names of two threads."""
 
 
+class Exchanged(Struct, frozen=True, array_like=True):
+    """What a rank sent to another and received from it in a cell: how often, and a checksum of dtypes and sizes."""
+
+    peer: int
+    sent: tuple[int, int]
+    received: tuple[int, int]
+
+
 class Done(CellEvent):
     """The cell is over; the value of its last expression follows in the buffers."""
 
@@ -139,6 +147,7 @@ class Done(CellEvent):
     settled: int = 0
     """All collectives up to this number were evaluated, as far as it is known."""
     at_once: EvaluatedAtOnce | None = None
+    exchanged: tuple[Exchanged, ...] = ()
     seq: int = 0
 
 

@@ -69,6 +69,10 @@ class LedgerSince(Question[Entries]):
     after: int
 
 
+class Exchanges(Question[Entries]):
+    """What the rank sent and received in the last cell."""
+
+
 class Entered(Answer):
     entered: int
     """How many collectives that all ranks share the rank has asked for."""

@@ -15,6 +15,7 @@ from allranks.messages.cell_options import CellRequest
 from allranks.messages.events import Began, CellError, Done, EvaluatedAtOnce, Output, Timed, packed
 from allranks.messages.wire import Buffer
 from allranks.rank.collectives.aborted import CollectiveAborted, follows_abort, is_peer_loss
+from allranks.rank.collectives.exchanges import exchanged
 from allranks.rank.collectives.trace import TRACE
 from allranks.rank.debug.debugger import ENDED
 
@@ -205,6 +206,7 @@ class CellRecorder:
             timed=tuple(Timed(*each) for each in ledger.timed) if ledger.timed else None,
             no_value=no_value,
             at_once=self._at_once(),
+            exchanged=exchanged(ledger),
         )
         return done, buffers
 

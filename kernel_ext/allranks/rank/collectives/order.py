@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -156,12 +156,16 @@ class EvaluationOrder:
                 break
         else:
             return min(len(arrays), len(pending))
-        leaves = list(_leaves(args))
+        leaves: list[Any] = []
+        _flatten(args, leaves)
         if len(leaves) < 2:
             return 0
+        for leaf, (_, result) in zip(leaves, pending, strict=False):
+            if leaf is None or leaf is not result():
+                break
+        else:
+            return min(len(leaves), len(pending))
         oldest = [(number, result()) for number, result in islice(pending, max(GIVEN, 2 * len(leaves)))]
-        if len(leaves) <= len(oldest) and all(leaf is array for leaf, (_, array) in zip(leaves, oldest)):
-            return len(leaves)
         numbers = {id(array): number for number, array in oldest if array is not None}
         given = [(numbers[id(leaf)], leaf) for leaf in leaves if id(leaf) in numbers]
         reader = computed.reader
@@ -231,11 +235,10 @@ class EvaluationOrder:
             del self.pending[place]
 
 
-def _leaves(value: Any) -> Iterator[Any]:
-    """What MLX evaluates of lists, tuples and dicts, in the order in which it finds it."""
-    parts: Iterable[Any] = dict.values(value) if isinstance(value, dict) else value
-    for each in parts:
+def _flatten(value: Any, leaves: list[Any]) -> None:
+    """Add what MLX evaluates of lists, tuples and dicts, in the order in which it finds it."""
+    for each in dict.values(value) if isinstance(value, dict) else value:
         if isinstance(each, (list, tuple, dict)):
-            yield from _leaves(each)
+            _flatten(each, leaves)
         else:
-            yield each
+            leaves.append(each)
