@@ -155,15 +155,27 @@ def test_collectives_of_two_threads_are_reported(ring2: Cluster) -> None:
     assert sums_are_right(ring2)
 
 
+WITH_MAIN = """import threading
+thread = threading.Thread(target=lambda: mx.eval(mx.distributed.all_sum(mx.ones(3))), name="thread-1")
+thread.start()
+found = [mx.distributed.all_sum(mx.ones(3) * n).tolist()[0] for n in range(20)]
+thread.join()"""
+
+
+@pytest.mark.parametrize("code", [THREADS, WITH_MAIN], ids=["two", "beside the main thread"])
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("world", WORLDS)
-def test_collectives_of_two_threads_are_refused(world: str, how: str, request: pytest.FixtureRequest) -> None:
-    """Also where the refused thread's error reaches nobody: the cell fails on every rank."""
+def test_collectives_of_other_threads_are_refused(
+    world: str, how: str, code: str, request: pytest.FixtureRequest
+) -> None:
+    """The thread's error reaches nobody, so the cell fails on every rank; those of the main thread are right."""
     cluster: Cluster = request.getfixturevalue(world)
-    result = cluster.run(THREADS, timeout=60, **HOW[how])
+    result = cluster.run("found = []\n" + code, timeout=60, **HOW[how])
     assert sorted(result.errors) == [0, 1], result
     for error in result.errors.values():
-        assert "Call all collectives of a cell in one thread" in error.evalue
+        assert "was called in thread thread-1" in error.evalue
+        assert "Call all collectives of a cell in the main thread" in error.evalue
+    assert cluster.pull("found") == [[] if code == THREADS else [2.0 * n for n in range(20)]] * 2
     assert sums_are_right(cluster)
 
 

@@ -1,7 +1,7 @@
 """``--ordered``: each collective depends on the one before it, so that the order of evaluation is that of the calls.
 
-The chain goes on over streams, groups, cells and differentiation. A second thread, whose order the ranks cannot share,
-is refused. What ``mx.compile``, ``mx.vmap`` and the other closed transformations trace cannot depend on anything
+The chain goes on over streams, groups, cells and differentiation. Other threads, whose order the ranks cannot share,
+are refused. What ``mx.compile``, ``mx.vmap`` and the other closed transformations trace cannot depend on anything
 outside: it is evaluated when they return, in MLX's own order, and counted.
 """
 
@@ -17,9 +17,9 @@ from .transforms import TRACING
 
 UNCHAINED = frozenset({"recv", "recv_like"})
 """They depend on no array: `recv_like` takes the shape and dtype of one (mlx 0.32.4)."""
-TWO_THREADS = (
-    "{op} was called in thread {thread}, while {other}, which called collectives in this cell, is still running: "
-    "--ordered cannot order two threads alike on all ranks. Call all collectives of a cell in one thread"
+OTHER_THREAD = (
+    "{op} was called in thread {thread}: --ordered and --check strict cannot order threads alike on all ranks. "
+    "Call all collectives of a cell in the main thread"
 )
 WOULD_WAIT = (
     "{op} is on another stream than the collective before it, and would have to wait for that one, which other "
@@ -36,13 +36,11 @@ class Chain:
         self.left_out = 0
         """Collectives of this cell that could not be chained, since they were called inside a transformation."""
         self.refusal: str | None = None
-        """Why the cell has failed: two of its threads called collectives."""
+        """Why the cell has failed: a thread of its own called a collective."""
         self._strict = False
-        self._thread: threading.Thread | None = None
-        self._lock = threading.Lock()
 
     def begin_cell(self, *, strict: bool) -> None:
-        self.left_out, self.refusal, self._thread, self._strict = 0, None, None, strict
+        self.left_out, self.refusal, self._strict = 0, None, strict
 
     def end_cell(self) -> None:
         """What is computed needs no place in the chain, and no memory."""
@@ -50,15 +48,13 @@ class Chain:
             self.newest = None
 
     def refuse_other_threads(self, op: str) -> None:
-        """Raise RuntimeError in each thread once a second one has come: which came first may differ between ranks."""
+        """Raise RuntimeError but in the main thread; the cell fails as well, since a thread's error may reach nobody.
+
+        Which of two threads comes first differs between ranks, and only a main thread can be unblocked.
+        """
         __tracebackhide__ = True
-        thread = threading.current_thread()
-        with self._lock:
-            if self._thread is None or not self._thread.is_alive():
-                self._thread = thread
-            if self.refusal is None and self._thread is not thread:
-                self.refusal = TWO_THREADS.format(op=op, thread=thread.name, other=self._thread.name)
-        if self.refusal is not None:
+        if (thread := threading.current_thread()) is not threading.main_thread():
+            self.refusal = OTHER_THREAD.format(op=op, thread=thread.name)
             raise RuntimeError(self.refusal)
 
     def add(

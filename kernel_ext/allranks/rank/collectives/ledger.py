@@ -195,7 +195,7 @@ class Ledger:
     def enter_again(self, kinds: Sequence[Kind], stream: Any) -> None:
         """A compiled function is about to be called again, and with it these collectives; the last is on this stream.
 
-        Raises CollectiveAborted where no collective may be entered, and RuntimeError for a second thread's.
+        Raises CollectiveAborted where no collective may be entered, and RuntimeError in a thread that is refused.
         """
         __tracebackhide__ = True
         self.raise_if_refused()
