@@ -229,7 +229,7 @@ class Cell:
             case _:
                 self._outcome.take(update)
         if isinstance(event, Done):
-            self._agreement.done(rank, event.shared)
+            self._agreement.done(rank, event.shared, event.at_once, event.exchanged)
         if isinstance(event, Done | Died):
             self._conversation.ended(rank)
 

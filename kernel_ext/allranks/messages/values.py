@@ -244,7 +244,7 @@ def _dtype_name(dtype: Any) -> str:
 def _dtype(name: str) -> Any:
     import mlx.core as mx
 
-    return getattr(mx, name)
+    return getattr(mx, "bool_" if name == "bool" else name)
 
 
 def _array_parts(array: Any) -> tuple[str, tuple[int, ...], pickle.PickleBuffer]:

@@ -72,12 +72,18 @@ class Entries(Answer):
     entries: list[LedgerEntry]
     swapped: list[tuple[int, int]]
     """Which collectives were evaluated before which older ones, counted from `LedgerSince.after`."""
+    earlier: list[LedgerEntry] = field(default_factory=list)
+    """Those of them that were called before that."""
 
 
 class LedgerSince(Question[Entries]):
     """The collectives that all ranks share which the rank asked for after number `after`."""
 
     after: int
+
+
+class Exchanges(Question[Entries]):
+    """What the rank sent and received in the last cell."""
 
 
 class Entered(Answer):

@@ -18,6 +18,7 @@ from allranks.messages.requests import Answer, Nothing, Request
 from allranks.messages.wire import Buffer
 from allranks.rank.cell import not_run
 from allranks.rank.cell.stdio import RankStream
+from allranks.rank.collectives.exchanges import exchanges_of
 from allranks.rank.collectives.pending import names_in, pending_names, settle
 from allranks.rank.collectives.trace import TRACE, now
 from allranks.rank.debug import introspection
@@ -80,7 +81,13 @@ class Requests:
     def ledger_since(self, request: requests.LedgerSince, _: Buffers) -> Reply[requests.Entries]:
         ledger = self._agent.ledger
         entries = [record.entry(record.line) for record in ledger.shared_since(request.after)]
-        return Reply(requests.Entries(entries, ledger.swapped(request.after)))
+        swapped = ledger.records({number for pair in ledger.order.swapped for number in pair})
+        earlier = [record.entry(None) for record in swapped if record.entered <= request.after]
+        return Reply(requests.Entries(entries, ledger.swapped(request.after), earlier))
+
+    def exchanges(self, request: requests.Exchanges, _: Buffers) -> Reply[requests.Entries]:
+        exchanges = exchanges_of(self._agent.ledger)
+        return Reply(requests.Entries([self._agent.reporter.collective(record) for record in exchanges], []))
 
     def abort(self, request: requests.Abort, _: Buffers) -> Reply[Nothing]:
         self._agent.unblocker.release(request.cell, request.newest)

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from allranks.messages import values
 from allranks.messages.cell_options import CellRequest
-from allranks.messages.events import Began, CellError, Done, Output, Timed, packed
+from allranks.messages.events import Began, CellError, Done, EvaluatedAtOnce, Output, Timed, packed
 from allranks.messages.wire import Buffer
 from allranks.rank.collectives.aborted import CollectiveAborted, follows_abort, is_peer_loss
+from allranks.rank.collectives.exchanges import exchanged
 from allranks.rank.collectives.trace import TRACE
 from allranks.rank.debug.debugger import ENDED
 
@@ -155,6 +156,8 @@ class CellRecorder:
         ledger = self._agent.ledger
         ledger.aborted.look()
         ledger.aborted.owed = None
+        if (refusal := ledger.chain.refusal) is not None and self._error is None:
+            self._raised("RuntimeError", refusal, [f"RuntimeError: {refusal}"])
         if (sentence := ledger.aborted.sentence) is not None and self._error is None:
             name = CollectiveAborted.__name__
             self._raised(name, sentence, [f"{name}: {sentence}"])
@@ -163,7 +166,7 @@ class CellRecorder:
         except Exception as error:  # the head must know of the end, whatever goes wrong at it
             self._raised(type(error).__name__, str(error), traceback.format_exc().splitlines())
             self._final = (self._done(entered=ledger.number, shared=(0, 0)), [])
-        ledger.refuse_in_cell(None)
+        ledger.end_cell()
         self.running = False
         self.ended = True
         self._agent.lifeline.wake()
@@ -203,8 +206,16 @@ class CellRecorder:
             settled=ledger.settled(),
             timed=tuple(Timed(*each) for each in ledger.timed) if ledger.timed else None,
             no_value=no_value,
+            at_once=self._at_once(),
+            exchanged=exchanged(ledger),
         )
         return done, buffers
+
+    def _at_once(self) -> EvaluatedAtOnce | None:
+        ledger = self._agent.ledger
+        numbers, threads = ledger.order.at_once.numbers, ledger.order.at_once.names
+        entries = tuple(self._agent.reporter.collective(each) for each in ledger.records(numbers))
+        return EvaluatedAtOnce(entries, threads) if entries or threads else None
 
     def _invalid(self) -> list[str]:
         """The user's variables that may be invalid."""
