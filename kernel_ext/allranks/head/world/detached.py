@@ -37,6 +37,8 @@ class Detached:
     """uuid and pid of each rank."""
     breakable: bool = False
     """Whether collectives of the world can be aborted."""
+    not_breakable: str = ""
+    """Why not, where they could have been."""
 
     @classmethod
     def of(cls, settings: Settings, host: LocalHost, lifeline: Lifeline, monitor: Monitor) -> Detached:
@@ -51,6 +53,7 @@ class Detached:
             generation=monitor.generation,
             ranks=[(rank.uuid, rank.pid or 0) for rank in monitor.ranks],
             breakable=monitor.breakable,
+            not_breakable=monitor.not_breakable,
         )
 
     def expect(self, monitor: Monitor, connections: int) -> WorldPlan:
@@ -58,8 +61,9 @@ class Detached:
         placements = tuple(Placement(number, Host("localhost"), number) for number in range(len(self.ranks)))
         plan = WorldPlan(self.backend, placements, self.generation, connections)
         monitor.adopting = True
-        monitor.backend, monitor.generation, monitor.breakable = self.backend, self.generation, self.breakable
-        monitor.links = get_backend(self.backend).links(plan)
+        backend = get_backend(self.backend)
+        monitor.backend, monitor.generation, monitor.links = self.backend, self.generation, backend.links(plan)
+        monitor.breakable, monitor.not_breakable = self.breakable or backend.breakable, self.not_breakable
         for number, (uuid, pid) in enumerate(self.ranks):
             monitor.put(Rank(number, "localhost", uuid, pid=pid))
         return plan

@@ -41,7 +41,7 @@ def heal(ranks: Ranks, source: int | None, kill: Sequence[int], say: Say) -> Wor
     dead = [rank.rank for rank in monitor.ranks if rank.dead]
     kept = [rank.rank for rank in monitor.ranks if not rank.dead]
     assert ranks.plan is not None
-    if all_free and _in_place(ranks, dead, say):
+    if all_free and _in_place(ranks, ranks.hosts, dead, say):
         became, files = dict.fromkeys(kept, KEPT), Files()
     else:
         became, files = _restart(ranks, ranks.hosts, ranks.plan.backend, kept, say)
@@ -50,20 +50,27 @@ def heal(ranks: Ranks, source: int | None, kill: Sequence[int], say: Say) -> Wor
     return _change("heal", ranks, became, files).check()
 
 
-def _in_place(ranks: Ranks, dead: Sequence[int], say: Say) -> bool:
-    """Form the next world in the processes that are left; False where they must be restarted."""
+def _in_place(ranks: Ranks, hosts: Sequence[Host], new: Sequence[int], say: Say) -> bool:
+    """Form the next world, a rank on each of `hosts`, in the processes that are left and those of the `new` ranks.
+
+    False where all must be restarted.
+    """
     assert ranks.plan is not None
-    if not ranks.in_place(dead):
+    before = len(ranks.monitor.ranks)
+    if not ranks.in_place(new):
         return False
-    ranks.plan_next(ranks.hosts, ranks.plan.backend)
-    ranks.launch(dead)
+    ranks.plan_next(hosts, ranks.plan.backend)
+    if len(hosts) < before:
+        ranks.stop_ranks(range(len(hosts), before))
+        ranks.monitor.truncate(len(hosts))
+    ranks.launch(new)
     try:
         ranks.form()
     except CannotStart as error:
         if ranks.backend.reform == "in place":
             raise
+        ranks.monitor.state, ranks.monitor.breakable = "broken", False
         say(f"The ranks are restarted: {error}")
-        ranks.monitor.breakable = False
         return False
     return True
 
@@ -83,14 +90,7 @@ def resize(ranks: Ranks, size: int, source: int | None, say: Say) -> WorldChange
     before = len(ranks.hosts)
     _quiet(ranks)
     hosts = resized(ranks.hosts, size)
-    if ranks.in_place(range(before, size)):
-        ranks.plan_next(hosts, ranks.plan.backend)
-        if size < before:
-            ranks.stop_ranks(range(size, before))
-            ranks.monitor.truncate(size)
-        else:
-            ranks.launch(range(before, size))
-        ranks.form()
+    if _in_place(ranks, hosts, range(before, size), say):
         became, files = dict.fromkeys(range(min(size, before)), KEPT), Files()
     else:
         became, files = _restart(ranks, hosts, ranks.plan.backend, list(range(min(size, before))), say)

@@ -124,6 +124,12 @@ class Refuse(Request):
     because: str
 
 
+class GiveUpAborting(Request):
+    """Other ranks cannot abort collectives of this world, so no rank may."""
+
+    because: str
+
+
 class Names(Answer):
     names: list[str]
 

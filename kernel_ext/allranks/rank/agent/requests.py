@@ -109,6 +109,9 @@ class Requests:
         self._agent.ledger.refuse, self._agent.ledger.refused_in_cell = request.because, False
         self._agent.world.broken_elsewhere()
 
+    def give_up_aborting(self, request: requests.GiveUpAborting, _: Buffers) -> None:
+        self._agent.world.give_up_aborting(request.because)
+
     def pending(self, request: requests.Pending, _: Buffers) -> Reply[requests.Names]:
         if self._agent.ledger.seq == 0:
             return Reply(requests.Names([]))

@@ -154,13 +154,9 @@ class CellRecorder:
         """Called in the main thread when the cell is over."""
         TRACE.end()
         ledger = self._agent.ledger
-        ledger.aborted.look()
-        ledger.aborted.owed = None
         if (refusal := ledger.chain.refusal) is not None and self._error is None:
             self._raised("RuntimeError", refusal, [f"RuntimeError: {refusal}"])
-        if (sentence := ledger.aborted.sentence) is not None and self._error is None:
-            name = CollectiveAborted.__name__
-            self._raised(name, sentence, [f"{name}: {sentence}"])
+        self._fail_if_aborted()
         try:
             self._final = self._summed_up(value, wants_value)
         except Exception as error:  # the head must know of the end, whatever goes wrong at it
@@ -170,6 +166,15 @@ class CellRecorder:
         self.running = False
         self.ended = True
         self._agent.lifeline.wake()
+
+    def _fail_if_aborted(self) -> None:
+        """The user's code has swallowed that a collective was aborted, or nothing has told it."""
+        aborted = self._agent.ledger.aborted
+        aborted.look()
+        aborted.owed = None
+        if aborted.sentence is not None and self._error is None:
+            name = CollectiveAborted.__name__
+            self._raised(name, aborted.sentence, [f"{name}: {aborted.sentence}"])
 
     def _done(self, **rest: Any) -> Done:
         output = self.output
@@ -192,7 +197,10 @@ class CellRecorder:
                 no_value = str(error) + self._agent.calls.left_here(value)
             except KeyboardInterrupt:  # packing evaluates arrays, and so may wait for other ranks
                 no_value = "interrupted while computing the value"
-        # Only now: packing may have been aborted, too.
+            # Only now: packing may have been aborted, too.
+            self._fail_if_aborted()
+            if self._error is not None:
+                buffers = ()
         ledger, reporter = self._agent.ledger, self._agent.reporter
         invalid = tuple(self._invalid())
         shared = ledger.fingerprint(self.first_number)

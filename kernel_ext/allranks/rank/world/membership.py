@@ -186,6 +186,12 @@ class World:
             if self._in_place is not None:
                 self._in_place.broken_elsewhere()
 
+    def give_up_aborting(self, because: str) -> None:
+        """Other ranks cannot abort this world. From the agent's thread."""
+        with self._breaking:
+            self._in_place = None
+            self.mpi.give_up(because)
+
     def help(self) -> float:
         """Answer ranks that are blocked in a broken world; returns the seconds until that is due again."""
         with self._breaking:

@@ -36,6 +36,10 @@ class MpiInPlace:
             from mpi4py import MPI
         except (ImportError, RuntimeError) as error:
             raise NotInPlace(f"mpi4py cannot be imported ({error})") from None
+        if MPI._handleof(MPI.COMM_WORLD) != functions.world:
+            raise NotInPlace("mpi4py uses another MPI than MLX")
+        if not hasattr(MPI.Comm, "Shrink"):
+            raise NotInPlace("this version of mpi4py has no Comm.Shrink: mpi4py 4 has")
         if MPI.Is_initialized():
             raise NotInPlace("MPI was initialized by other code")
         # An abort comes from the agent's thread, while another is in the call.
@@ -43,6 +47,7 @@ class MpiInPlace:
         self._mpi, self._functions = MPI, functions
         functions.install()
         self.broken_up = False
+        self._met: list[Any] = []
         self._use(MPI.COMM_WORLD)
         self.is_tolerant = level >= MPI.THREAD_MULTIPLE and functions.tolerant
         """Whether collectives can be aborted: mpirun must have been told to keep the ranks through failures."""
@@ -55,7 +60,7 @@ class MpiInPlace:
         if not self.broken_up:
             self.broken_up = True
             # In a thread of its own: to tell a rank on a host that is gone may take long.
-            world = [self._mpi._handleof(self.communicator), *self._functions.groups]
+            world = [self._mpi._handleof(self.communicator), *self._functions.leave()]
             threading.Thread(target=self._functions.revoke, args=[world], name="allranks-mpi", daemon=True).start()
 
     def broken_elsewhere(self) -> None:
@@ -69,6 +74,10 @@ class MpiInPlace:
         with suppress(self._mpi.Exception):
             self._mpi.COMM_SELF.Iprobe()  # any call does; MPI has no thread that would (Open MPI 5)
         return HELP_EVERY
+
+    def take_failed(self) -> int:
+        """See `MpiFunctions.take_failed`."""
+        return self._functions.take_failed()
 
     def is_whole(self) -> bool:
         """Whether no call of this world has failed."""
@@ -102,6 +111,7 @@ class MpiInPlace:
         others = [rank for rank in range(communicator.Get_size()) if rank != communicator.Get_rank()]
         requests = [communicator.Irecv(bytearray(1), rank) for rank in others]
         requests += [communicator.Isend(b"0", rank) for rank in others]
+        self._met = requests  # with their buffers, into which a message may come when another has failed
         self._mpi.Request.Waitall(requests)
         return communicator
 
