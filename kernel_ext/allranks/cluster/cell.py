@@ -270,7 +270,7 @@ class Cell:
             if self.mismatch:
                 text = f"{self.mismatch}. What they computed there, and after it in this cell, is invalid.\n"
                 blocks.append(Block("text", self.ranks, text, "stderr"))
-        return [*blocks, *_said(self._outcome.left_behind())]
+        return [*blocks, *_said(self._outcome.left_behind(stays=not (self.broke and self._monitor.breakable)))]
 
     @property
     def broke(self) -> bool:

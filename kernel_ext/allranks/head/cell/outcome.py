@@ -150,11 +150,18 @@ class Outcome:
         """The unfinished line of each rank that has one."""
         return {rank: line for rank, line in self._live.items() if line}
 
-    def left_behind(self) -> list[Finding]:
-        """What was aborted and may look right, which variables are invalid, which will enter a collective, in words."""
+    def left_behind(self, *, stays: bool) -> list[Finding]:
+        """What was aborted and may look right, which variables are invalid, which will enter a collective, in words.
+
+        None will where the world does not stay as it is.
+        """
         unmarked = {rank: result.unmarked for rank, result in self.results.items()}
         invalid = {rank: result.invalid for rank, result in self.results.items()}
-        return [*_about(unmarked, UNMARKED, "; "), *_about(invalid, INVALID), *_about(self._pending, PENDING)]
+        return [
+            *_about(unmarked, UNMARKED, "; "),
+            *_about(invalid, INVALID),
+            *_about(self._pending if stays else {}, PENDING),
+        ]
 
 
 INVALID = "{} {be} invalid: {its} collective was aborted. Recompute {them}"

@@ -57,6 +57,8 @@ class Monitor:
         """The highest number of a cell that any rank has seen."""
         self.breakable = False
         """Whether a blocked collective can be made to raise."""
+        self.left_pending: dict[int, tuple[str, ...]] = {}
+        """By rank, names that wait for collectives of the world before this one, and are invalid."""
         self.ranks: list[Rank] = []
         self.links: Sequence[Link] = ()
         """Every way the backend sends."""

@@ -71,6 +71,8 @@ def form(
         )
     monitor.generation, monitor.backend, monitor.state = plan.generation, plan.backend, "whole"
     monitor.breakable = backend.breakable
+    pending = {rank: tuple(answer.result().answer.pending) for rank, answer in enumerate(answers)}
+    monitor.left_pending = {rank: names for rank, names in pending.items() if names}
 
 
 def refusals(limits: Limits) -> Refusals:

@@ -12,6 +12,8 @@ from .base import Answer, Nothing, Question, Request
 class Joined(Answer):
     rank: int
     size: int
+    pending: list[str] = field(default_factory=list)
+    """Names that wait for a collective of the world before, and are invalid now."""
 
 
 class Refusals(Struct, frozen=True):

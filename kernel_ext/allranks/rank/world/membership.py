@@ -18,6 +18,7 @@ from allranks.messages.requests import Form, Joined
 from allranks.rank.collectives import poison, transforms
 from allranks.rank.collectives.ledger import OPERATIONS
 from allranks.rank.collectives.pending import learn_collectives
+from allranks.rank.collectives.record import record_of
 from allranks.rank.collectives.replaced import leave_out_our_frames, replaced
 from allranks.rank.collectives.trace import mark
 from allranks.rank.metrics.thread_times import threads
@@ -25,6 +26,7 @@ from allranks.rank.values.checkpoint import GIVEN
 
 from . import rebind, recompile
 from .held_sockets import hold
+from .left_behind import LeftBehind, pending_arrays
 from .placeholders import Placeholders
 from .rendezvous import in_turn, time_limit, wait_for_listeners
 from .sockets import close_refused, has_ended, own_sockets, with_ports
@@ -57,6 +59,7 @@ class World:
         """What `set_names` gave the names of; not the group, to which nothing may refer when the world is left."""
         self._drain: Placeholders | None = None
         self._breaking = threading.Lock()
+        self._left_behind = LeftBehind()
         self._places: list[rebind.Put] = []
         """Where the group was held before the world was left; kept until the next one is joined."""
 
@@ -69,7 +72,7 @@ class World:
             return self._form(request)
 
     def _form(self, request: Form) -> Joined:
-        self._leave()
+        pending = self._leave()
         self._wire(request)
         import mlx.core as mx  # only now: CUDA reads which devices it may see when it is first asked
 
@@ -106,7 +109,7 @@ class World:
         self._agent.ledger.enter_world(request.entered, joined[1])
         self._agent.ledger.limits.enter_world(request.limits, OPERATIONS, *joined)
         self.set_names()
-        return Joined(*joined)
+        return Joined(*joined, pending)
 
     def _join_wire(self, sockets: Iterable[int], ports: Sequence[Sequence[int]], rank: int, ring: set[int]) -> None:
         left, right = (rank - 1) % len(ports), (rank + 1) % len(ports)
@@ -137,10 +140,10 @@ class World:
 
         mx.distributed.init = replaced(init, init_once)
 
-    def _leave(self) -> None:
-        """Let go of the old world, if there is one; the places that held it are remembered."""
+    def _leave(self) -> list[str]:
+        """Let go of the old world, if there is one; returns names that wait for its collectives, and are invalid now."""
         if self.group is None:
-            return
+            return []
         self._agent.meters.wire.leave()
         # Tracebacks keep the frames of what was interrupted, and these keep arrays that wait for the old group.
         for name in ("last_value", "last_traceback", "last_exc"):
@@ -149,21 +152,27 @@ class World:
         ledger = self._agent.ledger
         if ledger.invalid.asked and ledger.refuse is None and self._settle() and self.is_whole():
             ledger.invalid.asked.clear()  # what all ranks had entered has come to its right end
+        pending = ledger.invalid.leave(self._agent.user_variables()) if self._ports and ledger.seq else []
         if self._ports:
-            self.break_up(poison.pattern((each.op, each.dtype) for each in ledger.in_flight()))
+            # Which collectives the pending names wait for is not known.
+            left = [record_of(*each) for each in ledger.entries(0)] if pending else ledger.in_flight()
+            self.break_up(poison.pattern((each.op, each.dtype) for each in left))
             self._settle()
         if ledger.invalid.asked:
             ledger.invalid.break_off([])
+        sockets = list[int]()
         if self._drain is not None:
-            # Arrays that still wait for the old world raise from now on; they would hang.
             self._drain.close()
-            self._drain = None
+            sockets, self._drain = self._drain.descriptors, None
         hold(self._agent.config.holder, ())
         self._places += rebind.take_out(self.group)
-        self.group, self._ring = None, frozenset()
+        group, self.group, self._ring = self.group, None, frozenset()
         ledger.in_world = False
         gc.collect()
+        arrays = pending_arrays(self._agent.user_ns) if sockets and ledger.seq else []
         clear_backends()
+        self._left_behind.keep(group, sockets, arrays)
+        return pending
 
     def set_names(self) -> None:
         """The names every cell starts with; one that the user has given to something else stays the user's."""
