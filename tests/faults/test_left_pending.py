@@ -1,4 +1,4 @@
-"""Arrays that wait for a collective of a world that is left: they are named, and evaluating one raises and does no more."""
+"""Arrays that wait for a collective of a world that is left are named; evaluating one raises, and does no more."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class RankVariables:
     not_loaded: Mapping[str, str] = field(default_factory=dict)
     """Names that were saved and could not be loaded, and why."""
     invalid: tuple[str, ...] = ()
-    """Names that are there and may be invalid, since a collective was aborted, or has yet to run and cannot any more."""
+    """Names that are there and may be invalid, since a collective was aborted or cannot run any more."""
 
     @property
     def missing(self) -> tuple[str, ...]:

@@ -34,6 +34,13 @@ class Barrier:
             raise RuntimeError(self._refusal)
 
     def open(self, refusal: str | None) -> None:
-        """Let the main thread go on, or have it raise."""
+        """Let the main thread go on, or have it raise.
+
+        Then its collective does not count: where missing ranks enter what others wait in, they would enter it alone.
+        """
         self._refusal = refusal
+        if refusal is not None and self.closed:
+            ledger = self._agent.ledger
+            ledger._records.pop()
+            ledger.number -= 1
         self._opened.set()

@@ -1,8 +1,8 @@
 """Arrays that are left pending when a world is left: evaluating one raises, and does nothing else.
 
-MLX closes the sockets of a ring when it forgets it, but such an array still writes to them: to their numbers, which are
-those of other sockets by then, the next ring's first of all. Where it holds the last reference to its group, the process
-crashes (mlx 0.32.4). So the group is kept and the numbers are taken as long as there are such arrays.
+MLX closes the sockets of a ring when it forgets it, but such an array still writes to their numbers, which are those of
+other sockets by then, the next ring's first of all. Where it holds the last reference to its group, the process crashes
+(mlx 0.32.4). So the group is kept and the numbers are taken as long as there are such arrays.
 """
 
 from __future__ import annotations

@@ -141,7 +141,7 @@ class World:
         mx.distributed.init = replaced(init, init_once)
 
     def _leave(self) -> list[str]:
-        """Let go of the old world, if there is one; returns names that wait for its collectives, and are invalid now."""
+        """Let go of the old world, if there is one; returns names that wait for its collectives: they are invalid."""
         if self.group is None:
             return []
         self._agent.meters.wire.leave()
