@@ -1,4 +1,4 @@
-"""Arrays that wait for a collective of a world that is left are named; evaluating one raises, and does no more."""
+"""Arrays that wait for a collective of a world that is left: they are named and NaN, and harm nothing that comes later."""
 
 from __future__ import annotations
 
@@ -14,32 +14,61 @@ MADE = """
 import collections
 class Box: pass
 a = mx.distributed.all_sum(mx.ones(1000))
-b = {"deep": [mx.distributed.all_gather(mx.ones(7, mx.int32)), mx.ones(3)]}
-c = mx.compile(lambda x: mx.distributed.all_max(x))(mx.ones(5)) * 2
+b = {"deep": [mx.distributed.all_gather(mx.ones(7, mx.float16)), mx.ones(3)]}
+c = mx.compile(lambda x: mx.distributed.all_sum(x))(mx.ones(5)) * 2
 box, line = Box(), collections.deque()
 box.hidden = mx.distributed.all_sum(mx.ones(1 << 18))
-line.append(mx.distributed.all_min(mx.ones(9)))
+line.append(mx.distributed.all_sum(mx.ones(9)))
 fine = mx.ones(3) * 2
 def closure(held):
     return lambda: held
 fetch = closure(mx.distributed.all_sum(mx.ones(4)))
 """
 DIFFER = "mx.eval(mx.distributed.all_sum(mx.ones(2)) if rank else mx.distributed.all_max(mx.ones(3)))"
-EVALUATED = ("a", "b", "c", "box.hidden", "line[0]", "fetch()", "[a, b, c, box.hidden, line[0], fetch()]")
 LEFT = "a, b, c were left pending and their collective cannot run any more: recompute them"
+LOOK = """
+new = mx.distributed.all_sum(mx.ones(2, mx.uint8))
+mx.eval(new, a, b, c, box.hidden, line[0], fetch())
+[mx.isfinite(each).any().item() for each in (a, b["deep"][0][7 * (1 - rank):][:7], c, box.hidden, line[0], fetch())], (
+    new.tolist(), fine.tolist())
+"""
 
 
-@pytest.mark.parametrize("how", EVALUATED)
-def test_evaluating_one_raises_and_the_world_goes_on(how: str, ring2: Cluster) -> None:
+def test_they_are_nan_and_the_world_goes_on(ring2: Cluster) -> None:
     ring2.run(MADE).check()
     screen = Said()
     ring2.run(DIFFER, timeout=WITHIN, screen=screen)
     assert f"All variables were kept, but {LEFT}." in screen.text, screen.text
     assert "will run a collective" not in screen.text
-    result = ring2.run(f"mx.eval({how})", timeout=WITHIN)
-    assert not any(each.ok for each in result.values()) and not any(each.dead for each in result.values())
+    result = ring2.run(LOOK, timeout=WITHIN)
+    assert [each.value for each in result.check().values()] == [([False] * 6, ([2, 2], [2.0] * 3))] * 2
     assert sums_are_right(ring2)
-    assert ring2.run("fine.tolist()").check()[1].value == [2.0] * 3
+
+
+def test_where_integers_were_left_they_are_named(ring2: Cluster) -> None:
+    """Zeros for all of them: NaN as an index ends the process."""
+    ring2.run("table = mx.arange(10) * 1.0\nindex = mx.distributed.all_max(mx.array([3], mx.uint32))\nx = table[index]")
+    screen = Said()
+    ring2.run(DIFFER, timeout=WITHIN, screen=screen)
+    assert "All variables were kept, but index, x were left pending" in screen.text, screen.text
+    assert ring2.run("mx.eval(x, mx.distributed.all_sum(mx.ones(2)))", timeout=WITHIN).ok
+    assert sums_are_right(ring2)
+
+
+def test_those_of_a_thread_of_the_users_raise(ring2: Cluster) -> None:
+    """No other thread can compute them."""
+    code = """
+import threading
+made = []
+thread = threading.Thread(target=lambda: made.append(mx.distributed.all_sum(mx.ones(3), stream=mx.new_stream(mx.cpu))))
+thread.start()
+thread.join()
+"""
+    ring2.run(code).check()
+    ring2.run(DIFFER, timeout=WITHIN)
+    result = ring2.run("mx.eval(made)", timeout=WITHIN)
+    assert not any(each.dead for each in result.values()), result
+    assert sums_are_right(ring2)
 
 
 def test_a_change_of_the_world_names_them_too() -> None:

@@ -1,8 +1,10 @@
-"""Arrays that are left pending when a world is left: evaluating one raises, and does nothing else.
+"""Arrays that are left pending when a world is left: their collectives cannot run any more.
 
-MLX closes the sockets of a ring when it forgets it, but such an array still writes to their numbers, which are those of
-other sockets by then, the next ring's first of all. Where it holds the last reference to its group, the process crashes
-(mlx 0.32.4). So the group is kept and the numbers are taken as long as there are such arrays.
+They are computed there and then, of what the placeholders deliver: one that fails later, beside collectives of the next
+world, blocks the rank for good (mlx 0.32.4). What cannot be computed raises later, and does no more. For MLX closes the
+sockets of a ring when it forgets it, but such an array still writes to their numbers, which are those of other sockets
+by then, the next ring's first of all; and where it holds the last reference to its group, the process crashes. So the
+group is kept and the numbers are taken as long as there are such arrays.
 """
 
 from __future__ import annotations
@@ -12,10 +14,14 @@ import gc
 import os
 import weakref
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import compress, filterfalse
-from typing import Any
+from typing import Any, TypeAlias
 
-from allranks.rank.collectives.pending import is_pending
+from allranks.rank.collectives.pending import is_pending, waiting
+from allranks.rank.collectives.replaced import original
+
+Array: TypeAlias = "weakref.ref[Any]"
 
 
 class LeftBehind:
@@ -24,51 +30,60 @@ class LeftBehind:
     def __init__(self) -> None:
         self._nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         """Neither sends nor receives."""
-        self._groups: list[tuple[Any, list[int], list[weakref.ref[Any]]]] = []
+        self._groups: list[tuple[Any, list[int], list[Array]]] = []
 
-    def keep(self, group: Any, closed: Iterable[int], arrays: list[weakref.ref[Any]]) -> None:
+    def compute(self, user_ns: dict[str, Any], *, well: bool) -> list[Array]:
+        """Evaluate what waits for a collective, if all goes `well` there; returns what could not be.
+
+        In the main thread.
+        """
+        import mlx.core as mx
+
+        known = {id(each()) for _, _, arrays in self._groups for each in arrays}
+        pending = [array for array in _arrays(user_ns) if id(array) not in known and is_pending(array)]
+        found, evaluate = waiting(pending), original(mx.eval)
+        for array in pending:
+            if well and id(array) in found:
+                with suppress(Exception):  # of another thread of the user's
+                    evaluate(array)
+        return [weakref.ref(array) for array in pending if id(array) in found and is_pending(array)]
+
+    def keep(self, group: Any, closed: Iterable[int], arrays: list[Array]) -> None:
         """Keep `group` for these arrays, and the numbers of its `closed` descriptors; let go of what none waits for."""
         groups, self._groups = self._groups, []
         for each in groups:
             if any(map(_waits, each[2])):
                 self._groups.append(each)
             else:
-                self._give_back(each[1])
+                for number in each[1]:
+                    os.close(number)
         if arrays:
-            self._groups.append((group, self._take(closed), arrays))
+            self._groups.append((group, [*self._taken(closed)], arrays))
 
-    def _take(self, numbers: Iterable[int]) -> list[int]:
-        taken = []
+    def _taken(self, numbers: Iterable[int]) -> Iterator[int]:
         for number in numbers:
             got = fcntl.fcntl(self._nothing, fcntl.F_DUPFD_CLOEXEC, number)  # that one, if nobody has it
             if got == number:
-                taken.append(got)
+                yield got
             else:
                 os.close(got)
-        return taken
-
-    def _give_back(self, numbers: Iterable[int]) -> None:
-        for number in numbers:
-            os.close(number)
 
 
-def pending_arrays(user_ns: dict[str, Any]) -> list[weakref.ref[Any]]:
-    """The MLX arrays that are yet to be computed, as far as something holds them that the collector knows.
+def _arrays(user_ns: dict[str, Any]) -> Iterable[Any]:
+    """The arrays of MLX, as far as something holds them that the collector knows.
 
     There may be millions of references: no Python code runs for each.
     """
     import mlx.core as mx
 
     held = gc.get_referents(user_ns, *gc.get_objects())
-    untracked = filterfalse(gc.is_tracked, _of_types(held, dict, tuple))
-    held += gc.get_referents(*untracked)
-    arrays = {id(each): each for each in _of_types(held, mx.array)}
-    return [weakref.ref(array) for array in arrays.values() if is_pending(array)]
+    held += gc.get_referents(*filterfalse(gc.is_tracked, _of_types(held, dict, tuple)))
+    return {id(each): each for each in _of_types(held, mx.array)}.values()
 
 
 def _of_types(objects: list[Any], *types: type) -> Iterator[Any]:
     return compress(objects, map(frozenset(types).__contains__, map(type, objects)))
 
 
-def _waits(array: weakref.ref[Any]) -> bool:
+def _waits(array: Array) -> bool:
     return (found := array()) is not None and is_pending(found)

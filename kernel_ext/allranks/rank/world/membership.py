@@ -26,7 +26,7 @@ from allranks.rank.values.checkpoint import GIVEN
 
 from . import rebind, recompile
 from .held_sockets import hold
-from .left_behind import LeftBehind, pending_arrays
+from .left_behind import Array, LeftBehind
 from .placeholders import Placeholders
 from .rendezvous import in_turn, time_limit, wait_for_listeners
 from .sockets import close_refused, has_ended, own_sockets, with_ports
@@ -152,15 +152,17 @@ class World:
         ledger = self._agent.ledger
         if ledger.invalid.asked and ledger.refuse is None and self._settle() and self.is_whole():
             ledger.invalid.asked.clear()  # what all ranks had entered has come to its right end
+        arrays, sockets = list[Array](), list[int]()
         pending = ledger.invalid.leave(self._agent.user_variables()) if self._ports and ledger.seq else []
         if self._ports:
             # Which collectives the pending names wait for is not known.
             left = [record_of(*each) for each in ledger.entries(0)] if pending else ledger.in_flight()
+            whole = self.broken_up or self.is_whole()
             self.break_up(poison.pattern((each.op, each.dtype) for each in left))
-            self._settle()
+            well = self._settle() and whole
+            arrays = self._left_behind.compute(self._agent.user_ns, well=well) if ledger.seq else []
         if ledger.invalid.asked:
             ledger.invalid.break_off([])
-        sockets = list[int]()
         if self._drain is not None:
             self._drain.close()
             sockets, self._drain = self._drain.descriptors, None
@@ -169,7 +171,6 @@ class World:
         group, self.group, self._ring = self.group, None, frozenset()
         ledger.in_world = False
         gc.collect()
-        arrays = pending_arrays(self._agent.user_ns) if sockets and ledger.seq else []
         clear_backends()
         self._left_behind.keep(group, sockets, arrays)
         return pending
