@@ -1,4 +1,4 @@
-"""Arrays that wait for a collective of a world that is left: they are named and NaN, and harm nothing that comes later."""
+"""Arrays that wait for a collective of a world that is left are named and NaN, and harm nothing that comes later."""
 
 from __future__ import annotations
 
