@@ -251,6 +251,7 @@ class Cell:
         self._monitor.unlisten(self.number)
         for rank in self._outcome.open:  # it was to be unblocked, and was not
             self._outcome.results[rank].unblocked = None
+        self._unblocking.wait()
         blocks = self._look_back()
         self.result = CellResult(self.number, self._outcome.results, time.monotonic() - self._started, self.mismatch)
         if self._recording is not None:

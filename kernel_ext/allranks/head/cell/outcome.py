@@ -80,6 +80,12 @@ class Outcome:
             result.unmarked = tuple(str(collective(each)) for each in done.unmarked)
         self._ended(rank)
 
+    def note_invalid(self, rank: int, names: Sequence[str]) -> None:
+        """Variables of a rank that is done with the cell are invalid, since it has entered collectives for others."""
+        if rank in self.results:
+            result = self.results[rank]
+            result.invalid = tuple(dict.fromkeys((*result.invalid, *names)))
+
     def take_late(self, rank: int, items: Sequence[Item]) -> None:
         """What the rank printed before the cell and after the previous one."""
         said = [("text", "stderr", "printed after the previous cell:\n"), *items]

@@ -72,6 +72,8 @@ class LedgerSince(Question[Entries]):
 class Entered(Answer):
     entered: int
     """How many collectives that all ranks share the rank has asked for."""
+    invalid: list[str] = field(default_factory=list)
+    """Names that were computed on the way, of what other ranks may not have meant for them."""
 
 
 class Abort(Question[Nothing]):

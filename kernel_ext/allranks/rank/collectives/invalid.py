@@ -20,7 +20,7 @@ ASKED = 8
 """Calls of ``mx.async_eval`` remembered: more are seldom on their way."""
 
 PENDING_WITHIN = 0.5
-"""Seconds spent on finding arrays that wait for collectives of a world that is left."""
+"""Seconds spent on finding arrays that wait for collectives."""
 
 Arrays = list[weakref.ref[Any]]
 
@@ -87,8 +87,8 @@ class InvalidArrays:
         """The arrays in `value` came from another process, where they may have been invalid."""
         self._arrays += _references(value)
 
-    def leave(self, variables: Mapping[str, Any]) -> list[str]:
-        """The world is left: arrays that wait for its collectives are invalid. Returns names that were not before."""
+    def give_up(self, variables: Mapping[str, Any]) -> list[str]:
+        """Arrays that wait for collectives are invalid: these run no more, or not as meant. Returns names that are new."""
         known = self.names(variables)
         found = [name for name in pending_names(variables, within=PENDING_WITHIN) if name not in known]
         self._arrays += _references([each for name in found for each in arrays_in(variables[name]) if is_pending(each)])

@@ -153,7 +153,7 @@ class World:
         if ledger.invalid.asked and ledger.refuse is None and self._settle() and self.is_whole():
             ledger.invalid.asked.clear()  # what all ranks had entered has come to its right end
         arrays, sockets = list[Array](), list[int]()
-        pending = ledger.invalid.leave(self._agent.user_variables()) if self._ports and ledger.seq else []
+        pending = ledger.invalid.give_up(self._agent.user_variables()) if self._ports and ledger.seq else []
         if self._ports:
             # Which collectives the pending names wait for is not known.
             left = [record_of(*each) for each in ledger.entries(0)] if pending else ledger.in_flight()
