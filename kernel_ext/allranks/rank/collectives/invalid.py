@@ -88,7 +88,7 @@ class InvalidArrays:
         self._arrays += _references(value)
 
     def give_up(self, variables: Mapping[str, Any]) -> list[str]:
-        """Arrays that wait for collectives are invalid: these run no more, or not as meant. Returns names that are new."""
+        """Arrays that wait for collectives are invalid, as these do not run as meant. Returns names that are new."""
         known = self.names(variables)
         found = [name for name in pending_names(variables, within=PENDING_WITHIN) if name not in known]
         self._arrays += _references([each for name in found for each in arrays_in(variables[name]) if is_pending(each)])
