@@ -18,7 +18,8 @@ from contextlib import suppress
 from itertools import compress, filterfalse
 from typing import Any, TypeAlias
 
-from allranks.rank.collectives.pending import is_pending, waiting
+from allranks.rank.collectives import poison
+from allranks.rank.collectives.pending import indexes, is_pending, waiting
 from allranks.rank.collectives.replaced import original
 
 Array: TypeAlias = "weakref.ref[Any]"
@@ -32,21 +33,12 @@ class LeftBehind:
         """Neither sends nor receives."""
         self._groups: list[tuple[Any, list[int], list[Array]]] = []
 
-    def compute(self, user_ns: dict[str, Any], *, well: bool) -> list[Array]:
-        """Evaluate what waits for a collective, if all goes `well` there; returns what could not be.
-
-        In the main thread.
-        """
-        import mlx.core as mx
-
+    def find(self, user_ns: dict[str, Any]) -> list[Array]:
+        """What waits for a collective of the world that is to be left."""
         known = {id(each()) for _, _, arrays in self._groups for each in arrays}
         pending = [array for array in _arrays(user_ns) if id(array) not in known and is_pending(array)]
-        found, evaluate = waiting(pending), original(mx.eval)
-        for array in pending:
-            if well and id(array) in found:
-                with suppress(Exception):  # of another thread of the user's
-                    evaluate(array)
-        return [weakref.ref(array) for array in pending if id(array) in found and is_pending(array)]
+        found = waiting(pending)
+        return [weakref.ref(array) for array in pending if id(array) in found]
 
     def keep(self, group: Any, closed: Iterable[int], arrays: list[Array]) -> None:
         """Keep `group` for these arrays, and the numbers of its `closed` descriptors; let go of what none waits for."""
@@ -57,8 +49,8 @@ class LeftBehind:
             else:
                 for number in each[1]:
                     os.close(number)
-        if arrays:
-            self._groups.append((group, [*self._taken(closed)], arrays))
+        if left := [each for each in arrays if _waits(each)]:
+            self._groups.append((group, [*self._taken(closed)], left))
 
     def _taken(self, numbers: Iterable[int]) -> Iterator[int]:
         for number in numbers:
@@ -67,6 +59,23 @@ class LeftBehind:
                 yield got
             else:
                 os.close(got)
+
+
+def asked(arrays: Iterable[Array]) -> list[poison.Asked]:
+    """What the placeholders must be safe for while these are computed: an index that is NaN ends the process."""
+    held = [array for each in arrays if (array := each()) is not None]
+    dtypes = {str(array.dtype).removeprefix("mlx.core.") for array in held}
+    return [("all_sum", dtype) for dtype in (dtypes | {"int32"} if indexes(held) else dtypes)]
+
+
+def compute(arrays: Iterable[Array]) -> None:
+    """Evaluate these, of what placeholders deliver. In the main thread."""
+    import mlx.core as mx
+
+    evaluate = original(mx.eval)
+    for each in arrays:
+        with suppress(Exception):  # of another thread of the user's
+            evaluate(each())
 
 
 def _arrays(user_ns: dict[str, Any]) -> Iterable[Any]:

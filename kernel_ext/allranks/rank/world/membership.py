@@ -18,7 +18,6 @@ from allranks.messages.requests import Form, Joined
 from allranks.rank.collectives import poison, transforms
 from allranks.rank.collectives.ledger import OPERATIONS
 from allranks.rank.collectives.pending import learn_collectives
-from allranks.rank.collectives.record import record_of
 from allranks.rank.collectives.replaced import leave_out_our_frames, replaced
 from allranks.rank.collectives.trace import mark
 from allranks.rank.metrics.thread_times import threads
@@ -26,7 +25,7 @@ from allranks.rank.values.checkpoint import GIVEN
 
 from . import rebind, recompile
 from .held_sockets import hold
-from .left_behind import Array, LeftBehind
+from .left_behind import Array, LeftBehind, asked, compute
 from .placeholders import Placeholders
 from .rendezvous import in_turn, time_limit, wait_for_listeners
 from .sockets import close_refused, has_ended, own_sockets, with_ports
@@ -152,15 +151,16 @@ class World:
         ledger = self._agent.ledger
         if ledger.invalid.asked and ledger.refuse is None and self._settle() and self.is_whole():
             ledger.invalid.asked.clear()  # what all ranks had entered has come to its right end
-        arrays, sockets = list[Array](), list[int]()
-        pending = ledger.invalid.give_up(self._agent.user_variables()) if self._ports and ledger.seq else []
+        arrays, sockets, pending = list[Array](), list[int](), list[str]()
         if self._ports:
-            # Which collectives the pending names wait for is not known.
-            left = [record_of(*each) for each in ledger.entries(0)] if pending else ledger.in_flight()
+            if ledger.seq:
+                pending = ledger.invalid.give_up(self._agent.user_variables())
+                arrays = self._left_behind.find(self._agent.user_ns)
             whole = self.broken_up or self.is_whole()
-            self.break_up(poison.pattern((each.op, each.dtype) for each in left))
-            well = self._settle() and whole
-            arrays = self._left_behind.compute(self._agent.user_ns, well=well) if ledger.seq else []
+            in_flight = ledger.in_flight() if ledger.invalid.asked else []
+            self.break_up(poison.pattern([*((each.op, each.dtype) for each in in_flight), *asked(arrays)]))
+            if self._settle() and whole:
+                compute(arrays)
         if ledger.invalid.asked:
             ledger.invalid.break_off([])
         if self._drain is not None:
