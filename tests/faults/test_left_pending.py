@@ -46,6 +46,28 @@ def test_they_are_nan_and_the_world_goes_on(ring2: Cluster) -> None:
     assert sums_are_right(ring2)
 
 
+LATE = """
+import time
+from allranks.rank.world.left_behind import LeftBehind
+find = LeftBehind.find
+def find_late(self, user_ns):
+    time.sleep(1)
+    return find(self, user_ns)
+if rank == 0: LeftBehind.find = find_late
+"""
+
+
+def test_a_rank_whose_neighbour_has_left_before(ring2: Cluster) -> None:
+    ring2.run(LATE + MADE).check()
+    try:
+        ring2.run(DIFFER, timeout=WITHIN)
+    finally:
+        ring2.run("LeftBehind.find = find").check()
+    result = ring2.run(LOOK, timeout=WITHIN)
+    assert [each.value for each in result.check().values()] == [([False] * 6, ([2, 2], [2.0] * 3))] * 2
+    assert sums_are_right(ring2)
+
+
 def test_where_integers_were_left_they_are_named(ring2: Cluster) -> None:
     """Zeros for all of them: NaN as an index ends the process."""
     ring2.run("table = mx.arange(10) * 1.0\nindex = mx.distributed.all_max(mx.array([3], mx.uint32))\nx = table[index]")

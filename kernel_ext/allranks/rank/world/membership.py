@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from allranks.machine.files import write_private
 from allranks.messages.requests import Form, Joined
 from allranks.rank.collectives import poison, transforms
+from allranks.rank.collectives.aborted import PEER_LOST
 from allranks.rank.collectives.ledger import OPERATIONS
 from allranks.rank.collectives.pending import learn_collectives
 from allranks.rank.collectives.replaced import leave_out_our_frames, replaced
@@ -156,10 +157,9 @@ class World:
             if ledger.seq:
                 pending = ledger.invalid.give_up(self._agent.user_variables())
                 arrays = self._left_behind.find(self._agent.user_ns)
-            whole = self.broken_up or self.is_whole()
             in_flight = ledger.in_flight() if ledger.invalid.asked else []
             self.break_up(poison.pattern([*((each.op, each.dtype) for each in in_flight), *asked(arrays)]))
-            if self._settle() and whole:
+            if self._settle() and ledger.aborted.sentence != PEER_LOST:  # neighbours may well have left before
                 compute(arrays)
         if ledger.invalid.asked:
             ledger.invalid.break_off([])
