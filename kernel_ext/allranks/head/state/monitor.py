@@ -59,6 +59,8 @@ class Monitor:
         """Whether a blocked collective can be made to raise."""
         self.not_breakable = ""
         """Why not, where it could have been, as a clause."""
+        self.left_pending: dict[int, tuple[str, ...]] = {}
+        """By rank, names that wait for collectives of the world before this one, and are invalid."""
         self.ranks: list[Rank] = []
         self.links: Sequence[Link] = ()
         """Every way the backend sends."""

@@ -95,6 +95,7 @@ def form(
     joined = [answers[rank.rank].result().answer for rank in monitor.ranks]
     monitor.breakable = backend.breakable or all(each.breakable for each in joined)
     monitor.not_breakable = next((each.why_not for each in joined if each.why_not), "")
+    monitor.left_pending = {each.rank: tuple(each.pending) for each in joined if each.pending}
     for rank, each in zip(monitor.ranks, joined, strict=True):
         if each.breakable and not monitor.breakable:
             lifeline.tell(rank.uuid, GiveUpAborting(monitor.not_breakable))

@@ -6,7 +6,7 @@ are saved to private files beside the cluster's folder, the processes started ag
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -24,8 +24,6 @@ SEEN_WITHIN = 2.0
 """Seconds in which ranks that wait for a dead one are seen waiting."""
 QUIET_WITHIN = 3.0
 """Seconds running cells get to end before nothing is changed."""
-KEPT = RankVariables("kept")
-
 Became = dict[int, RankVariables]
 Files = tuple[SavedFiles, ...]
 
@@ -42,7 +40,7 @@ def heal(ranks: Ranks, source: int | None, kill: Sequence[int], say: Say) -> Wor
     kept = [rank.rank for rank in monitor.ranks if not rank.dead]
     assert ranks.plan is not None
     if all_free and _in_place(ranks, ranks.hosts, dead, say):
-        became, files = dict.fromkeys(kept, KEPT), Files()
+        became, files = _kept(ranks, kept), Files()
     else:
         became, files = _restart(ranks, ranks.hosts, ranks.plan.backend, kept, say)
     if dead:
@@ -91,13 +89,19 @@ def resize(ranks: Ranks, size: int, source: int | None, say: Say) -> WorldChange
     _quiet(ranks)
     hosts = resized(ranks.hosts, size)
     if _in_place(ranks, hosts, range(before, size), say):
-        became, files = dict.fromkeys(range(min(size, before)), KEPT), Files()
+        became, files = _kept(ranks, range(min(size, before))), Files()
     else:
         became, files = _restart(ranks, hosts, ranks.plan.backend, list(range(min(size, before))), say)
     if size > before:
         became |= _begun(ranks, source, list(range(before, size)))
     change = _change("resize", ranks, became, files)
     return replace(change, unused_source=source if size < before else None).check()
+
+
+def _kept(ranks: Ranks, numbers: Iterable[int]) -> Became:
+    """What these ranks hold that are in the world as before."""
+    pending = ranks.monitor.left_pending
+    return {number: RankVariables("kept", invalid=pending.get(number, ())) for number in numbers}
 
 
 def _begun(ranks: Ranks, source: int | None, new: list[int]) -> Became:
@@ -119,7 +123,7 @@ def rewire(ranks: Ranks, backend: str, connections: int, say: Say) -> WorldChang
     try:
         if ranks.plan.backend == backend and ranks.backend.reform == "in place":
             ranks.form_again()
-            became, files = dict.fromkeys(range(len(ranks.hosts)), KEPT), Files()
+            became, files = _kept(ranks, range(len(ranks.hosts))), Files()
         else:
             became, files = _restart(ranks, ranks.hosts, backend, list(range(len(ranks.hosts))), say)
     except BaseException:

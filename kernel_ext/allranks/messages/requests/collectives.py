@@ -16,6 +16,8 @@ class Joined(Answer):
     """Whether a blocked collective can be aborted in this process."""
     why_not: str = ""
     """Why not, where MPI could have been."""
+    pending: list[str] = field(default_factory=list)
+    """Names that wait for a collective of the world before, and are invalid now."""
 
 
 class Spawn(Struct, frozen=True):
@@ -89,6 +91,8 @@ class Exchanges(Question[Entries]):
 class Entered(Answer):
     entered: int
     """How many collectives that all ranks share the rank has asked for."""
+    invalid: list[str] = field(default_factory=list)
+    """Names that were computed on the way, of what other ranks may not have meant for them."""
 
 
 class Abort(Question[Nothing]):

@@ -98,8 +98,9 @@ class Requests:
         return Reply(requests.Entered(self._agent.ledger.number))
 
     def settle(self, _request: requests.Settle, _: Buffers) -> Reply[requests.Entered]:
+        invalid = self._agent.ledger.invalid.give_up(self._agent.user_variables())
         settle([*self._agent.user_ns.items(), *self._agent.debugger.held()])
-        return Reply(requests.Entered(self._agent.ledger.number))
+        return Reply(requests.Entered(self._agent.ledger.number, invalid))
 
     def open_barrier(self, request: requests.OpenBarrier, _: Buffers) -> None:
         if request.cell == self._agent.cell.number:

@@ -132,6 +132,12 @@ class Ledger:
         self.order.begin(watching=watch_order and not ordered, after=after)
         self.guard, self.ordered, self.timing = guard, ordered, timing
 
+    def forget_last(self) -> None:
+        """The last call, which all ranks share, was refused after it had been noted."""
+        self.kinds.pop()
+        self.seq -= 1
+        self.number -= 1
+
     def end_cell(self) -> None:
         """Hold nothing of the cell's that is computed."""
         self.refuse_in_cell(None)

@@ -83,8 +83,9 @@ class MpiInPlace:
         """Whether no call of this world has failed."""
         return not self.broken_up and not FAILED[0] and not self.communicator.Is_revoked()
 
-    def leave(self) -> None:
-        """What still waits for this world gets invalid results: it was revoked."""
+    def leave(self) -> list[int]:
+        """What still waits for this world gets invalid results, since it was revoked; it has no descriptors."""
+        return []
 
     def join_parents(self, rank: int) -> None:
         """In a process that other ranks have started: join them as this rank."""
