@@ -54,7 +54,7 @@ class World:
         """Environment variables that belong to the worlds this process has been in."""
         self.backend = ""
         self._init: Any = None
-        self._breaking = threading.Lock()
+        self._breaking = threading.RLock()  # a signal may come in between, in the main thread
         self._left_behind = LeftBehind()
         self._places: list[rebind.Put] = []
         """Where the group was held before the world was left; kept until the next one is joined."""

@@ -44,7 +44,7 @@ class MpiMember:
         """This process's place in MPI, once it has one that can be aborted."""
         self.not_in_place = ""
         """Why collectives of MPI cannot be aborted here, as a clause."""
-        self._failing = threading.Lock()
+        self._failing = threading.RLock()  # a signal may come in between, in the main thread
 
     @property
     def is_in_place(self) -> bool:
