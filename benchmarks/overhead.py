@@ -16,8 +16,10 @@ from ._table import Bar, Row, Table
 RANKS = 2
 SIZES = {"1 KiB": (1 << 10, 2000), "4 MiB": (1 << 22, 40)}
 """Bytes of the array, and calls of a sample."""
-LOOP = """
+ORIGINAL = "from allranks.rank.collectives.replaced import original"
+LOOP = f"""
 import time
+{ORIGINAL}
 
 def loop_for_benchmark(all_sum, evaluate, nbytes, calls):
     x = mx.ones(nbytes // 4)
@@ -30,7 +32,7 @@ def loop_for_benchmark(all_sum, evaluate, nbytes, calls):
     return calls / (time.perf_counter() - before)
 """
 OURS = "mx.distributed.all_sum, mx.eval"
-MLX = "mx.distributed.all_sum.__wrapped__, mx.eval.__wrapped__"
+MLX = "original(mx.distributed.all_sum), original(mx.eval)"
 METERS = """
 from allranks.rank.process.engine import RankEngine as engine_for_benchmark
 meters_for_benchmark = engine_for_benchmark.instance().agent.meters

@@ -9,13 +9,15 @@ from __future__ import annotations
 import allranks
 
 from ._table import Bar, Row, Table
-from .overhead import MLX, OURS, RANKS
+from .overhead import MLX, ORIGINAL, OURS, RANKS
 
 BLOCKS = (4, 16)
 """Sizes of the model: what the ledger costs must not depend on it."""
 STEPS = 20
 """Steps of a sample on each side, in turn."""
-MODEL = """
+MODEL = (
+    f"{ORIGINAL}\n"
+    + """
 import time
 from statistics import median
 import mlx.nn as nn
@@ -41,6 +43,7 @@ class Trainer_for_benchmark:
 
 trainers_for_benchmark = {blocks: Trainer_for_benchmark(blocks) for blocks in BLOCKS}
 """
+)
 
 
 def measure(repeat: int | None, *, quick: bool = False) -> Table:

@@ -119,6 +119,14 @@ def test_a_rank_whose_collective_was_aborted_is_never_ok(code: str, mpi2: Cluste
     assert idle(mpi2) and sums_are_right(mpi2)
 
 
+def test_a_value_that_is_computed_when_the_cell_is_over_is_none_if_that_was_aborted(mpi2: Cluster) -> None:
+    """Packing evaluates it, without ``mx.eval``."""
+    code = "late = {'deep': [mx.distributed.all_sum(mx.ones(3, mx.int32))]}\nif rank: 1 / 0\nlate"
+    result = mpi2.run(code, timeout=WITHIN)
+    assert list(result.errors) == [1] and not result[0].ok and result[0].value is None
+    assert idle(mpi2) and sums_are_right(mpi2)
+
+
 TRAINING = """
 import mlx.nn as nn, mlx.optimizers as optim
 mx.random.seed(3)
@@ -184,7 +192,7 @@ def test_outside_of_mpi_there_is_no_communicator(ring2: Cluster) -> None:
     assert "runs on ring" in str(result.errors[0])
 
 
-def test_twenty_aborts_leave_no_descriptor_thread_or_memory_behind(mpi2: Cluster) -> None:
+def test_aborts_leave_no_descriptor_thread_or_memory_behind(mpi2: Cluster) -> None:
     count = "import os, threading, psutil\nme = psutil.Process()\nme.num_fds(), me.num_threads(), me.memory_info().rss"
     code = "if rank == {}: raise ValueError('boom')\nfor _ in range(3): mx.eval(mx.distributed.all_sum(mx.ones(2_000)))"
 
@@ -195,10 +203,10 @@ def test_twenty_aborts_leave_no_descriptor_thread_or_memory_behind(mpi2: Cluster
         assert sums_are_right(mpi2)
         return [each.value for each in mpi2.run(count).check().values()]
 
-    before, after = rounds(5), rounds(20)
+    before, after = rounds(4), rounds(12)
     for (files, threads, memory), (files_after, threads_after, memory_after) in zip(before, after, strict=True):
         assert files_after <= files + 2 and threads_after <= threads + 1
-        assert memory_after <= memory + (32 << 20)
+        assert memory_after <= memory + (16 << 20)
 
 
 @pytest.mark.parametrize("prevent", ["compiler", "tolerance"])
@@ -213,13 +221,14 @@ def test_where_it_is_not_possible_that_is_said_and_ranks_release_each_other(
         (note,) = cluster.snapshot.notes
         why = {"compiler": "no C compiler", "tolerance": "without fault tolerance"}[prevent]
         assert "cannot be aborted in place" in note and why in note
-        before = pids(cluster)
         result = cluster.run("if rank: 1 / 0\nmx.eval(mx.distributed.all_sum(mx.ones(9)))", timeout=WITHIN)
         assert list(result.errors) == [1] and result[0].unblocked
         assert idle(cluster) and sums_are_right(cluster)
-        os.kill(before[1] or 0, signal.SIGKILL)
-        assert comes_true(cluster, lambda now: now.ranks[1].state == "dead", WITHIN)
-        assert cluster.heal().ranks[0].how == "restored" and sums_are_right(cluster)
+        dies = "from mpi4py import MPI\nimport os\nif rank: os.kill(os.getpid(), 9)"
+        result = cluster.run(f"{dies}\nmx.distributed.all_sum(mx.ones(9)).tolist()", timeout=WITHIN)
+        assert result[1].dead and not result[0].ok, "a collective with a dead rank gives no result"
+        cluster.heal()
+        assert sums_are_right(cluster)
 
 
 PLACES = """

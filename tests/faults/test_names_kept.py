@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import shutil
+import textwrap
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -14,6 +16,7 @@ from allranks import Cluster
 from allranks.errors import CannotStart, NotLoaded
 from tests.conftest import NOT_IN_PLACE
 from tests.faults.kept import WITHIN, Detached, keep, look, sums_are_right
+from tests.faults.many_names import IMPORTS, KEPT, LEFT
 from tests.faults.test_death import kill
 
 AWKWARD = """
@@ -235,3 +238,91 @@ def test_a_copy_lacks_what_does_not_load_and_the_source_has_it(modules: str) -> 
         assert copied[1].value == ([0.0] * 3, True, 832040)
         held = cluster.run("type(stubborn[0]).__name__, type(thing).__name__", ranks=0)
         assert held[0].value == ("Stubborn", "Thing")
+
+
+LOOKS = {name: look.strip() for name, (_, look) in KEPT.items()}
+LOOK_AT_ALL = """
+def _look(code):
+    try:
+        return repr(eval(code, globals()))
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+_there = [name for name in [*LOOKS, *LEFT] if name in globals()]
+{name: _look(code) for name, code in LOOKS.items()}, {name: id(globals()[name]) for name in _there}
+"""
+
+
+@dataclass(frozen=True)
+class Looked:
+    """What a rank holds of the many names."""
+
+    at: dict[str, str]
+    """What is found there, by name."""
+    ids: dict[str, int]
+
+    @property
+    def left(self) -> set[str]:
+        """Names that no other process can have."""
+        return LEFT.keys() & self.ids.keys()
+
+
+def make_all(cluster: Cluster, folder: Path) -> None:
+    (folder / "names").mkdir()
+    cluster.run(f"{IMPORTS}\nwho = rank\nfolder = {str(folder / 'names')!r}").check()
+    for code in [code for code, _ in KEPT.values()] + [*LEFT.values()]:
+        cluster.run(textwrap.dedent(code), timeout=WITHIN).check()
+
+
+def look_at_all(cluster: Cluster) -> dict[int, Looked]:
+    code = LOOK_AT_ALL.replace("LOOKS", repr(LOOKS)).replace("LEFT", repr({*LEFT}))
+    return {rank: Looked(*each.value) for rank, each in cluster.run(code, timeout=WITHIN).check().items()}
+
+
+def differing(before: Looked, after: Looked) -> dict[str, tuple[str, str]]:
+    return {name: (text, after.at[name]) for name, text in before.at.items() if after.at[name] != text}
+
+
+@pytest.mark.slow
+@pytest.mark.mpi
+def test_what_can_be_kept_is_and_the_rest_is_named_when_all_start_again(
+    need_mpi: None, tmp_path: Path, saved_files: list[Path]
+) -> None:
+    with Cluster(2, backend="ring", name="many") as cluster:
+        make_all(cluster, tmp_path)
+        before = look_at_all(cluster)
+        pids = [rank.pid for rank in cluster.snapshot.ranks]
+        said: list[tuple[str, bool]] = []
+        change = cluster.rewire(
+            "mpi", progress=lambda line: said.append((line, all(psutil.pid_exists(pid or 0) for pid in pids)))
+        )
+        saved_files.append(file_named(str(change))[1].parent)
+        assert {rank: set(names) for rank, names in change.missing.items()} == {0: {*LEFT}, 1: {*LEFT}}
+        [(line, lived)] = said
+        assert lived and all(name in line for name in LEFT), "before anything was ended"
+        for backend in ("mpi", "ring", "mpi"):  # what came back is to come back again
+            if cluster.backend != backend:
+                assert cluster.rewire(backend).missing == {}
+            after = look_at_all(cluster)
+            for rank in (0, 1):
+                assert differing(before[rank], after[rank]) == {} and after[rank].left == set()
+        cluster.resize(3, source=1)
+        cluster.heal(kill=[1], source=0)
+        after = look_at_all(cluster)
+        for rank, source in {0: 0, 1: 0, 2: 1}.items():
+            assert differing(before[source], after[rank]) == {}
+        assert sums_are_right(cluster)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", ["heal", "resize"])
+def test_in_place_nothing_is_touched_and_a_copy_is_equal(verb: str, tmp_path: Path) -> None:
+    with Cluster(2, backend="ring", name="many") as cluster:
+        make_all(cluster, tmp_path)
+        before = look_at_all(cluster)
+        change = cluster.heal(kill=[1], source=0) if verb == "heal" else cluster.resize(3, source=0)
+        after = look_at_all(cluster)
+        assert after[0].ids == before[0].ids and differing(before[0], after[0]) == {}
+        new = cluster.size - 1
+        assert {rank: set(names) for rank, names in change.missing.items()} == {new: {*LEFT}}
+        assert differing(before[0], after[new]) == {} and after[new].left == set()
+        assert sums_are_right(cluster)

@@ -199,9 +199,21 @@ def test_in_vmap(ring2: Cluster) -> None:
 
 
 HOLDERS = """
-import collections, functools, tempfile, types, os
-class Slots: __slots__ = ("y",)
+import asyncio, collections, concurrent.futures, contextvars, copy, dataclasses, functools, os, queue, tempfile
+import threading
+import types, weakref
+import mlx.optimizers as optim
+class Slots: __slots__ = ("y", "__weakref__")
 class Class: y = None
+class Property:
+    @property
+    def y(self): return self.of.y
+class Calls:
+    def __call__(self): return self.y
+@dataclasses.dataclass(frozen=True)
+class Frozen: y: object
+Pair = collections.namedtuple("Pair", "x y")
+local_state, setting, futures = threading.local(), contextvars.ContextVar("setting"), concurrent.futures.Future
 def closure(y): return lambda: y
 def default(y): return lambda y=y: y
 @functools.lru_cache
@@ -211,37 +223,77 @@ def generator(y):
     yield y
 """
 HOLD = """
-made = {}
-y = made["y"] = mx.distributed.all_sum(local("float32"))
-z = y * 3 + 1
-held = [Slots(), Class, types.ModuleType("of_the_user"), collections.deque([None])]
-held[0].y = Class.y = held[2].y = held[3][0] = z
-fetch = {
-    "slots": lambda: held[0].y, "class": lambda: Class.y, "module": lambda: held[2].y, "deque": lambda: held[3][0],
-    "closure": closure(z), "default": default(z), "partial": functools.partial(lambda y: y, z),
-    "cached": functools.partial(cached, "y"), "intermediate": lambda: made["y"],
-}
-waits = generator(z)
-next(waits)
-fetch["generator"] = lambda: next(waits)
-path = os.path.join(tempfile.mkdtemp(), "checkpoint.safetensors")
-buffer = np.ones(9)
-try:
-    mx.eval(z)
-finally:
-    mx.save_safetensors(path, {"w": z})
-    buffer[:] = z
+with mx.stream(mx.cpu):
+    made = {}
+    cached.cache_clear()
+    y = made["y"] = CALL
+    z = y * 3 + 1
+    loop = asyncio.new_event_loop()
+    held = [Slots(), Class, types.ModuleType("of_the_user"), collections.deque([None]), types.SimpleNamespace(),
+        Property(),
+            queue.Queue(), Calls(), futures(), nn.Module(), loop.create_future(), ValueError(z), ValueError(), Calls()]
+    for each in (0, 1, 2, 4, 7, 9, 12): held[each].y = z
+    held[3][0], held[5].of, local_state.y, Calls.made = z, held[4], z, staticmethod(lambda: z)
+    held[6].put(z)
+    held[8].set_result(z)
+    held[10].set_result(z)
+    setting.set(z)
+    rows = np.empty(2, object)
+    rows[1] = z
+    waits, runs = generator(z), iter([z])
+    next(waits)
+    buffer, numbers_list, text, shown = np.ones(z.size, "complex64"), [], [], []
+    state = {"w": z}
+    fetch = {
+        "slots": lambda: held[0].y, "class": lambda: Class.y, "module": lambda: held[2].y, "deque": lambda: held[3][0],
+        "namespace": lambda: held[4].y, "property": lambda: held[5].y, "queue": lambda: held[6].queue[0],
+        "callable": held[7], "future": held[8].result, "layer": lambda: held[9].y, "awaitable": held[10].result,
+        "error": lambda: held[11].args[0], "attribute of an error": lambda: held[12].y,
+        "thread's own": lambda box=local_state.__dict__: box["y"],
+        "context": lambda held=contextvars.copy_context(): held[setting],
+        "closure": closure(z), "default": default(z), "partial": functools.partial(lambda y: y, z),
+        "static": held[13].made,
+        "cached": functools.partial(cached, "y"), "intermediate": lambda: made["y"],
+        "frozen": lambda held=Frozen(z): held.y, "tuple": lambda held=Pair(1, (z,)): held.y[0],
+        "default dict": lambda held=collections.defaultdict(list, y=[z]): held["y"][0],
+        "chain": lambda held=collections.ChainMap({}, {"y": z}): held["y"], "objects": lambda: rows[1],
+        "reference": lambda: weakref.ref(z)(), "generator": lambda: next(waits), "iterator": lambda: next(runs),
+        "state": lambda: state["w"], "computed later": lambda held=z * 2 - z: held,
+        "transposed": lambda held=z.reshape(-1, 1).T: held, "copy": lambda held=copy.copy(z): held,
+    }
+    path = os.path.join(tempfile.mkdtemp(), "checkpoint.safetensors")
+    try:
+        mx.eval(z)
+    finally:
+        if SAVES: mx.save_safetensors(path, {"w": z})
+        buffer[:] = np.array(z.astype(mx.complex64))
+        numbers_list += z.astype(mx.complex64).tolist()
+        text.append(repr(z.astype(mx.complex64).tolist()))
 """
 
 
-def test_whatever_holds_it_shows_it(two: Cluster) -> None:
+def others_part(op: str, numbers: list[complex]) -> list[complex]:
+    """What a rank does not have of its own."""
+    return numbers[len(numbers) // 2 :] if op == "all_gather" else numbers
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("op", ENTERED)
+def test_whatever_holds_it_shows_it(op: str, dtype: str, two: Cluster) -> None:
     two.run(HOLDERS).check()
-    result = abort(two, HOLD)
-    assert not result[0].ok
-    kept = two.run("{name: numbers(get()) for name, get in fetch.items()}", ranks=0).check()[0].value
-    assert len(kept) == 10 and all(invalid(numbers) for numbers in kept.values()), kept
-    loaded = two.run("numbers(mx.load(path)['w']), buffer.tolist()", ranks=0).check()[0].value
-    assert all(invalid(numbers) for numbers in loaded)
+    saves = dtype not in ("complex64", "float64")  # safetensors has no complex numbers, and a float64 takes a stream
+    result = abort(two, HOLD.replace("CALL", call(op, dtype)).replace("SAVES", str(saves)))
+    assert not result[0].ok and result[0].unmarked == ()
+    code = "with mx.stream(mx.cpu):\n    seen = {name: numbers(get()) for name, get in fetch.items()}\nseen"
+    kept = two.run(code, ranks=0).check()[0].value
+    assert len(kept) == 33
+    looks_right = {name: seen for name, seen in kept.items() if not invalid(others_part(op, seen))}
+    assert looks_right == {}
+    loaded = "numbers(mx.load(path)['w'])" if saves else "numbers_list"
+    *taken, text = two.run(f"{loaded}, buffer.tolist(), numbers_list, text[0]", ranks=0).check()[0].value
+    assert all(invalid(others_part(op, seen)) for seen in taken), taken
+    assert text.count("nan") + text.count("inf") >= 9, text
 
 
 TRAINER = """

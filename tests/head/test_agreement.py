@@ -12,7 +12,7 @@ from allranks.head.cell.agreement import ANSWER_WITHIN, Agreement, disagreement
 from allranks.head.state.known_rank import Rank
 from allranks.head.state.monitor import Monitor
 from allranks.head.state.views import collective
-from allranks.messages.events import LedgerEntry
+from allranks.messages.events import EvaluatedAtOnce, LedgerEntry
 from allranks.messages.questions import Reply, RequestFailed
 from allranks.messages.requests import Entries, LedgerSince, OpenBarrier
 
@@ -156,3 +156,24 @@ def test_the_same_order_is_none(lifeline: Lifeline, pairs: dict[int, list[tuple[
 def test_collectives_that_not_all_must_enter_are_not_compared() -> None:
     sides = {0: collective(entry(5)), 1: collective(entry(5, "send", shared=False))}
     assert disagreement(sides) is None and disagreement({}) is None
+
+
+def test_ranks_that_agree_may_have_evaluated_without_an_order(lifeline: Lifeline) -> None:
+    watched = agreement(lifeline, range(3))
+    two = EvaluatedAtOnce((entry(11), entry(12)))
+    for rank in range(3):
+        watched.done(rank, (2, 5), two if rank else EvaluatedAtOnce(threads=("MainThread", "loader")))
+    said = watched.mismatch(dict.fromkeys(range(3), 10))
+    assert said is not None
+    assert "rank 0 evaluated collectives of two threads at once (MainThread and loader)" in said
+    assert "ranks 1-2 evaluated all_sum #11 f32[4] (line 3) and all_sum #12 f32[4] (line 3) at once, on two str" in said
+    assert not lifeline.asked
+
+
+def test_collectives_of_the_cell_before_are_named(lifeline: Lifeline) -> None:
+    watched = agreement(lifeline, range(2), 2)
+    for rank, pairs in enumerate(([(0, -1)], [])):
+        lifeline.answers[f"rank-{rank}"] = Entries([], pairs, [entry(9), entry(10)] if pairs else [])
+        watched.done(rank, (0, 99 if pairs else 0))
+    said = watched.mismatch(dict.fromkeys(range(2), 10))
+    assert said is not None and "rank 0 evaluated all_sum #10 f32[4] (line 3) before all_sum #9" in said

@@ -211,7 +211,7 @@ def test_variables_are_named_once_for_ranks_with_the_same(cell: Cell) -> None:
         )
     cell.receive(2, done(pending=("y",)))
     last = "{} aborted and could not be set to NaN: what was computed from {} is invalid and may look right"
-    assert cell.left_behind() == [
+    assert cell.left_behind(stays=True) == [
         Finding((0,), last.format(f"{SUM}; all_max #5 i32[2] were", "them")),
         Finding((1,), last.format("all_max #5 i32[2] was", "it")),
         Finding((0, 1), "loss is invalid: its collective was aborted. Recompute it"),
@@ -222,10 +222,10 @@ def test_variables_are_named_once_for_ranks_with_the_same(cell: Cell) -> None:
 
 def test_several_invalid_variables(cell: Cell) -> None:
     cell.receive(0, Unblocked(CELL, ENTRY), done(invalid=("x", "y")))
-    (finding,) = cell.left_behind()
+    (finding,) = cell.left_behind(stays=True)
     assert finding.text == "x, y are invalid: their collective was aborted. Recompute them"
 
 
 def test_only_an_unblocked_rank_has_invalid_variables(cell: Cell) -> None:
     cell.receive(0, done(invalid=("of an earlier cell",), unmarked=(ENTRY,)))
-    assert cell.left_behind() == [] and cell.results[0].invalid == () and cell.results[0].unmarked == ()
+    assert cell.left_behind(stays=True) == [] and cell.results[0].invalid == () and cell.results[0].unmarked == ()

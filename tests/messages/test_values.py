@@ -50,6 +50,11 @@ def test_an_mlx_array_keeps_its_dtype_shape_and_values(dtype: mx.Dtype, shape: t
     assert same(travelled(array), array)
 
 
+@pytest.mark.parametrize("dtype", [*DTYPES, mx.float64], ids=str)
+def test_a_dtype_travels(dtype: mx.Dtype) -> None:
+    assert travelled([dtype]) == [dtype]
+
+
 def test_float64_travels_too() -> None:
     with mx.stream(mx.cpu):
         array = mx.array([1 / 3], dtype=mx.float64)

@@ -55,6 +55,14 @@ def test_what_is_on_its_way_is_pending_no_more(reader: computed.Reader) -> None:
     assert reader.is_pending(array) is False
 
 
+def test_what_somebody_waited_for_is_there(reader: computed.Reader) -> None:
+    array = mx.ones((300, 300)) @ mx.ones((300, 300))
+    assert not reader.is_there(array)
+    mx.async_eval(array)
+    array.tolist()
+    assert reader.is_there(array) and reader.is_there(mx.array(1))
+
+
 def test_what_an_evaluation_computed_on_its_way(reader: computed.Reader) -> None:
     inner = mx.ones(3) + 1
     mx.eval(inner * 2)

@@ -175,3 +175,37 @@ def test_mx_eval_raises_where_it_returns_if_its_collective_was_aborted(
         mlx.eval(user_ns["a"])
     mlx.eval(user_ns["a"])
     assert ledger.aborted.sentence, "the cell has failed all the same"
+
+
+def test_numbers_of_one_world_stay_when_the_next_counts_from_elsewhere(ledger: Ledger, user_ns: dict[str, Any]) -> None:
+    run("for i in range(2):\n    distributed.all_sum(mx.ones(i + 1))", user_ns)
+    ledger.enter_world(7, 1)
+    run("distributed.all_max(mx.ones(3))", user_ns)
+    assert [(call.entered, call.kind.op) for call in ledger.calls(0)] == [
+        (1, "all_sum"),
+        (2, "all_sum"),
+        (8, "all_max"),
+    ]
+    assert [record.number for record in ledger.shared_since(1)] == [2, 8]
+    assert ledger.calls(0)[-1].seq == ledger.seq
+
+
+def test_calls_of_a_line_that_are_alike_share_what_is_kept_of_them(ledger: Ledger, user_ns: dict[str, Any]) -> None:
+    run("for dtype in [mx.float32, mx.int32] * 3:\n    distributed.all_sum(mx.ones(3, dtype))", user_ns)
+    assert [record.dtype for record in ledger.shared_since(0)] == ["float32", "int32"] * 3
+    run("for i in range(6):\n    distributed.all_sum(mx.ones(3))", user_ns)
+    assert len({id(call.kind) for call in ledger.calls(6)}) == 1
+
+
+@pytest.mark.parametrize(
+    "arguments", ["", "x=mx.ones(1), y=1", "mx.ones(1), 2", "mx.ones(1), group='x'", "'x', stream=3"]
+)
+def test_wrong_arguments_raise_what_mlx_raises(arguments: str, ledger: Ledger, user_ns: dict[str, Any]) -> None:
+    raised = []
+    for function in (mx.distributed.all_sum, user_ns["distributed"].all_sum):
+        user_ns["function"] = function
+        with pytest.raises((TypeError, ValueError)) as error:
+            run(f"function({arguments})", user_ns)
+        raised.append((error.type, str(error.value)))
+    assert raised[0] == raised[1]
+    assert ledger.last() is None

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+import numpy as np
 import pytest
 
-from allranks.messages.values import pack, unpack
+from allranks.messages.values import CannotTravel, pack, pack_names, unpack
 from allranks.rank.values import checkpoint
 
 
@@ -127,3 +128,83 @@ def test_an_exception_that_has_a_way_of_its_own_goes_that_way() -> None:
 
 def test_the_random_state_becomes_that_of_the_process_it_comes_to() -> None:
     assert unpack(pack({"state": [mx.random.state]}))["state"][0] is mx.random.state
+
+
+def test_functions_share_the_variables_that_they_were_made_with() -> None:
+    def make() -> Any:
+        count = 0
+
+        def up() -> int:
+            nonlocal count
+            count += 1
+            return count
+
+        return up, lambda: (count, up)
+
+    up, get = unpack(pack(make()))
+    up()
+    assert up() == 2 and get() == (2, up)
+
+
+def test_a_class_has_its_slots() -> None:
+    class Point:
+        __slots__ = ("x", "y")
+        x: int
+
+    point = Point()
+    point.x = 3
+    back = unpack(pack([point]))[0]
+    assert back.x == 3 and not hasattr(back, "y") and not hasattr(back, "__dict__")
+
+
+def test_an_exception_knows_what_it_came_from() -> None:
+    try:
+        try:
+            raise KeyError("first")
+        except KeyError as error:
+            raise TwoArguments("here", 3) from error
+    except TwoArguments as error:
+        back = unpack(pack(error))
+    assert repr(back.__cause__) == repr(back.__context__) == "KeyError('first')" and back.__suppress_context__
+    assert unpack(pack(ValueError(3))).args == (3,)
+
+
+def test_arrays_that_are_kept_share_memory_as_they_did(user_ns: dict[str, Any], tmp_path: Path) -> None:
+    code = """import numpy as np
+whole = np.asfortranarray(np.arange(12.0).reshape(3, 4))
+part = whole[::-2, 1:]
+fixed = whole[0]
+fixed.flags.writeable = False
+mapped = np.memmap(FILE, dtype="int16", mode="w+", shape=(2, 3), offset=2)
+mapped[1] = 7
+row, text = mapped[1], memoryview(bytearray(b"text"))
+letters = {"a": 1}
+keys = letters.keys()"""
+    carried(user_ns, code.replace("FILE", repr(str(tmp_path / "mapped"))), tmp_path / "0")
+    user_ns["whole"][2, 1] = 100
+    assert user_ns["part"].tolist() == [[100, 10, 11], [1, 2, 3]] and not user_ns["fixed"].flags.writeable
+    user_ns["row"][0] = 9
+    assert np.fromfile(tmp_path / "mapped", "int16", offset=2).tolist() == [0, 0, 0, 9, 7, 7]
+    user_ns["letters"]["b"] = 2
+    assert list(user_ns["keys"]) == ["a", "b"] and bytes(user_ns["text"]) == b"text"
+
+
+def test_a_part_that_is_sent_is_that_part_alone() -> None:
+    assert sum(memoryview(buffer).nbytes for buffer in pack(np.ones(10_000)[:2])) < 1000
+
+
+def test_what_would_come_back_as_something_else_cannot_be_kept(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("text")
+    with open(tmp_path / "file") as file:
+        for each in (file, memoryview(b"text")[1:]):
+            with pytest.raises(CannotTravel):
+                pack_names({"each": each})
+
+
+def test_what_ends_the_process_when_it_is_saved_cannot_be_kept() -> None:
+    class Rude:
+        def __reduce__(self) -> Any:
+            raise SystemExit("no")
+
+    with pytest.raises(CannotTravel, match="no"):
+        pack(Rude())

@@ -10,14 +10,13 @@ import pytest
 from allranks.messages.events import OpTotals
 from allranks.rank.collectives import ledger as ledgers
 from allranks.rank.collectives.ledger import Ledger
-from allranks.rank.collectives.record import NOWHERE
+from allranks.rank.collectives.record import NOWHERE, Kind
 from allranks.rank.metrics.traffic import UNRECORDED, Traffic
 
 
 def ask(ledger: Ledger, op: str, shape: Any, dtype: Any, times: int = 1) -> None:
     for _ in range(times):
-        ledger.seq += 1
-        ledger._records.append((ledger.seq, op, shape, dtype, NOWHERE, True, ledger.seq, None))
+        ledger.note(Kind(op, shape, dtype, NOWHERE))
 
 
 def test_calls_and_bytes_by_operation() -> None:

@@ -132,7 +132,7 @@ class MPI:
         hosts = ["--hostfile", hostfile] if hostfile is not None else []
         networks = [*_network("btl", users, *_columns(plan)), *_network("oob", users, reached_at)]
         ours = ["-n", str(plan.size), *hosts, *_sharing(plan, users, cores), *_links(plan), *networks]
-        ours += _keep_survivors(mpirun)
+        ours += [] if "--with-ft" in users else _keep_survivors(mpirun)
         return [mpirun, *root, *ours, *env, *users, *python_args]
 
     def hostfile(self, plan: WorldPlan) -> str | None:

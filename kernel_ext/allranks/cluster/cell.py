@@ -229,7 +229,7 @@ class Cell:
             case _:
                 self._outcome.take(update)
         if isinstance(event, Done):
-            self._agreement.done(rank, event.shared)
+            self._agreement.done(rank, event.shared, event.at_once, event.exchanged)
         if isinstance(event, Done | Died):
             self._conversation.ended(rank)
 
@@ -251,6 +251,7 @@ class Cell:
         self._monitor.unlisten(self.number)
         for rank in self._outcome.open:  # it was to be unblocked, and was not
             self._outcome.results[rank].unblocked = None
+        self._unblocking.wait()
         blocks = self._look_back()
         self.result = CellResult(self.number, self._outcome.results, time.monotonic() - self._started, self.mismatch)
         if self._recording is not None:
@@ -270,7 +271,7 @@ class Cell:
             if self.mismatch:
                 text = f"{self.mismatch}. What they computed there, and after it in this cell, is invalid.\n"
                 blocks.append(Block("text", self.ranks, text, "stderr"))
-        return [*blocks, *_said(self._outcome.left_behind())]
+        return [*blocks, *_said(self._outcome.left_behind(stays=not (self.broke and self._monitor.breakable)))]
 
     @property
     def broke(self) -> bool:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from allranks.errors import CannotStart, UsageError
+from allranks.head.world.change import pending_text
 from allranks.head.world.ranks import Ranks
 from allranks.messages.requests import Console, KeepCall
 from allranks.notebook.watch import Nowhere, Tee
@@ -155,7 +156,9 @@ class ClusterCells(ClusterBase):
             return f"Could not re-form the world: {error} Try again with %distributed heal."
         finally:
             self._changing.release()
-        return f"Re-formed the world in {time.monotonic() - started:.2f} s. All variables were kept."
+        text = f"Re-formed the world in {time.monotonic() - started:.2f} s. All variables were kept."
+        left = pending_text(ranks.monitor.left_pending, self.size)
+        return f"{text[:-1]}, but {left}." if left else text
 
     def adopted_cells(self, screen: Callable[[Sequence[int]], Screen | None] = lambda _ranks: None) -> list[Cell]:
         """The cells that ran, or ended unseen, when `attach` took the cluster over; `Cell.finish` follows one."""

@@ -7,8 +7,13 @@ from __future__ import annotations
 
 import copyreg
 import functools
+import itertools
+import os
+import struct
 import sys
 import types
+import typing
+import weakref
 from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import Any
@@ -23,15 +28,22 @@ SET_BY_LRU_CACHE = frozenset({*functools.WRAPPER_ASSIGNMENTS, "__wrapped__", "ca
 def reduced(obj: Any) -> Reduced | None:
     if (way := REDUCERS.get(type(obj))) is not None and (own := way(obj)) is not None:
         return own
-    if type(obj) is functools._lru_cache_wrapper:
-        return _reduced_cached(obj)
     if issubclass(type(obj), BaseException):
         return _reduced_exception(obj)
+    for name in ("stdout", "stderr"):  # on a rank, no files
+        if obj is getattr(sys, name):
+            return getattr, (sys, name)
     mx = sys.modules.get("mlx.core")
     if mx is None:
         return None
     if obj is mx.random.state:
         return _random_state, ()
+    if type(obj) is mx.Device:  # its number is not to be had (0.32.4)
+        number = next(number for number in itertools.count() if mx.Device(obj.type, number) == obj)
+        return from_mlx, ("Device", (obj.type, number))
+    if type(obj) is mx.Stream:
+        is_default = obj == mx.default_stream(obj.device)
+        return from_mlx, ("default_stream" if is_default else "new_stream", (obj.device,))
     return _reduced_function_of_mlx(mx, obj) if type(obj).__name__ == "nb_func" else None
 
 
@@ -78,22 +90,28 @@ def _cached_again(function: Callable[..., Any], maxsize: int | None, typed: bool
 def _reduced_exception(error: BaseException) -> Reduced | None:
     """Exceptions are pickled as their class and ``args``, which need not be what their ``__init__`` takes.
 
-    So an ``__init__`` written in Python is not called again: ``args`` and the attributes are all there is to restore.
+    So an ``__init__`` written in Python is not called again: ``args`` and the attributes are all there is to restore,
+    and the errors that it came from, which pickle drops.
     """
     cls = type(error)
-    plain = not any(
-        isinstance(getattr(cls, name, None), types.FunctionType) for name in ("__reduce__", "__reduce_ex__")
-    )
+    own = ("__reduce__", "__reduce_ex__", "__setstate__")
+    plain = not any(isinstance(getattr(cls, name, None), types.FunctionType) for name in own)
     slots = any(vars(base).get("__slots__") for base in cls.__mro__)
-    if not (plain and isinstance(cls.__init__, types.FunctionType)) or slots or cls in copyreg.dispatch_table:
+    if not plain or slots or cls in copyreg.dispatch_table:
         return None
     again = error.__reduce_ex__(5)
     if not isinstance(again, tuple) or again[0] is not cls:
         return None
-    return _exception_again, (cls, again[1]), *again[2:]
+    state = dict(again[2] or {}) if len(again) > 2 else {}
+    state |= {name: came for name in ("__context__", "__cause__") if (came := getattr(error, name)) is not None}
+    if error.__suppress_context__:
+        state["__suppress_context__"] = True
+    return _exception_again, (cls, again[1]), state or None
 
 
 def _exception_again(cls: type[BaseException], args: tuple[Any, ...]) -> BaseException:
+    if not isinstance(cls.__init__, types.FunctionType):
+        return cls(*args)
     builtin: Any = next(base for base in cls.__mro__ if base.__module__ == "builtins")
     error: BaseException = builtin.__new__(cls, *args)
     builtin.__init__(error, *args)
@@ -104,3 +122,39 @@ def _random_state() -> Any:
     import mlx.core as mx
 
     return mx.random.state
+
+
+def _reduced_cached_property(found: Any) -> Reduced:
+    """It holds a lock before Python 3.12."""
+    return type(found), (found.func,), {"attrname": found.attrname, "__doc__": found.__doc__}
+
+
+def keep_slots(reduced: Reduced, cls: type) -> None:
+    """Have a class made with its ``__slots__``: cloudpickle (3.1) sets them later, where they are of no effect."""
+    if "__slots__" not in vars(cls) or typing.NamedTuple in vars(cls).get("__orig_bases__", ()):
+        return  # a NamedTuple sets its own
+    for each in reduced[1]:
+        if isinstance(each, dict) and "__module__" in each:
+            each["__slots__"] = vars(cls)["__slots__"]
+
+
+class Cell:
+    """Stands for a cell of closures, which is filled when the functions are."""
+
+    def __reduce__(self) -> Any:
+        return _empty_cell, ()
+
+
+def _empty_cell() -> types.CellType:
+    return types.CellType()
+
+
+REDUCERS |= {
+    functools._lru_cache_wrapper: _reduced_cached,
+    functools.cached_property: _reduced_cached_property,
+    os._Environ: lambda found: (getattr, (os, "environ")) if found is os.environ else None,
+    struct.Struct: lambda found: (struct.Struct, (found.format,)),
+    # As cloudpickle has it for a WeakSet: what others hold stays in it.
+    weakref.WeakKeyDictionary: lambda found: (type(found), (dict(found),)),
+    weakref.WeakValueDictionary: lambda found: (type(found), (dict(found),)),
+}

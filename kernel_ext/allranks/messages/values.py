@@ -19,7 +19,8 @@ from typing import Any
 
 import cloudpickle
 
-from .reducers import reduced
+from . import checkpoint_reducers
+from .reducers import Cell, keep_slots, reduced
 
 
 class CannotTravel(ValueError):
@@ -95,7 +96,7 @@ def pack_names(variables: Mapping[str, Any]) -> list[Any]:
     Modules come first and what can be called second, since methods that restore objects look up names, too.
     """
     names = sorted(variables, key=lambda name: _turn(variables[name]))
-    return _packed(lambda _: [names, *(variables[name] for name in names)], for_rank=True)
+    return _packed(lambda _: [names, *(variables[name] for name in names)], for_rank=True, to_keep=True)
 
 
 def unpack_names(unpickler: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
@@ -149,22 +150,23 @@ def _turn(value: Any) -> int:
     return 0 if isinstance(value, types.ModuleType) else 1 if callable(value) else 2
 
 
-def _packed(each: Callable[[_Pickler], Iterable[Any]], for_rank: bool) -> list[Any]:
+def _packed(each: Callable[[_Pickler], Iterable[Any]], for_rank: bool, to_keep: bool = False) -> list[Any]:
     """One stream of several pickles that share what they have in common, and the out-of-band buffers.
 
-    `each` is given the pickler, which knows what the functions packed so far use.
+    `each` is given the pickler, which knows what the functions packed so far use. `to_keep`: see `checkpoint_reducers`.
     """
     buffers: list[Any] = []
     stream = io.BytesIO()
     value = None
     try:
         pickler = _Pickler(stream, protocol=5, buffer_callback=lambda buffer: buffers.append(buffer.raw()))
+        pickler.to_keep = to_keep
         if for_rank:
             pickler.for_rank = True
             pickler.globals_ref[id(_namespace())] = _Namespace()
         for value in each(pickler):
             pickler.dump(value)
-    except Exception as error:  # an object's own __reduce__ may raise anything
+    except (Exception, SystemExit) as error:  # an object's own __reduce__ may raise anything
         kind = type(value).__name__
         raise CannotTravel(
             f"cannot send {'an' if kind[:1] in 'aeiouAEIOU' else 'a'} {kind} to another process ({_reason(error)}). "
@@ -173,12 +175,12 @@ def _packed(each: Callable[[_Pickler], Iterable[Any]], for_rank: bool) -> list[A
     return [stream.getvalue(), *buffers]
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: BaseException) -> str:
     return str(error).strip().rstrip(".") or type(error).__name__
 
 
 class _Pickler(cloudpickle.Pickler):
-    for_rank = False
+    for_rank = to_keep = False
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -186,6 +188,7 @@ class _Pickler(cloudpickle.Pickler):
         """What functions use of the user's namespace, by name: it was left out."""
         self.files: set[str] = set()
         """Where they are defined."""
+        self._cells: dict[int, tuple[types.CellType, Cell]] = {}
 
     def reducer_override(self, obj: Any) -> Any:
         mx = sys.modules.get("mlx.core")
@@ -200,13 +203,24 @@ class _Pickler(cloudpickle.Pickler):
                 raise pickle.PicklingError("a Group belongs to the process that joined the world")
         if (own := reduced(obj)) is not None:
             return own
+        if self.to_keep and (own := checkpoint_reducers.reduced(obj)) is not None:
+            return own
         if type(obj).__name__ == "_gc_func":  # it would arrive as the function it was made of
             raise pickle.PicklingError("MLX does not expose the function that was transformed")
         cloudpickled = super().reducer_override(obj)
         if self.for_rank and isinstance(obj, types.FunctionType) and obj.__globals__ is _namespace():
             self.left |= _leave_globals(cloudpickled)
             self.files.add(obj.__code__.co_filename)
+        if isinstance(obj, type) and isinstance(cloudpickled, tuple):
+            keep_slots(cloudpickled, obj)
         return cloudpickled
+
+    def _function_getnewargs(self, function: types.FunctionType) -> tuple[Any, ...]:
+        """With one cell for all functions that share it: cloudpickle (3.1) gives each its own."""
+        *others, closure = super()._function_getnewargs(function)
+        cells = function.__closure__ or ()
+        shared = tuple(self._cells.setdefault(id(cell), (cell, Cell()))[1] for cell in cells)
+        return (*others, None if closure is None else shared)
 
 
 class _Namespace:
@@ -244,7 +258,7 @@ def _dtype_name(dtype: Any) -> str:
 def _dtype(name: str) -> Any:
     import mlx.core as mx
 
-    return getattr(mx, name)
+    return getattr(mx, "bool_" if name == "bool" else name)
 
 
 def _array_parts(array: Any) -> tuple[str, tuple[int, ...], pickle.PickleBuffer]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from allranks.head.state.monitor import Monitor
 from allranks.head.state.views import collective
-from allranks.messages.events import LedgerEntry
+from allranks.messages.events import EvaluatedAtOnce, Exchanged, LedgerEntry
 from allranks.messages.lifeline import Lifeline
 from allranks.messages.questions import RequestFailed
-from allranks.messages.requests import LedgerSince, OpenBarrier
-from allranks_backends.plan import rank_label
+from allranks.messages.requests import Exchanges, LedgerSince, OpenBarrier
+from allranks_backends.plan import alike, rank_label
 from allranks_backends.views import Collective
 
 ANSWER_WITHIN = 2.0
@@ -24,6 +25,11 @@ class Agreement:
         self._monitor, self._lifeline, self._ranks, self._cell = monitor, lifeline, tuple(ranks), cell
         self._entering: dict[int, Collective] = {}
         self._done: dict[int, tuple[int, int]] = {}
+        self._at_once: dict[int, EvaluatedAtOnce] = {}
+        self._sent: dict[tuple[int, int], tuple[int, int]] = {}
+        """From which rank to which: how often, and a checksum."""
+        self._received: dict[tuple[int, int], tuple[int, int]] = {}
+        """The same, as the receiver has it."""
 
     def enter(self, rank: int, entry: LedgerEntry) -> None:
         """A rank waits at the barrier; all enter, or none, once all of the world are there."""
@@ -42,19 +48,58 @@ class Agreement:
             self._lifeline.tell(self._monitor.ranks[rank].uuid, OpenBarrier(self._cell, refusal))
         self._entering.clear()
 
-    def done(self, rank: int, fingerprint: Sequence[int]) -> None:
+    def done(
+        self,
+        rank: int,
+        fingerprint: Sequence[int],
+        at_once: EvaluatedAtOnce | None = None,
+        exchanged: Sequence[Exchanged] = (),
+    ) -> None:
         """A rank is done with the cell; `fingerprint` counts its shared collectives and sums them up."""
         count, checksum = fingerprint
         self._done[rank] = (count, checksum)
+        if at_once is not None:
+            self._at_once[rank] = at_once
+        for each in exchanged:
+            self._sent[rank, each.peer], self._received[each.peer, rank] = each.sent, each.received
 
     def mismatch(self, first: Mapping[int, int]) -> str | None:
-        """The first collective on which ranks that are done with the cell disagreed, in words."""
-        if len(set(self._done.values())) < 2 or not all(count for count, _ in self._done.values()):
+        """The first collective on which ranks that are done with the cell disagreed, or what had no order, in words."""
+        return self._disagreement(first) or self._exchange() or _no_order(self._at_once)
+
+    def _exchange(self) -> str | None:
+        """Where a rank received something else than was sent to it, as often as it was sent anything."""
+        for (sender, receiver), (count, checksum) in self._sent.items():
+            received = self._received.get((sender, receiver), (0, 0))
+            if received[0] != count or received[1] == checksum:
+                continue
+            sends = [each for each in self._exchanges_of(sender, receiver) if each.op == "send"]
+            receives = [each for each in self._exchanges_of(receiver, sender) if each.op != "send"]
+            for sent, got in zip(sends, receives, strict=False):
+                if (sent.dtype, sent.nbytes) != (got.dtype, got.nbytes):
+                    return (
+                        f"a send and its recv differ: rank {sender} called {sent}; rank {receiver} called {got}"
+                        f" ({_elements(sent)} were sent, {_elements(got)} received)"
+                    )
+        return None
+
+    def _exchanges_of(self, rank: int, peer: int) -> list[Collective]:
+        question = self._lifeline.ask(self._monitor.ranks[rank].uuid, Exchanges())
+        try:
+            entries = question.result(ANSWER_WITHIN).answer.entries
+        except (TimeoutError, ConnectionError, RequestFailed):
+            return []
+        return [collective(entry) for entry in entries if entry.peer == peer]
+
+    def _disagreement(self, first: Mapping[int, int]) -> str | None:
+        counts = [count for count, _ in self._done.values()]
+        if len(set(self._done.values())) < 2 or (any(counts) and not all(counts)):
             return None
         answers = {
             rank: self._lifeline.ask(self._monitor.ranks[rank].uuid, LedgerSince(first[rank])) for rank in self._done
         }
         ledgers: dict[int, list[Collective]] = {}
+        known: dict[int, dict[int, Collective]] = {}
         swapped: dict[int, list[tuple[int, int]]] = {}
         for rank, answer in answers.items():
             try:
@@ -63,22 +108,40 @@ class Agreement:
                 continue
             swapped[rank] = found.swapped
             ledgers[rank] = [collective(entry) for entry in found.entries]
+            known[rank] = {entry.number - first[rank]: collective(entry) for entry in [*found.earlier, *found.entries]}
         for entered in zip(*ledgers.values(), strict=False):
             if said := disagreement(dict(zip(ledgers, entered, strict=True))):
                 return said
-        return _different_order(ledgers, swapped, first)
+        return _different_order(known, swapped)
+
+
+def _elements(exchange: Collective) -> str:
+    return f"{math.prod(exchange.shape)} {exchange.dtype}"
+
+
+def _no_order(at_once: Mapping[int, EvaluatedAtOnce]) -> str | None:
+    """``ranks 0-1 evaluated all_sum #1 ... and all_sum #2 ... at once, on two streams``."""
+    sides = []
+    for each, ranks in alike(at_once).items():
+        if each.threads:
+            how = f"collectives of two threads at once ({' and '.join(each.threads)}): call them all in one"
+        else:
+            how = f"{' and '.join(str(collective(entry)) for entry in each.collectives)} at once, on two streams"
+            how += " (--ordered prevents this)"
+        sides.append(f"{rank_label(ranks)} evaluated {how}")
+    if not sides:
+        return None
+    return f"the order of collectives is undefined, so their results may be swapped: {'; '.join(sides)}"
 
 
 def _different_order(
-    ledgers: Mapping[int, Sequence[Collective]],
-    swapped: Mapping[int, list[tuple[int, int]]],
-    first: Mapping[int, int],
+    known: Mapping[int, Mapping[int, Collective]], swapped: Mapping[int, list[tuple[int, int]]]
 ) -> str | None:
-    """``rank 0 evaluated all_sum #2 ... before all_sum #1 ..., other ranks did not``."""
+    """``rank 0 evaluated all_sum #2 ... before all_sum #1 ..., other ranks did not``; `known` are counted as they."""
     orders: dict[str, list[int]] = {}
     for rank, pairs in swapped.items():
-        known = {each.number - first[rank]: each for each in ledgers[rank]}
-        told = [f"{known[late]} before {known[early]}" for late, early in pairs if late in known and early in known]
+        of = known[rank]
+        told = [f"{of[late]} before {of[early]}" for late, early in pairs if late in of and early in of]
         orders.setdefault("; ".join(told), []).append(rank)
     if len(orders) < 2:
         return None

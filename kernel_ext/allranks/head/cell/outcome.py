@@ -80,6 +80,12 @@ class Outcome:
             result.unmarked = tuple(str(collective(each)) for each in done.unmarked)
         self._ended(rank)
 
+    def note_invalid(self, rank: int, names: Sequence[str]) -> None:
+        """Variables of a rank that is done with the cell are invalid, since it has entered collectives for others."""
+        if rank in self.results:
+            result = self.results[rank]
+            result.invalid = tuple(dict.fromkeys((*result.invalid, *names)))
+
     def take_late(self, rank: int, items: Sequence[Item]) -> None:
         """What the rank printed before the cell and after the previous one."""
         said = [("text", "stderr", "printed after the previous cell:\n"), *items]
@@ -150,11 +156,18 @@ class Outcome:
         """The unfinished line of each rank that has one."""
         return {rank: line for rank, line in self._live.items() if line}
 
-    def left_behind(self) -> list[Finding]:
-        """What was aborted and may look right, which variables are invalid, which will enter a collective, in words."""
+    def left_behind(self, *, stays: bool) -> list[Finding]:
+        """What was aborted and may look right, which variables are invalid, which will enter a collective, in words.
+
+        None will where the world does not stay as it is.
+        """
         unmarked = {rank: result.unmarked for rank, result in self.results.items()}
         invalid = {rank: result.invalid for rank, result in self.results.items()}
-        return [*_about(unmarked, UNMARKED, "; "), *_about(invalid, INVALID), *_about(self._pending, PENDING)]
+        return [
+            *_about(unmarked, UNMARKED, "; "),
+            *_about(invalid, INVALID),
+            *_about(self._pending if stays else {}, PENDING),
+        ]
 
 
 INVALID = "{} {be} invalid: {its} collective was aborted. Recompute {them}"

@@ -8,7 +8,7 @@ invalid, so the cell fails; all of its ranks are told so before, since user code
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, wait
 
 from allranks.head.state.known_rank import Rank
@@ -24,8 +24,16 @@ RECORDS_WITHIN = 0.5
 class Release:
     """Called repeatedly while ranks wait: a rank that is unblocked may be missing in the next collective."""
 
-    def __init__(self, cell: int, monitor: Monitor, lifeline: Lifeline) -> None:
-        self._cell, self._monitor, self._lifeline = cell, monitor, lifeline
+    def __init__(
+        self,
+        cell: int,
+        monitor: Monitor,
+        lifeline: Lifeline,
+        on_invalid: Callable[[int, Sequence[str]], None] = lambda _rank, _names: None,
+    ) -> None:
+        """`on_invalid` takes a rank that has entered collectives, and names that are invalid since."""
+        self._cell, self._monitor, self._lifeline, self._on_invalid = cell, monitor, lifeline, on_invalid
+        self._asked: list[Future[Reply[Entered]]] = []
         self._settled: set[int] = set()
         self._told: set[int] = set()
         """Ranks that know that collectives of the cell are aborted."""
@@ -71,8 +79,15 @@ class Release:
         def note(answer: Future[Reply[Entered]]) -> None:
             entered: int | None = None
             try:
-                entered = answer.result().answer.entered if answer.exception() is None else None
+                if answer.exception() is None:
+                    entered, invalid = answer.result().answer.entered, answer.result().answer.invalid
+                    self._on_invalid(rank.rank, invalid)
             finally:
                 self._monitor.ends_replay(rank, entered)
 
-        self._lifeline.ask(rank.uuid, request).add_done_callback(note)
+        self._asked.append(self._lifeline.ask(rank.uuid, request))
+        self._asked[-1].add_done_callback(note)
+
+    def wait(self) -> None:
+        """Until those that enter collectives are through, for a moment."""
+        wait(self._asked, RECORDS_WITHIN)

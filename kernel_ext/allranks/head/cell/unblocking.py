@@ -30,7 +30,7 @@ class Unblocking:
     def __init__(self, cell: int, ranks: Sequence[int], outcome: Outcome, monitor: Monitor, lifeline: Lifeline) -> None:
         self._cell, self._outcome, self._monitor, self._lifeline = cell, outcome, monitor, lifeline
         self._watch = StallWatch(ranks)
-        self._release = Release(cell, monitor, lifeline)
+        self._release = Release(cell, monitor, lifeline, outcome.note_invalid)
         self.releasing = False
         """Whether missing ranks enter what others wait in."""
         self._releasing_since = float("inf")
@@ -53,6 +53,10 @@ class Unblocking:
         """Where nothing can be aborted: from now on have missing ranks enter what others wait in."""
         self._watch.stopping = True
         self.releasing = not self._monitor.breakable
+
+    def wait(self) -> None:
+        """Until ranks that enter what others wait in are through, for a moment."""
+        self._release.wait()
 
     def look(self) -> list[Finding]:
         """Unblock those whose wait is hopeless; returns what is new of who waits for whom."""

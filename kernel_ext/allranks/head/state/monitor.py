@@ -56,8 +56,11 @@ class Monitor:
         self.last_cell = 0
         """The highest number of a cell that any rank has seen."""
         self.breakable = False
-        self.not_breakable = ""
         """Whether a blocked collective can be made to raise."""
+        self.not_breakable = ""
+        """Why not, where it could have been, as a clause."""
+        self.left_pending: dict[int, tuple[str, ...]] = {}
+        """By rank, names that wait for collectives of the world before this one, and are invalid."""
         self.ranks: list[Rank] = []
         self.links: Sequence[Link] = ()
         """Every way the backend sends."""

@@ -75,9 +75,11 @@ def notes(state: WorldState, ranks: Sequence[Rank], not_breakable: str = "") -> 
     if state == "broken":
         said.append("The world is broken. %distributed heal replaces dead ranks and re-forms it.")
     if unordered := {rank.rank: rank.report.unordered for rank in ranks if rank.report.unordered}:
+        most = max(unordered.values())
         said.append(
-            f"In the last cell, --ordered could not chain {max(unordered.values())} collectives inside mx.compile, "
-            f"mx.grad or mx.vmap ({rank_label(list(unordered))}): they are evaluated in MLX's own order."
+            f"In the last cell, --ordered could not chain {most} collective{'s' * (most > 1)} inside mx.compile or "
+            f"mx.vmap ({rank_label(list(unordered))}): what one call of such a function asks for is evaluated at its "
+            "end, in MLX's own order."
         )
     if untracked := [rank.rank for rank in ranks if rank.report.untracked]:
         said.append(

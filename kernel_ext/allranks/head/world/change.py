@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Literal
@@ -33,7 +33,7 @@ class RankVariables:
     not_loaded: Mapping[str, str] = field(default_factory=dict)
     """Names that were saved and could not be loaded, and why."""
     invalid: tuple[str, ...] = ()
-    """Names that are there and may be invalid, since a collective was aborted."""
+    """Names that are there and may be invalid, since a collective was aborted or cannot run any more."""
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -49,7 +49,7 @@ class RankVariables:
         excepting = f", except {text}" if (text := self.missing_text) else ""
         match self.how:
             case "kept":
-                return "kept all variables"
+                return "kept all variables" + (f", but {left}" if (left := _left(self.invalid)) else "")
             case "restored":
                 return f"restarted with all variables{excepting}{self._doubtful}"
             case "copied":
@@ -159,13 +159,29 @@ class WorldChange:
         return f"Nothing to heal: all ranks are alive and the world is whole.{stuck}"
 
     def _lines(self) -> list[str]:
-        if self.verb == "rewire" and all(rank.how == "kept" for rank in self.ranks.values()):
+        if self.verb == "rewire" and all(rank == RankVariables("kept") for rank in self.ranks.values()):
             return ["all ranks kept their variables"]
         texts = {number: str(rank) for number, rank in self.ranks.items()}
         lines = [f"{rank_label(members)} {text}" for text, members in alike(texts).items()]
         if self.unused_source is not None:
             lines.append(f"there are no new ranks, so nothing was copied from rank {self.unused_source}")
         return lines
+
+
+def pending_text(names: Mapping[int, Sequence[str]], size: int) -> str:
+    """What became of the names that waited, by rank, for collectives of a world that was left."""
+    lines = [
+        _left(each) + (f" ({rank_label(members)})" if len(members) < size else "")
+        for each, members in alike({rank: tuple(found) for rank, found in names.items()}).items()
+    ]
+    return "; ".join(lines)
+
+
+def _left(names: Sequence[str]) -> str:
+    if not names:
+        return ""
+    was, its, it = ("was", "its", "it") if len(names) == 1 else ("were", "their", "them")
+    return f"{', '.join(names)} {was} left pending and {its} collective cannot run any more: recompute {it}"
 
 
 def _listed(failed: Mapping[str, str], what: str) -> str:

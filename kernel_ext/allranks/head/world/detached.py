@@ -10,7 +10,14 @@ from typing import Any
 from jupyter_core.paths import jupyter_runtime_dir
 
 from allranks.errors import NoCluster
+from allranks.head.state.known_rank import Rank
+from allranks.head.state.monitor import Monitor
+from allranks.hosts.local import LocalHost
 from allranks.machine.files import write_private
+from allranks.messages.lifeline import Lifeline
+from allranks.settings import Settings
+from allranks_backends.plan import Host, Placement, WorldPlan
+from allranks_backends.registry import get_backend
 
 
 @dataclass(frozen=True)
@@ -30,6 +37,36 @@ class Detached:
     """uuid and pid of each rank."""
     breakable: bool = False
     """Whether collectives of the world can be aborted."""
+    not_breakable: str = ""
+    """Why not, where they could have been."""
+
+    @classmethod
+    def of(cls, settings: Settings, host: LocalHost, lifeline: Lifeline, monitor: Monitor) -> Detached:
+        """The cluster as it is now."""
+        return cls(
+            settings={**vars(settings), "env": dict(settings.env)},
+            directory=str(host.directory),
+            engine_info=host.engine_info,
+            url=lifeline.url,
+            keys=lifeline.keys,
+            backend=monitor.backend,
+            generation=monitor.generation,
+            ranks=[(rank.uuid, rank.pid or 0) for rank in monitor.ranks],
+            breakable=monitor.breakable,
+            not_breakable=monitor.not_breakable,
+        )
+
+    def expect(self, monitor: Monitor, connections: int) -> WorldPlan:
+        """The ranks are to connect; returns the plan of their world."""
+        placements = tuple(Placement(number, Host("localhost"), number) for number in range(len(self.ranks)))
+        plan = WorldPlan(self.backend, placements, self.generation, connections)
+        monitor.adopting = True
+        backend = get_backend(self.backend)
+        monitor.backend, monitor.generation, monitor.links = self.backend, self.generation, backend.links(plan)
+        monitor.breakable, monitor.not_breakable = self.breakable or backend.breakable, self.not_breakable
+        for number, (uuid, pid) in enumerate(self.ranks):
+            monitor.put(Rank(number, "localhost", uuid, pid=pid))
+        return plan
 
     def write(self) -> None:
         path = detached_file(self.settings["name"])

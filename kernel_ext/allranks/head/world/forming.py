@@ -13,13 +13,15 @@ from allranks.head.state.monitor import Monitor
 from allranks.machine.ports import says_port_is_taken
 from allranks.messages.lifeline import Lifeline
 from allranks.messages.questions import Reply, RequestFailed
-from allranks.messages.requests import Form, Joined, Refusals, Spawn
+from allranks.messages.requests import Form, GiveUpAborting, Joined, Refusals, Spawn
 from allranks_backends.limits import Limits, limits
 from allranks_backends.plan import Host, Placement, WorldPlan, alike, rank_label
 from allranks_backends.protocol import WORLD_VARIABLES, Backend
 
 FORM_WITHIN = 30.0
 """Seconds a rank waits for its neighbours."""
+SPAWN_WITHIN = 60.0
+"""Seconds more in which processes are to come up that the ranks start themselves."""
 STAGGER = 0.03
 """Seconds by which the last rank enters later: it connects first, and a refused connect costs the ring a second.
 
@@ -68,6 +70,8 @@ def form(
     def ask(numbers: Iterable[int]) -> None:
         for number in numbers:
             request = _request(plan, backend, number, entered, refused)
+            if new:
+                request.timeout += SPAWN_WITHIN
             if number not in new:
                 request.spawn = list(spawn)
             answers[number] = lifeline.ask(monitor.ranks[number].uuid, request)
@@ -79,7 +83,7 @@ def form(
     failures = {
         rank: failure
         for rank, answer in sorted(answers.items())
-        if (failure := _failure(answer, monitor.ranks[rank], monitor))
+        if (failure := _failure(answer, monitor.ranks[rank], monitor, SPAWN_WITHIN if new else 0.0))
     }
     if failures:
         listing = "; ".join(f"{rank_label(ranks)}: {failure}" for failure, ranks in alike(failures).items())
@@ -88,9 +92,13 @@ def form(
             port_taken=says_port_is_taken(listing),
         )
     monitor.generation, monitor.backend, monitor.state = plan.generation, plan.backend, "whole"
-    joined = [answer.result().answer for answer in answers.values()]
+    joined = [answers[rank.rank].result().answer for rank in monitor.ranks]
     monitor.breakable = backend.breakable or all(each.breakable for each in joined)
     monitor.not_breakable = next((each.why_not for each in joined if each.why_not), "")
+    monitor.left_pending = {each.rank: tuple(each.pending) for each in joined if each.pending}
+    for rank, each in zip(monitor.ranks, joined, strict=True):
+        if each.breakable and not monitor.breakable:
+            lifeline.tell(rank.uuid, GiveUpAborting(monitor.not_breakable))
 
 
 def refusals(limits: Limits) -> Refusals:
@@ -123,14 +131,15 @@ def _request(plan: WorldPlan, backend: Backend, rank: int, entered: int, refused
     )
 
 
-def _failure(answer: Future[Reply[Joined]], rank: Rank, monitor: Monitor) -> str | None:
+def _failure(answer: Future[Reply[Joined]], rank: Rank, monitor: Monitor, more: float) -> str | None:
+    within = FORM_WITHIN + 10 + more
     try:
-        answer.result(FORM_WITHIN + 10)
+        answer.result(within)
     except RequestFailed as error:
         return str(error).rstrip(".")
     except ConnectionError as error:
         monitor.wait(lambda: rank.dead is not None, 1.0)
         return rank.dead or str(error)
     except FutureTimeout:
-        return f"no answer within {FORM_WITHIN + 10:g} s"
+        return f"no answer within {within:g} s"
     return None

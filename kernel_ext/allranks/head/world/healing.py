@@ -6,7 +6,7 @@ are saved to private files beside the cluster's folder, the processes started ag
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -24,8 +24,6 @@ SEEN_WITHIN = 2.0
 """Seconds in which ranks that wait for a dead one are seen waiting."""
 QUIET_WITHIN = 3.0
 """Seconds running cells get to end before nothing is changed."""
-KEPT = RankVariables("kept")
-
 Became = dict[int, RankVariables]
 Files = tuple[SavedFiles, ...]
 
@@ -41,8 +39,8 @@ def heal(ranks: Ranks, source: int | None, kill: Sequence[int], say: Say) -> Wor
     dead = [rank.rank for rank in monitor.ranks if rank.dead]
     kept = [rank.rank for rank in monitor.ranks if not rank.dead]
     assert ranks.plan is not None
-    if all_free and _in_place(ranks, dead, say):
-        became, files = dict.fromkeys(kept, KEPT), Files()
+    if all_free and _in_place(ranks, ranks.hosts, dead, say):
+        became, files = _kept(ranks, kept), Files()
     else:
         became, files = _restart(ranks, ranks.hosts, ranks.plan.backend, kept, say)
     if dead:
@@ -50,20 +48,27 @@ def heal(ranks: Ranks, source: int | None, kill: Sequence[int], say: Say) -> Wor
     return _change("heal", ranks, became, files).check()
 
 
-def _in_place(ranks: Ranks, dead: Sequence[int], say: Say) -> bool:
-    """Form the next world in the processes that are left; False where they must be restarted."""
+def _in_place(ranks: Ranks, hosts: Sequence[Host], new: Sequence[int], say: Say) -> bool:
+    """Form the next world, a rank on each of `hosts`, in the processes that are left and those of the `new` ranks.
+
+    False where all must be restarted.
+    """
     assert ranks.plan is not None
-    if not ranks.in_place(dead):
+    before = len(ranks.monitor.ranks)
+    if not ranks.in_place(new):
         return False
-    ranks.plan_next(ranks.hosts, ranks.plan.backend)
-    ranks.launch(dead)
+    ranks.plan_next(hosts, ranks.plan.backend)
+    if len(hosts) < before:
+        ranks.stop_ranks(range(len(hosts), before))
+        ranks.monitor.truncate(len(hosts))
+    ranks.launch(new)
     try:
         ranks.form()
     except CannotStart as error:
         if ranks.backend.reform == "in place":
             raise
+        ranks.monitor.state, ranks.monitor.breakable = "broken", False
         say(f"The ranks are restarted: {error}")
-        ranks.monitor.breakable = False
         return False
     return True
 
@@ -83,21 +88,20 @@ def resize(ranks: Ranks, size: int, source: int | None, say: Say) -> WorldChange
     before = len(ranks.hosts)
     _quiet(ranks)
     hosts = resized(ranks.hosts, size)
-    if ranks.in_place(range(before, size)):
-        ranks.plan_next(hosts, ranks.plan.backend)
-        if size < before:
-            ranks.stop_ranks(range(size, before))
-            ranks.monitor.truncate(size)
-        else:
-            ranks.launch(range(before, size))
-        ranks.form()
-        became, files = dict.fromkeys(range(min(size, before)), KEPT), Files()
+    if _in_place(ranks, hosts, range(before, size), say):
+        became, files = _kept(ranks, range(min(size, before))), Files()
     else:
         became, files = _restart(ranks, hosts, ranks.plan.backend, list(range(min(size, before))), say)
     if size > before:
         became |= _begun(ranks, source, list(range(before, size)))
     change = _change("resize", ranks, became, files)
     return replace(change, unused_source=source if size < before else None).check()
+
+
+def _kept(ranks: Ranks, numbers: Iterable[int]) -> Became:
+    """What these ranks hold that are in the world as before."""
+    pending = ranks.monitor.left_pending
+    return {number: RankVariables("kept", invalid=pending.get(number, ())) for number in numbers}
 
 
 def _begun(ranks: Ranks, source: int | None, new: list[int]) -> Became:
@@ -119,7 +123,7 @@ def rewire(ranks: Ranks, backend: str, connections: int, say: Say) -> WorldChang
     try:
         if ranks.plan.backend == backend and ranks.backend.reform == "in place":
             ranks.form_again()
-            became, files = dict.fromkeys(range(len(ranks.hosts)), KEPT), Files()
+            became, files = _kept(ranks, range(len(ranks.hosts))), Files()
         else:
             became, files = _restart(ranks, ranks.hosts, backend, list(range(len(ranks.hosts))), say)
     except BaseException:

@@ -135,7 +135,9 @@ class Processes:
             for number in numbers:
                 self._lifeline.tell(self._monitor.ranks[number].uuid, Exit())
             for number, pid in ended.items():
-                self.end_of_rank(number).wait_ended(pid, END_WITHIN)
+                end = self.end_of_rank(number)
+                if not end.wait_ended(pid, END_WITHIN) and end is self._hosts.here:  # it may be stopped
+                    psutil.Process(pid).kill()
         else:
             self._stop_each(ended)
         self._hosts.here.forget([self._monitor.ranks[number].uuid for number in numbers])

@@ -25,7 +25,7 @@ from allranks.messages.questions import Reply
 from allranks.messages.requests import Acknowledge, Answer, Interrupt, Question, Register, Spawn
 from allranks.messages.wire import Buffer
 from allranks.settings import Settings
-from allranks_backends.plan import Host, Placement, Platform, Site, WorldPlan, alike, rank_label
+from allranks_backends.plan import Host, Platform, Site, WorldPlan, alike, rank_label
 from allranks_backends.registry import Backend, BackendError, can_run, get_backend, this_platform
 
 from . import forming
@@ -64,7 +64,8 @@ class Ranks:
             python_here=settings.python_here,
         )
         if kept is not None:
-            self._know(kept)
+            self.plan = kept.expect(self.monitor, settings.connections)
+            self.hosts = [placement.host for placement in self.plan.placements]
         self._spawn: list[Spawn] = []
         """Processes that the ranks of MPI start when they form the next world."""
         self.listener: Listener | None = None
@@ -107,18 +108,6 @@ class Ranks:
             listen=listen,
         )
 
-    def _know(self, kept: Detached) -> None:
-        """Expect the ranks of a detached cluster to connect."""
-        self.monitor.adopting = True
-        self.hosts = [Host("localhost")] * len(kept.ranks)
-        placements = tuple(Placement(number, host, number) for number, host in enumerate(self.hosts))
-        self.plan = WorldPlan(kept.backend, placements, kept.generation, self.settings.connections)
-        self.monitor.backend, self.monitor.generation = kept.backend, kept.generation
-        self.monitor.breakable = kept.breakable
-        self.monitor.links = self.backend.links(self.plan)
-        for number, (uuid, pid) in enumerate(kept.ranks):
-            self.monitor.put(Rank(number, "localhost", uuid, pid=pid))
-
     def take_over(self) -> None:
         """Wait until the ranks of a detached cluster have connected; those that did not are dead."""
         self.monitor.wait(lambda: all(rank.connected for rank in self.monitor.ranks), TAKE_OVER_WITHIN)
@@ -128,21 +117,6 @@ class Ranks:
                 self.lifeline.tell(rank.uuid, Register())  # its controller may have been replaced meanwhile
             else:
                 self.process_events.died(rank.rank, "ended while no notebook was attached")
-
-    def _keep(self) -> None:
-        """Write down how another notebook can take over."""
-        assert self.plan is not None
-        Detached(
-            settings={**vars(self.settings), "env": dict(self.settings.env)},
-            directory=str(self.host.directory),
-            engine_info=self.host.engine_info,
-            url=self.lifeline.url,
-            keys=self.lifeline.keys,
-            backend=self.plan.backend,
-            generation=self.plan.generation,
-            breakable=self.monitor.breakable,
-            ranks=[(rank.uuid, rank.pid or 0) for rank in self.monitor.ranks],
-        ).write()
 
     # Start and end.
 
@@ -236,19 +210,12 @@ class Ranks:
             self._until_connected()
         if self.can_run is None:  # a cluster that was taken over
             self.sites(self.hosts)
-        forming.form(
-            self.plan,
-            self.backend,
-            self.monitor,
-            self.lifeline,
-            self.can_run,
-            spawn=spawn,
-            until_connected=self._until_connected,
-        )
+        world = self.plan, self.backend, self.monitor, self.lifeline, self.can_run
+        forming.form(*world, spawn=spawn, until_connected=self._until_connected)
         self.monitor.links = self.backend.links(self.plan)
         self.wait_for("ready", lambda rank: rank.ready)
         if self.settings.keep:
-            self._keep()
+            Detached.of(self.settings, self.host, self.lifeline, self.monitor).write()
 
     def _until_connected(self, unless: Callable[[], bool] = lambda: False) -> None:
         self.wait_for("connected", lambda rank: rank.connected or unless())

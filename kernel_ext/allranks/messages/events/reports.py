@@ -106,6 +106,23 @@ class Timed(Struct, array_like=True, frozen=True):
     seconds: float
 
 
+class EvaluatedAtOnce(Struct, frozen=True):
+    """Collectives of two streams or two threads that a rank evaluated at once: in no order that ranks could share."""
+
+    collectives: tuple[LedgerEntry, ...] = ()
+    """Of two streams."""
+    threads: tuple[str, ...] = ()
+    """Names of two threads."""
+
+
+class Exchanged(Struct, frozen=True, array_like=True):
+    """What a rank sent to another and received from it in a cell: how often, and a checksum of dtypes and sizes."""
+
+    peer: int
+    sent: tuple[int, int]
+    received: tuple[int, int]
+
+
 class Done(CellEvent):
     """The cell is over; the value of its last expression follows in the buffers."""
 
@@ -129,6 +146,8 @@ class Done(CellEvent):
     """Why the value is not there."""
     settled: int = 0
     """All collectives up to this number were evaluated, as far as it is known."""
+    at_once: EvaluatedAtOnce | None = None
+    exchanged: tuple[Exchanged, ...] = ()
     seq: int = 0
 
 

@@ -16,6 +16,8 @@ class Joined(Answer):
     """Whether a blocked collective can be aborted in this process."""
     why_not: str = ""
     """Why not, where MPI could have been."""
+    pending: list[str] = field(default_factory=list)
+    """Names that wait for a collective of the world before, and are invalid now."""
 
 
 class Spawn(Struct, frozen=True):
@@ -72,6 +74,8 @@ class Entries(Answer):
     entries: list[LedgerEntry]
     swapped: list[tuple[int, int]]
     """Which collectives were evaluated before which older ones, counted from `LedgerSince.after`."""
+    earlier: list[LedgerEntry] = field(default_factory=list)
+    """Those of them that were called before that."""
 
 
 class LedgerSince(Question[Entries]):
@@ -80,9 +84,15 @@ class LedgerSince(Question[Entries]):
     after: int
 
 
+class Exchanges(Question[Entries]):
+    """What the rank sent and received in the last cell."""
+
+
 class Entered(Answer):
     entered: int
     """How many collectives that all ranks share the rank has asked for."""
+    invalid: list[str] = field(default_factory=list)
+    """Names that were computed on the way, of what other ranks may not have meant for them."""
 
 
 class Abort(Question[Nothing]):
@@ -114,6 +124,12 @@ class OpenBarrier(Request):
 
 class Refuse(Request):
     """The world is broken elsewhere: enter no more collectives in it."""
+
+    because: str
+
+
+class GiveUpAborting(Request):
+    """Other ranks cannot abort collectives of this world, so no rank may."""
 
     because: str
 

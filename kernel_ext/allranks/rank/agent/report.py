@@ -85,7 +85,7 @@ class Reporter:
             source,
             self.collective(record) if record is not None else None,
             waiting,
-            unordered=ledger.unordered,
+            unordered=ledger.chain.left_out,
             untracked=bool(computed.unreadable()),
             memory=meters.memory,
             cpu=meters.cpu,

@@ -18,6 +18,7 @@ from allranks.messages.requests import Answer, Nothing, Request
 from allranks.messages.wire import Buffer
 from allranks.rank.cell import not_run
 from allranks.rank.cell.stdio import RankStream
+from allranks.rank.collectives.exchanges import exchanges_of
 from allranks.rank.collectives.pending import names_in, pending_names, settle
 from allranks.rank.collectives.trace import TRACE, now
 from allranks.rank.debug import introspection
@@ -80,7 +81,13 @@ class Requests:
     def ledger_since(self, request: requests.LedgerSince, _: Buffers) -> Reply[requests.Entries]:
         ledger = self._agent.ledger
         entries = [record.entry(record.line) for record in ledger.shared_since(request.after)]
-        return Reply(requests.Entries(entries, ledger.swapped(request.after)))
+        swapped = ledger.records({number for pair in ledger.order.swapped for number in pair})
+        earlier = [record.entry(None) for record in swapped if record.entered <= request.after]
+        return Reply(requests.Entries(entries, ledger.swapped(request.after), earlier))
+
+    def exchanges(self, request: requests.Exchanges, _: Buffers) -> Reply[requests.Entries]:
+        exchanges = exchanges_of(self._agent.ledger)
+        return Reply(requests.Entries([self._agent.reporter.collective(record) for record in exchanges], []))
 
     def abort(self, request: requests.Abort, _: Buffers) -> Reply[Nothing]:
         self._agent.unblocker.release(request.cell, request.newest)
@@ -91,8 +98,9 @@ class Requests:
         return Reply(requests.Entered(self._agent.ledger.number))
 
     def settle(self, _request: requests.Settle, _: Buffers) -> Reply[requests.Entered]:
+        invalid = self._agent.ledger.invalid.give_up(self._agent.user_variables())
         settle([*self._agent.user_ns.items(), *self._agent.debugger.held()])
-        return Reply(requests.Entered(self._agent.ledger.number))
+        return Reply(requests.Entered(self._agent.ledger.number, invalid))
 
     def open_barrier(self, request: requests.OpenBarrier, _: Buffers) -> None:
         if request.cell == self._agent.cell.number:
@@ -101,6 +109,9 @@ class Requests:
     def refuse(self, request: requests.Refuse, _: Buffers) -> None:
         self._agent.ledger.refuse, self._agent.ledger.refused_in_cell = request.because, False
         self._agent.world.broken_elsewhere()
+
+    def give_up_aborting(self, request: requests.GiveUpAborting, _: Buffers) -> None:
+        self._agent.world.give_up_aborting(request.because)
 
     def pending(self, request: requests.Pending, _: Buffers) -> Reply[requests.Names]:
         if self._agent.ledger.seq == 0:

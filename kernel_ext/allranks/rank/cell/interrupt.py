@@ -46,6 +46,8 @@ class Interrupt:
         unblocked, self.unblocked = self.unblocked, False
         if self._allowed:
             self._stopped = None
+            if unblocked:
+                self._aborted.look()  # so that what failed is raised here, and not once more
             owed, self._aborted.owed = self._aborted.owed, None
             if unblocked and owed is None:  # mx.eval has raised it where it returned
                 return

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from allranks.messages import values
 from allranks.messages.cell_options import CellRequest
-from allranks.messages.events import Began, CellError, Done, Output, Timed, packed
+from allranks.messages.events import Began, CellError, Done, EvaluatedAtOnce, Output, Timed, packed
 from allranks.messages.wire import Buffer
 from allranks.rank.collectives.aborted import CollectiveAborted, follows_abort, is_peer_loss
+from allranks.rank.collectives.exchanges import exchanged
 from allranks.rank.collectives.trace import TRACE
 from allranks.rank.debug.debugger import ENDED
 
@@ -153,20 +154,27 @@ class CellRecorder:
         """Called in the main thread when the cell is over."""
         TRACE.end()
         ledger = self._agent.ledger
-        ledger.aborted.look()
-        ledger.aborted.owed = None
-        if (sentence := ledger.aborted.sentence) is not None and self._error is None:
-            name = CollectiveAborted.__name__
-            self._raised(name, sentence, [f"{name}: {sentence}"])
+        if (refusal := ledger.chain.refusal) is not None and self._error is None:
+            self._raised("RuntimeError", refusal, [f"RuntimeError: {refusal}"])
+        self._fail_if_aborted()
         try:
             self._final = self._summed_up(value, wants_value)
         except Exception as error:  # the head must know of the end, whatever goes wrong at it
             self._raised(type(error).__name__, str(error), traceback.format_exc().splitlines())
             self._final = (self._done(entered=ledger.number, shared=(0, 0)), [])
-        ledger.refuse_in_cell(None)
+        ledger.end_cell()
         self.running = False
         self.ended = True
         self._agent.lifeline.wake()
+
+    def _fail_if_aborted(self) -> None:
+        """The user's code has swallowed that a collective was aborted, or nothing has told it."""
+        aborted = self._agent.ledger.aborted
+        aborted.look()
+        aborted.owed = None
+        if aborted.sentence is not None and self._error is None:
+            name = CollectiveAborted.__name__
+            self._raised(name, aborted.sentence, [f"{name}: {aborted.sentence}"])
 
     def _done(self, **rest: Any) -> Done:
         output = self.output
@@ -189,7 +197,10 @@ class CellRecorder:
                 no_value = str(error) + self._agent.calls.left_here(value)
             except KeyboardInterrupt:  # packing evaluates arrays, and so may wait for other ranks
                 no_value = "interrupted while computing the value"
-        # Only now: packing may have been aborted, too.
+            # Only now: packing may have been aborted, too.
+            self._fail_if_aborted()
+            if self._error is not None:
+                buffers = ()
         ledger, reporter = self._agent.ledger, self._agent.reporter
         invalid = tuple(self._invalid())
         shared = ledger.fingerprint(self.first_number)
@@ -203,8 +214,16 @@ class CellRecorder:
             settled=ledger.settled(),
             timed=tuple(Timed(*each) for each in ledger.timed) if ledger.timed else None,
             no_value=no_value,
+            at_once=self._at_once(),
+            exchanged=exchanged(ledger),
         )
         return done, buffers
+
+    def _at_once(self) -> EvaluatedAtOnce | None:
+        ledger = self._agent.ledger
+        numbers, threads = ledger.order.at_once.numbers, ledger.order.at_once.names
+        entries = tuple(self._agent.reporter.collective(each) for each in ledger.records(numbers))
+        return EvaluatedAtOnce(entries, threads) if entries or threads else None
 
     def _invalid(self) -> list[str]:
         """The user's variables that may be invalid."""

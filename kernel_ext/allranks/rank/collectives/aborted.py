@@ -75,6 +75,10 @@ class Aborted:
         }
         self.unmarked = list(alike.values())[-MOST_NAMED:]
 
+    def note_earlier(self) -> None:
+        """What failed belongs to a world that this rank has left."""
+        self.owed = self.sentence = "a collective of an earlier world failed: its result is invalid"
+
     def look(self) -> None:
         """Note what has failed without an error of MLX's."""
         if FAILED[0]:

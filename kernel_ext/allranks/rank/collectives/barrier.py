@@ -34,6 +34,11 @@ class Barrier:
             raise RuntimeError(self._refusal)
 
     def open(self, refusal: str | None) -> None:
-        """Let the main thread go on, or have it raise."""
+        """Let the main thread go on, or have it raise.
+
+        Then its collective does not count: where missing ranks enter what others wait in, they would enter it alone.
+        """
         self._refusal = refusal
+        if refusal is not None and self.closed:
+            self._agent.ledger.forget_last()
         self._opened.set()

@@ -41,6 +41,8 @@ class Reader(NamedTuple):
     """Whether it is yet to be computed; None for what is no ordinary array."""
     operation: Callable[[Any], int]
     """Which operation is to compute it: equal numbers for equal kinds of operation, 0 for none."""
+    is_there: Callable[[Any], bool]
+    """Whether it is computed, and was waited for."""
 
 
 reader: Reader | None = None
@@ -101,7 +103,10 @@ def _reader(kind: type, head: int, status: int, operation: int | None) -> Reader
         primitive = words[(words[(id(array) >> 3) + at_array] + operation) >> 3]
         return int(words[primitive >> 3]) if primitive else 0
 
-    return Reader(is_pending, operation_of)
+    def is_there(array: Any) -> bool:
+        return is_pending(array) is False and halves[(words[(id(array) >> 3) + at_array] + status) >> 2] == BEGUN[-1]
+
+    return Reader(is_pending, operation_of, is_there)
 
 
 def _pending(mx: Any) -> list[Any]:

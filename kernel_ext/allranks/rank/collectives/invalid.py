@@ -14,10 +14,13 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from .pending import MOST_LEAVES, is_pending
+from .pending import MOST_LEAVES, is_pending, pending_names
 
 ASKED = 8
 """Calls of ``mx.async_eval`` remembered: more are seldom on their way."""
+
+PENDING_WITHIN = 0.5
+"""Seconds spent on finding arrays that wait for collectives."""
 
 Arrays = list[weakref.ref[Any]]
 
@@ -83,6 +86,13 @@ class InvalidArrays:
     def mark(self, value: Any) -> None:
         """The arrays in `value` came from another process, where they may have been invalid."""
         self._arrays += _references(value)
+
+    def give_up(self, variables: Mapping[str, Any]) -> list[str]:
+        """Arrays that wait for collectives are invalid, as these do not run as meant. Returns names that are new."""
+        known = self.names(variables)
+        found = [name for name in pending_names(variables, within=PENDING_WITHIN) if name not in known]
+        self._arrays += _references([each for name in found for each in arrays_in(variables[name]) if is_pending(each)])
+        return found
 
     def names(self, variables: Mapping[str, Any], arrays: Arrays | None = None) -> list[str]:
         """Those of the user's variables that are, or hold, such arrays, or some of them."""

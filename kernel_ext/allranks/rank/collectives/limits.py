@@ -7,6 +7,7 @@ neighbour in a thread of its own, where the exception ends the process (0.32.4).
 from __future__ import annotations
 
 import functools
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -18,6 +19,8 @@ Check = Callable[[tuple[Any, ...], Mapping[str, Any]], None]
 PEER = {"send": ("dst", 1), "recv": ("src", 2), "recv_like": ("src", 1)}
 """How each names the other rank: keyword and position."""
 REDUCTIONS = ("all_sum", "all_max", "all_min")
+COLLECTIVES = (*REDUCTIONS, "all_gather")
+"""What every backend has."""
 
 
 class Limits:
@@ -26,10 +29,13 @@ class Limits:
     A check takes the arguments of the call and raises NotImplementedError, which is a RuntimeError as MLX's own is.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, changed: Callable[[], object] = lambda: None) -> None:
         self.checks: dict[str, Check] = {}
-        self.dtypes: dict[str, tuple[Any, ...]] = {}
-        """The dtypes that an operation lacks, looked at for each call: a check would cost 10 us of the 15 it takes."""
+        self.dtypes: defaultdict[str, set[Any]] = defaultdict(set)
+        """The dtypes that each operation lacks, looked at for each call: a check would take 10 us of its 13."""
+        self.refuses_collectives = False
+        """Whether one of `COLLECTIVES` has a check, as in no backend so far."""
+        self._changed = changed
         self._refusals = Refusals({}, None, {}, {})
         self._rank, self._size = 0, 1
 
@@ -40,16 +46,21 @@ class Limits:
         """
         self._refusals, self._rank, self._size = refusals, rank, size
         self.checks.clear()
-        self.dtypes.clear()
-        if size == 1:
-            return
+        for each in self.dtypes.values():
+            each.clear()
+        if size > 1:
+            self._learn(refusals, operations)
+        self.refuses_collectives = any(op in self.checks for op in COLLECTIVES)
+        self._changed()
+
+    def _learn(self, refusals: Refusals, operations: tuple[str, ...]) -> None:
         import mlx.core as mx
 
         for op in operations:
             if op in refusals.operations or (refusals.neighbours and op in PEER):
                 self.checks[op] = functools.partial(self._check, op)
             if names := self._refused(op):
-                self.dtypes[op] = tuple(getattr(mx, "bool_" if name == "bool" else name) for name in names)
+                self.dtypes[op].update(getattr(mx, "bool_" if name == "bool" else name) for name in names)
         if "split" in refusals.operations:
             self.checks["split"] = functools.partial(self._check, "split")
 

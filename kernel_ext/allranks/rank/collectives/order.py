@@ -1,9 +1,10 @@
 """In which order a rank evaluates its collectives: evaluation order decides, not call order.
 
 Ranks that evaluate two pending collectives in different order swap their results silently. So after each ``mx.eval``
-the results still open are looked at, oldest first; an evaluated one behind a pending one is noted. A look is one read
-of an array's status (see `computed`), and each evaluation takes a few of them, apart from one for each collective that
-is done with. Where statuses cannot be read, order is not tracked: MLX's drawing would take longer than the training.
+the results still open are looked at, oldest first; an evaluated one behind a pending one is noted, and so are two that
+were given to one ``mx.eval`` in another order than that of the calls. A look is one read of an array's status (see
+`computed`), and each evaluation takes a few of them, apart from one for each collective that is done with. Where
+statuses cannot be read, order is not tracked: MLX's drawing would take longer than the training.
 
 Which results are looked at depends on the open ones alone: a second look, after one rank has evaluated something of its
 own, adds nothing. Otherwise ranks in the same order would seem to differ.
@@ -14,10 +15,12 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Callable
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any
 
 from . import computed
 from .aborted import FAILED, Aborted
+from .at_once import AtOnce
 from .invalid import InvalidArrays, is_computed
 from .pending import is_collective
 from .replaced import is_replaced, leave_out_our_frames, replaced
@@ -30,6 +33,8 @@ KEEP = 10_000
 """Open results kept, and evaluations out of order."""
 LOOK_AT = 8
 """Pending results looked at behind the oldest one, and as many of the newest."""
+GIVEN = 64
+"""Oldest open results that are looked for among what is given to one evaluation, or twice as many as it is given."""
 
 
 class EvaluationOrder:
@@ -39,7 +44,10 @@ class EvaluationOrder:
         self._ledger = ledger
         self.invalid = InvalidArrays()
         self.aborted = Aborted()
+        self.at_once = AtOnce()
         self.watching = False
+        self.evaluating = False
+        """Whether a thread is in ``mx.eval`` or ``mx.async_eval``."""
         self.swapped: list[tuple[int, int]] = []
         """(evaluated, still pending): numbers of collectives evaluated before an older one."""
         self.pending: deque[tuple[int, weakref.ref[Any]]] = deque(maxlen=KEEP)
@@ -48,11 +56,18 @@ class EvaluationOrder:
         """All collectives up to this number have been evaluated, for all that is known: nobody can wait in them."""
         self.returned = 0
         """Number of the newest collective when ``mx.eval`` last returned: no older one is in flight, as a rule."""
+        self.called_before = 0
+        """Number of the newest collective when the cell began."""
 
     def begin(self, *, watching: bool, after: int = 0) -> None:
-        """Start a cell; the collectives up to number `after` were asked for before it."""
-        self.watching, self.swapped, self.settled = watching, [], after
+        """Start a cell; the collectives up to number `after` were asked for before it, and some may be pending."""
+        self.watching, self.swapped, self.settled, self.evaluating = watching, [], after, False
+        reader, open_before = computed.reader, list(self.pending)
         self.pending.clear()
+        if watching and reader is not None:
+            self.pending.extend(each for each in open_before if reader.is_pending(each[1]()))
+        self.called_before = self._ledger.seq
+        self.at_once.begin_cell()
 
     def install(self, mx: Any) -> None:
         """Look after each ``mx.eval`` and ``mx.async_eval``; harmless the second time."""
@@ -63,16 +78,32 @@ class EvaluationOrder:
                 setattr(mx, name, replaced(function, self._followed(function)))
 
     def _followed(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        pending, invalid, waits = self.pending, self.invalid, function.__name__ == "eval"
-        ledger, aborted, failed = self._ledger, self.aborted, FAILED
+        order, pending, invalid, waits = self, self.pending, self.invalid, function.__name__ == "eval"
+        ledger, aborted, at_once, trace = self._ledger, self.aborted, self.at_once, TRACE
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            began = now() if TRACE.active else 0.0
+            began = now() if trace.active else 0.0
             try:
+                if order.evaluating:
+                    at_once.two_threads()
+                    ledger.choose_path()
+                order.evaluating = True
+                if at_once.active:
+                    at_once.before()
+                oldest = 0  # of the open results, as many as are given, if it is they, in their order
+                if pending:
+                    try:
+                        # The usual step has one collective: no call for it.
+                        one = len(args) == 1 and pending[0][1]() is args[0] is not None
+                        oldest = 1 if one else order._given(args)
+                    except (IndexError, RuntimeError):  # another thread of the user's evaluates too, and has taken it
+                        pass
                 result = function(*args, **kwargs) if kwargs else function(*args)
-                if aborted.owed is not None or failed[0]:
+                order.evaluating = False
+                if aborted.owed is not None or FAILED[0]:
                     aborted.raise_owed()
             except BaseException as error:
+                order.evaluating = False
                 invalid.raised(args)
                 aborted.raised(error)
                 leave_out_our_frames(error)
@@ -80,22 +111,25 @@ class EvaluationOrder:
             if not waits:
                 invalid.ask(args)
             else:
-                self.returned = ledger.seq
+                order.returned = ledger.seq
                 if invalid.asked:
                     invalid.asked.clear()
             if began:
-                TRACE.evaluation(began)
+                trace.evaluation(began)
+            if at_once.active:
+                at_once.after(waited=waits)
             # Inside mx.compile an eval raises before this is reached.
             if pending:
                 try:
-                    # The usual step has one collective: no call for it.
-                    if len(args) == 1 and pending[0][1]() is args[0] is not None:
+                    if oldest == 1:
                         number = pending.popleft()[0]
-                        if waits and number == self.settled + 1:
-                            self.settled = number
-                    elif not self._took_oldest(args, waits):
-                        self.look(waits)
-                except IndexError:  # another thread of the user's evaluates too, and has taken it
+                        if waits and number == order.settled + 1:
+                            order.settled = number
+                    elif oldest:
+                        order._took(oldest, waits)
+                    else:
+                        order.look(waits)
+                except IndexError:  # the other thread has
                     pass
             return result
 
@@ -110,22 +144,44 @@ class EvaluationOrder:
                 return array
         return None
 
-    def _took_oldest(self, args: tuple[Any, ...], waited: bool) -> bool:
-        """Whether what was evaluated are the oldest results, in the order of the calls: no other can be open then.
+    def _given(self, args: tuple[Any, ...]) -> int:
+        """How many of the oldest results are about to be evaluated, if it is they, in the order of the calls; else 0.
 
-        That is known without a look: a collective in shared memory takes 15 microseconds, ten of them hardly more.
+        No other can be open then, which is known without a look. Where results are given in another order, that is
+        noted: MLX takes them in the order in which it is given them.
         """
-        pending = self.pending
-        for array in args[0] if len(args) == 1 and type(args[0]) in (list, tuple) else args:
-            if not pending:
+        pending, arrays = self.pending, args[0] if len(args) == 1 and type(args[0]) in (list, tuple) else args
+        for array, (_, result) in zip(arrays, pending, strict=False):
+            if array is None or array is not result():
                 break
-            number, result = pending[0]
-            if array is None or result() is not array:
-                return False
-            pending.popleft()
+        else:
+            return min(len(arrays), len(pending))
+        leaves: list[Any] = []
+        _flatten(args, leaves)
+        if len(leaves) < 2:
+            return 0
+        for leaf, (_, result) in zip(leaves, pending, strict=False):
+            if leaf is None or leaf is not result():
+                break
+        else:
+            return min(len(leaves), len(pending))
+        oldest = [(number, result()) for number, result in islice(pending, max(GIVEN, 2 * len(leaves)))]
+        numbers = {id(array): number for number, array in oldest if array is not None}
+        given = [(numbers[id(leaf)], leaf) for leaf in leaves if id(leaf) in numbers]
+        reader = computed.reader
+        if reader is not None and any(late > early for (late, _), (early, _) in pairwise(given)):
+            still = [number for number, leaf in given if reader.is_pending(leaf)]
+            swapped = [(late, early) for late, early in pairwise(still) if late > early]
+            self.swapped += swapped[: KEEP - len(self.swapped)]
+        return 0
+
+    def _took(self, count: int, waited: bool) -> None:
+        """The oldest results are evaluated, so many of them."""
+        pending = self.pending
+        for _ in range(count):
+            number = pending.popleft()[0]
             if waited and number == self.settled + 1:
                 self.settled = number
-        return True
 
     def look(self, waited: bool = False) -> None:
         """Note what was evaluated out of order, and forget what is evaluated.
@@ -177,3 +233,12 @@ class EvaluationOrder:
             self.swapped.append((self.pending[place][0], oldest))
         for place in reversed(places):
             del self.pending[place]
+
+
+def _flatten(value: Any, leaves: list[Any]) -> None:
+    """Add what MLX evaluates of lists, tuples and dicts, in the order in which it finds it."""
+    for each in dict.values(value) if isinstance(value, dict) else value:
+        if isinstance(each, (list, tuple, dict)):
+            _flatten(each, leaves)
+        else:
+            leaves.append(each)

@@ -20,6 +20,8 @@ from .replaced import original
 
 PRIMITIVE = re.compile(r'label ="(\w+ )?(AllReduce|AllGather|ReduceScatter|Send|Recv)"')
 """As MLX labels them: ``Sum AllReduce``, ``AllGather``, ``Sum ReduceScatter`` (mlx 0.32.4)."""
+INDEXING = re.compile(r'label ="(Gather|Scatter|Dynamic)')
+"""Operations that end the process where an index is out of bounds."""
 OPERATION = re.compile(r"\{ (\d+) \[label =")
 LOOKED_AT = re.compile(r"^[ \t]*(\?{1,2}[\w.]+|[\w.]+\?{1,2})[ \t]*$", re.MULTILINE)
 """``x?`` and ``?x``, which on a rank evaluate nothing."""
@@ -84,6 +86,11 @@ def waiting(arrays: Iterable[Any]) -> set[int]:
             return found | set(left)
         unknown = left
     return found
+
+
+def indexes(arrays: Iterable[Any]) -> bool:
+    """Whether these pending MLX arrays are computed with indices."""
+    return INDEXING.search(_drawn({f"x{number}": array for number, array in enumerate(arrays)})) is not None
 
 
 def _dependent(drawing: str) -> set[str]:

@@ -20,8 +20,9 @@ MAKERS = ("new_stream", "new_thread_local_stream", "new_thread_unsafe_stream")
 class Turns:
     """Which stream has the turn. `several` is False until a second one is made: to ask each time costs 0.2 us."""
 
-    def __init__(self) -> None:
+    def __init__(self, noticed: Callable[[], None]) -> None:
         self.several = False
+        self._noticed_one = noticed
         self.stream: Any = None
 
     def install(self, mx: Any) -> None:
@@ -40,14 +41,15 @@ class Turns:
                 raise
             if not self.several:
                 self.several, self.stream = True, mx.default_stream(mx.default_device())
+                self._noticed_one()
             return made
 
         return call
 
-    def take(self, mx: Any, asked_for: Any) -> None:
+    def take(self, mx: Any, asked_for: Any, *, wait: bool) -> None:
         """A collective is about to be asked for on this stream (or device; None for the default one)."""
         before, self.stream = self.stream, _stream(mx, asked_for)
-        if before is not None and before != self.stream:
+        if wait and before is not None and before != self.stream:
             mx.synchronize(before)
 
     def forget(self) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from allranks.messages.requests import CellTrace, TracedCall, TracedMark
 
-from .record import NOWHERE, record_of
+from .record import NOWHERE, Call, record_of
 
 LIMIT = 20_000
 """Events kept of a cell on each rank: its first ones, so that the ranks keep the same collectives."""
@@ -35,7 +35,7 @@ class Trace:
         """Events that came after `LIMIT` others."""
         self.began = self.ended = 0.0
         self.collectives: list[list[Any]] = []
-        """The ledger's raw record; when it was asked for, begun (its input was there) and over. One that was not
+        """The ledger's call; when it was asked for, begun (its input was there) and over. One that was not
         evaluated at once has no begin, one that was aborted no end."""
         self.evaluations: list[tuple[float, float]] = []
         self.marks: list[list[Any]] = []
@@ -53,11 +53,11 @@ class Trace:
         if self.active:
             self.active, self.ended = False, now()
 
-    def collective(self, record: tuple[Any, ...], asked: float, began: float | None = None) -> list[Any] | None:
+    def collective(self, call: Call, asked: float, began: float | None = None) -> list[Any] | None:
         """A collective that this rank's code asked for; of one that has begun, the caller writes the end."""
         if not self._has_room():
             return None
-        event = [record, asked, began, None]
+        event = [call, asked, began, None]
         self.collectives.append(event)
         return event
 
@@ -91,12 +91,12 @@ class Trace:
         known: dict[tuple[int, int], int] = {}
         collectives = []
         for raw, *times in list(self.collectives):
-            code, instruction = raw[4]
+            code, instruction = raw.kind.where
             where = known.get((id(code), instruction))
             if where is None:  # to find a line takes as long as all the rest
                 where = known[id(code), instruction] = len(sources)
-                sources.append(_place(record_of(*raw), file))
-            each = record_of(*(*raw[:4], NOWHERE, *raw[5:]))
+                sources.append(_place(record_of(raw), file))
+            each = record_of(raw._replace(kind=raw.kind._replace(where=NOWHERE)))
             collectives.append(
                 TracedCall(each.number, each.op, each.shape, each.dtype, each.nbytes, each.shared, where, *times)
             )

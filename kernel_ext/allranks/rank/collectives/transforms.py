@@ -1,6 +1,8 @@
 """Know when code runs inside ``mx.grad``, ``mx.vmap`` and their like: arrays there are tracers.
 
 MLX does not tell a tracer from an array, so the functions that trace are wrapped once, when the rank starts.
+Differentiation in reverse builds the graph of its function as it would be without, and takes arrays from outside.
+``mx.compile``, ``mx.vmap`` and the others do not: they are `closed`.
 """
 
 from __future__ import annotations
@@ -14,18 +16,42 @@ NAMES = ("grad", "value_and_grad", "vmap", "checkpoint")
 """They take a function and return one."""
 DIRECT = ("vjp", "jvp")
 """They take a function and call it."""
+OPEN = frozenset({"grad", "value_and_grad", "vjp"})
+"""The others are closed."""
 
 
-class _Tracing:
+class Tracing:
     """How many calls that may trace are under way."""
 
-    __slots__ = ("depth",)
+    __slots__ = ("closed", "depth", "finish", "unchained")
 
     def __init__(self) -> None:
         self.depth = 0
+        self.closed = 0
+        """How many of them are closed."""
+        self.unchained = False
+        """Whether they called collectives that could not be chained (see `chain`)."""
+        self.finish: Callable[[Any], None] = lambda result: None
+        """What is done then, when the outermost has returned `result`."""
+
+    def call(self, function: Callable[..., Any], args: Any, kwargs: Any, closed: bool) -> Any:
+        """Call it, and count it as tracing meanwhile."""
+        self.depth += 1
+        self.closed += closed
+        try:
+            result = function(*args, **kwargs)
+        finally:
+            self.depth -= 1
+            self.closed -= closed
+            unchained = self.unchained
+            if not self.depth:
+                self.unchained = False
+        if unchained and not self.depth:
+            self.finish(result)
+        return result
 
 
-TRACING = _Tracing()
+TRACING = Tracing()
 """This process's."""
 
 
@@ -39,22 +65,20 @@ def install(mx: Any) -> None:
     for name in (*NAMES, *DIRECT):
         transform = getattr(mx, name, None)
         if transform is not None and not is_replaced(transform):
-            call = noticed(transform) if name in DIRECT else _with_noticed_result(name, transform)
+            call = noticed(transform, name) if name in DIRECT else _with_noticed_result(name, transform)
             setattr(mx, name, replaced(transform, call))
 
 
-def noticed(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function`, counted as tracing while it runs."""
+def noticed(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """`function`, which the transformation of that name has made, counted as tracing while it runs."""
+    closed = name not in OPEN
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        TRACING.depth += 1
         try:
-            return function(*args, **kwargs)
+            return TRACING.call(function, args, kwargs, closed)
         except BaseException as error:
             leave_out_our_frames(error)
             raise
-        finally:
-            TRACING.depth -= 1
 
     return call
 
@@ -73,6 +97,6 @@ def _with_noticed_result(name: str, transform: Callable[..., Any]) -> Callable[.
             leave_out_our_frames(error)
             raise
         made: Made = (name, args, kwargs)
-        return replaced(result, noticed(result), made)
+        return replaced(result, noticed(result, name), made)
 
     return call

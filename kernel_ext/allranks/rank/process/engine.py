@@ -132,6 +132,7 @@ def _announce_exit(agent: Agent) -> None:
         if os.getpid() == owner and agent.lifeline.connected:
             agent.last_words(f"os._exit({code})")
             time.sleep(0.02)
+        if os.getpid() == owner:
             agent.end_process(code)
         EXIT(code)
 

@@ -102,7 +102,7 @@ def save(path: Path, variables: Mapping[str, Any], attempt: Try | None = None, a
 
 def _packs(value: Any) -> bool:
     try:
-        values.pack(value, for_rank=True)
+        values.pack_names({"": value})
     except values.CannotTravel:
         return False
     return True

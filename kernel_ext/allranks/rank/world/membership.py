@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from allranks.machine.files import write_private
 from allranks.messages.requests import Form, Joined
 from allranks.rank.collectives import transforms
+from allranks.rank.collectives.aborted import PEER_LOST
 from allranks.rank.collectives.ledger import OPERATIONS
 from allranks.rank.collectives.pending import learn_collectives
 from allranks.rank.collectives.replaced import leave_out_our_frames, replaced
@@ -23,6 +24,7 @@ from allranks.rank.metrics.thread_times import threads
 
 from . import rebind, recompile
 from .given_names import GivenNames
+from .left_behind import Array, LeftBehind, asked, compute
 from .mpi_in_place import MpiInPlace
 from .mpi_member import MpiMember
 from .rendezvous import in_turn, time_limit, wait_for_listeners
@@ -52,7 +54,8 @@ class World:
         """Environment variables that belong to the worlds this process has been in."""
         self.backend = ""
         self._init: Any = None
-        self._breaking = threading.Lock()
+        self._breaking = threading.RLock()  # a signal may come in between, in the main thread
+        self._left_behind = LeftBehind()
         self._places: list[rebind.Put] = []
         """Where the group was held before the world was left; kept until the next one is joined."""
 
@@ -65,7 +68,7 @@ class World:
             return self._form(request)
 
     def _form(self, request: Form) -> Joined:
-        self._leave()
+        pending = self._leave()
         self._wire(request)
         import mlx.core as mx  # only now: CUDA reads which devices it may see when it is first asked
 
@@ -100,7 +103,7 @@ class World:
         self._agent.ledger.enter_world(request.entered, joined[1])
         self._agent.ledger.limits.enter_world(request.limits, OPERATIONS, *joined)
         self.names.hand_out()
-        return Joined(*joined, self.breakable, self.mpi.not_in_place)
+        return Joined(*joined, self.breakable, self.mpi.not_in_place, pending)
 
     def _join_wire(self, sockets: Iterable[int], ports: Sequence[Sequence[int]], rank: int, ring: set[int]) -> None:
         left, right = (rank - 1) % len(ports), (rank + 1) % len(ports)
@@ -131,10 +134,10 @@ class World:
 
         mx.distributed.init = replaced(init, init_once)
 
-    def _leave(self) -> None:
-        """Let go of the old world, if there is one; the places that held it are remembered."""
+    def _leave(self) -> list[str]:
+        """Let go of the old world, if there is one; returns names that wait for its collectives: they are invalid."""
         if self.group is None:
-            return
+            return []
         self._agent.meters.wire.leave()
         # Tracebacks keep the frames of what was interrupted, and these keep arrays that wait for the old group.
         for name in ("last_value", "last_traceback", "last_exc"):
@@ -143,18 +146,26 @@ class World:
         ledger = self._agent.ledger
         if ledger.invalid.asked and ledger.refuse is None and self._settle() and self.is_whole():
             ledger.invalid.asked.clear()  # what all ranks had entered has come to its right end
-        if self._in_place is not None:
-            self.break_up(self.pattern())
-            self._settle()
+        arrays, sockets, pending = list[Array](), list[int](), list[str]()
+        if (left := self._in_place) is not None:
+            if ledger.seq:
+                pending = ledger.invalid.give_up(self._agent.user_variables())
+                arrays = self._left_behind.find(self._agent.user_ns)
+            in_flight = ledger.in_flight() if ledger.invalid.asked else []
+            self.break_up(left.pattern([*((each.op, each.dtype) for each in in_flight), *asked(arrays)]))
+            if self._settle() and ledger.aborted.sentence != PEER_LOST:  # neighbours may well have left before
+                compute(arrays)
         if ledger.invalid.asked:
             ledger.invalid.break_off([])
-        if self._in_place is not None:
-            self._in_place.leave()
+        if left is not None:
+            sockets = left.leave()
         self._places += rebind.take_out(self.group)
-        self.group, self._in_place = None, None
+        group, self.group, self._in_place = self.group, None, None
         ledger.in_world = False
         gc.collect()
         clear_backends()
+        self._left_behind.keep(group, sockets, arrays)
+        return pending
 
     @property
     def breakable(self) -> bool:
@@ -185,6 +196,12 @@ class World:
         with self._breaking:
             if self._in_place is not None:
                 self._in_place.broken_elsewhere()
+
+    def give_up_aborting(self, because: str) -> None:
+        """Other ranks cannot abort this world. From the agent's thread."""
+        with self._breaking:
+            self._in_place = None
+            self.mpi.give_up(because)
 
     def help(self) -> float:
         """Answer ranks that are blocked in a broken world; returns the seconds until that is due again."""

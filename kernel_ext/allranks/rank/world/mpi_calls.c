@@ -24,12 +24,13 @@ int (*real_is_revoked)(P, int *);
 P integers[INTEGERS];  /* types without a NaN */
 P groups[GROUPS];      /* communicators that MLX made by Group.split */
 P current;             /* the communicator of the world */
+int leaving;           /* the world and its groups are being revoked */
 unsigned char *failed; /* 1: a call failed; 2: one of the current world */
 
 static void note(P communicator) {
   int own = communicator == current;
   for (int i = 0; i < GROUPS && !own; i++) own = communicator && groups[i] == communicator;
-  *failed |= own ? 3 : 1;
+  __atomic_fetch_or(failed, own ? 3 : 1, __ATOMIC_SEQ_CST);
 }
 
 static void spoil(void *result, long count, P type, P communicator) {
@@ -75,12 +76,15 @@ int allranks_split(P communicator, int color, int key, P *made) {
   return code;
 }
 
-/* One that was revoked is never freed: that might wait for ranks which are no more. */
+/* What has failed since the last time. */
+int allranks_take(void) { return __atomic_exchange_n(failed, 0, __ATOMIC_SEQ_CST); }
+
+/* One that is or will be revoked is never freed: that might wait for ranks which are no more. */
 int allranks_free(P *communicator) {
-  int revoked = 0;
+  int revoked = leaving;
   for (int i = 0; i < GROUPS; i++)
     if (groups[i] == *communicator) groups[i] = 0;
-  real_is_revoked(*communicator, &revoked);
+  if (!revoked) real_is_revoked(*communicator, &revoked);
   return revoked ? 0 : real_free(communicator);
 }
 

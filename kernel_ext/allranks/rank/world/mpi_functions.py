@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from allranks.rank.collectives.aborted import FAILED
@@ -66,7 +66,12 @@ class MpiFunctions:
         except (OSError, AttributeError, ValueError) as error:
             raise NotInPlace(f"this Open MPI has no fault tolerance ({error})") from None
         self._places = {name: _place(name, wanted[name]) for name in (*REPLACED, WORLD)}
-        self._ours = ctypes.CDLL(str(_compiled(directory)))
+        compiled = _compiled(directory)
+        try:
+            self._ours = ctypes.CDLL(str(compiled))
+        except OSError as error:
+            raise NotInPlace(f"{compiled} cannot be loaded ({error})") from None
+        self.world = wanted[WORLD]
         for ours, real in REAL.items():
             ctypes.c_void_p.in_dll(self._ours, ours).value = wanted[real]
         integers = (ctypes.c_void_p * 16).in_dll(self._ours, "integers")
@@ -90,11 +95,21 @@ class MpiFunctions:
         """The communicator of the next world that MLX joins."""
         ctypes.memset(self._groups, 0, ctypes.sizeof(self._groups))  # of the world before
         ctypes.c_void_p.in_dll(self._ours, "current").value = communicator
+        ctypes.c_int.in_dll(self._ours, "leaving").value = 0
         _write(self._places[WORLD], communicator)
 
-    def revoke(self, communicator: int) -> None:
-        """Have every call of MLX's in this world return on all ranks, in groups that were split from it too."""
-        for handle in (communicator, *filter(None, self._groups)):
+    def leave(self) -> list[int]:
+        """The communicators of the groups that were split from this world; none of them is freed from now on."""
+        ctypes.c_int.in_dll(self._ours, "leaving").value = 1
+        return [handle for handle in self._groups if handle]
+
+    def take_failed(self) -> int:
+        """What `FAILED` says, which says nothing then."""
+        return int(self._ours.allranks_take())
+
+    def revoke(self, communicators: Iterable[int]) -> None:
+        """Have every call of MLX's on these return, on all ranks."""
+        for handle in communicators:
             self.mpi.MPIX_Comm_revoke(ctypes.c_void_p(handle))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -35,6 +36,10 @@ class MpiInPlace:
             from mpi4py import MPI
         except (ImportError, RuntimeError) as error:
             raise NotInPlace(f"mpi4py cannot be imported ({error})") from None
+        if MPI._handleof(MPI.COMM_WORLD) != functions.world:
+            raise NotInPlace("mpi4py uses another MPI than MLX")
+        if not hasattr(MPI.Comm, "Shrink"):
+            raise NotInPlace("this version of mpi4py has no Comm.Shrink: mpi4py 4 has")
         if MPI.Is_initialized():
             raise NotInPlace("MPI was initialized by other code")
         # An abort comes from the agent's thread, while another is in the call.
@@ -42,6 +47,7 @@ class MpiInPlace:
         self._mpi, self._functions = MPI, functions
         functions.install()
         self.broken_up = False
+        self._met: list[Any] = []
         self._use(MPI.COMM_WORLD)
         self.is_tolerant = level >= MPI.THREAD_MULTIPLE and functions.tolerant
         """Whether collectives can be aborted: mpirun must have been told to keep the ranks through failures."""
@@ -54,8 +60,8 @@ class MpiInPlace:
         if not self.broken_up:
             self.broken_up = True
             # In a thread of its own: to tell a rank on a host that is gone may take long.
-            handle = self._mpi._handleof(self.communicator)
-            threading.Thread(target=self._functions.revoke, args=[handle], name="allranks-mpi", daemon=True).start()
+            world = [self._mpi._handleof(self.communicator), *self._functions.leave()]
+            threading.Thread(target=self._functions.revoke, args=[world], name="allranks-mpi", daemon=True).start()
 
     def broken_elsewhere(self) -> None:
         """Another rank has broken this world: take part in it. A rank that sends waits for the receiver's answer."""
@@ -65,15 +71,21 @@ class MpiInPlace:
         """Answer ranks that are still blocked in this world; returns the seconds until that is due again, if it is."""
         if not self.broken_up:
             return None
-        self._mpi.COMM_SELF.Iprobe()  # any call does; MPI has no thread that would (Open MPI 5)
+        with suppress(self._mpi.Exception):
+            self._mpi.COMM_SELF.Iprobe()  # any call does; MPI has no thread that would (Open MPI 5)
         return HELP_EVERY
+
+    def take_failed(self) -> int:
+        """See `MpiFunctions.take_failed`."""
+        return self._functions.take_failed()
 
     def is_whole(self) -> bool:
         """Whether no call of this world has failed."""
         return not self.broken_up and not FAILED[0] and not self.communicator.Is_revoked()
 
-    def leave(self) -> None:
-        """What still waits for this world gets invalid results: it was revoked."""
+    def leave(self) -> list[int]:
+        """What still waits for this world gets invalid results, since it was revoked; it has no descriptors."""
+        return []
 
     def join_parents(self, rank: int) -> None:
         """In a process that other ranks have started: join them as this rank."""
@@ -100,6 +112,7 @@ class MpiInPlace:
         others = [rank for rank in range(communicator.Get_size()) if rank != communicator.Get_rank()]
         requests = [communicator.Irecv(bytearray(1), rank) for rank in others]
         requests += [communicator.Isend(b"0", rank) for rank in others]
+        self._met = requests  # with their buffers, into which a message may come when another has failed
         self._mpi.Request.Waitall(requests)
         return communicator
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,11 +44,16 @@ class MpiMember:
         """This process's place in MPI, once it has one that can be aborted."""
         self.not_in_place = ""
         """Why collectives of MPI cannot be aborted here, as a clause."""
+        self._failing = threading.RLock()  # a signal may come in between, in the main thread
 
     @property
     def is_in_place(self) -> bool:
         """Whether the other ranks go on when this one ends."""
-        return self._in_place is not None and self._in_place.is_tolerant
+        return self._in_place is not None and not self.not_in_place
+
+    def give_up(self, because: str) -> None:
+        """Other ranks cannot abort this world: nobody may."""
+        self.not_in_place = self.not_in_place or because
 
     def communicator(self) -> Any:
         """See `communicator`."""
@@ -62,32 +70,47 @@ class MpiMember:
         """Have MLX join the communicator of this world; None where MPI's collectives cannot be aborted here."""
         late = f"the ranks did not form the next world of MPI within {request.timeout:g} s"
         with time_limit(request.timeout, late):
-            try:
-                if self._in_place is not None:
-                    self._in_place.next_world(request.rank, request.spawn)
-                elif not self.not_in_place:
-                    self._in_place = MpiInPlace(mx, Path(self._agent.config.directory))
-                    self._in_place.join_parents(request.rank)
-                    self._agent.ledger.aborted.on_failure = self.failed
-            except NotInPlace as error:
-                self.not_in_place = str(error)
-        if self._in_place is None:
+            if self._in_place is not None:
+                self._in_place.next_world(request.rank, request.spawn)
+            else:
+                self._begin(mx, request)
+        if self._in_place is None or self.not_in_place:
             return None
+        self._in_place.take_failed()
+        return self._in_place
+
+    def _begin(self, mx: Any, request: Form) -> None:
+        try:
+            self._in_place = MpiInPlace(mx, Path(self._agent.config.directory))
+        except NotInPlace as error:
+            self.not_in_place = str(error)
+            # Else a collective with a dead rank would return, and MLX take what its memory holds for the result.
+            os.environ["OMPI_MCA_mpi_ft_enable"] = "0"  # noqa: SIM112, Open MPI's name
+            return
+        self._in_place.join_parents(request.rank)
+        self._agent.ledger.aborted.on_failure = self.failed
         if not self._in_place.is_tolerant:
             self.not_in_place = "mpirun runs without fault tolerance (--with-ft ulfm)"
-            return None
-        FAILED[0] = 0
-        return self._in_place
 
     def failed(self) -> None:
         """MPI returned an error, and MLX an invalid result. From the agent's thread or the main one."""
-        ledger, of_this_world = self._agent.ledger, FAILED[0] & 2
-        FAILED[0] = 0
-        if (newest := ledger.last()) is not None:
-            ledger.aborted.note(newest, ledger.in_flight(), None)
-        if of_this_world and not self._agent.world.broken_up:
-            if self._agent.cell.running:
-                collective = self._agent.reporter.collective(newest) if newest is not None else None
-                self._agent.lifeline.send(Unblocked(self._agent.cell.number, collective, broke=True))
-            ledger.refuse = ledger.refuse or FAILED_HERE
-            self._agent.world.break_up(None)
+        assert self._in_place is not None
+        agent, world = self._agent, self._agent.world
+        with self._failing:
+            of_this_world, newest = FAILED[0] & 2, agent.ledger.last()
+            if of_this_world and newest is not None:
+                agent.ledger.aborted.note(newest, agent.ledger.in_flight(), None)
+            else:
+                agent.ledger.aborted.note_earlier()
+            # Only now: who sees that nothing has failed looks no further.
+            of_this_world |= self._in_place.take_failed() & 2
+        if not of_this_world or not world.breakable or world.broken_up:
+            return
+        agent.ledger.refuse = agent.ledger.refuse or FAILED_HERE
+        world.break_up(None)
+        if agent.cell.running:
+            collective = agent.reporter.collective(newest) if newest is not None else None
+            agent.lifeline.send(Unblocked(agent.cell.number, collective, broke=True))
+            if threading.current_thread() is not agent.main:  # what read the result without mx.eval goes on with it
+                agent.cell.interrupt.unblocked = True
+                signal.pthread_kill(agent.main.ident or 0, signal.SIGINT)

@@ -26,6 +26,7 @@ class Placeholders:
 
     def __init__(self, pattern: bytes) -> None:
         self._pattern = pattern
+        self.descriptors: list[int] = []
         self._originals: list[socket.socket] = []
         """Kept open: neighbours that are to come to their end too must not see them closed."""
         self._ends: list[socket.socket] = []
@@ -35,6 +36,7 @@ class Placeholders:
     def take(self, descriptors: list[int]) -> None:
         """Put a source of the pattern in place of these sockets."""
         selector = selectors.DefaultSelector()
+        self.descriptors += descriptors
         for descriptor in descriptors:
             self._originals.append(socket.socket(fileno=os.dup(descriptor)))
             ours, theirs = socket.socketpair()

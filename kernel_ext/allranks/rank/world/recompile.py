@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from allranks.rank.collectives.ledger import Ledger
+from allranks.rank.collectives.record import Kind
 from allranks.rank.collectives.replaced import is_replaced, leave_out_our_frames, replaced
 from allranks.rank.collectives.transforms import TRACING
 
@@ -47,7 +48,7 @@ class _Trace:
     """The last trace of a function that was compiled, perhaps several times."""
 
     def __init__(self) -> None:
-        self.collectives: list[tuple[Any, ...]] = []
+        self.collectives: list[Kind] = []
         self.stream: Any = None
         """The stream of the last of them."""
 
@@ -82,25 +83,25 @@ class _Compiled:
         self._trace.collectives = []
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
-        TRACING.depth += 1
         try:
-            if self._compiled is None:
-                self._compiled = self._compile()
-            ledger, trace = Generation.ledger, self._trace
-            if ledger is None:
-                return self._compiled(*args, **kwargs)
-            if trace.collectives:
-                ledger.raise_if_refused()
-                ledger.take_turn(trace.stream)
-            before = ledger.seq
-            result = self._compiled(*args, **kwargs)
-            if ledger.seq != before:
-                trace.collectives, trace.stream = ledger.entries(before), ledger.turns.stream
-            elif trace.collectives:
-                ledger.repeat(trace.collectives)
-            return result
+            return TRACING.call(self._call, args, kwargs, closed=True)
         except BaseException as error:
             leave_out_our_frames(error)
             raise
-        finally:
-            TRACING.depth -= 1
+
+    def _call(self, *args: Any, **kwargs: Any) -> Any:
+        if self._compiled is None:
+            self._compiled = self._compile()
+        ledger, trace = Generation.ledger, self._trace
+        if ledger is None:
+            return self._compiled(*args, **kwargs)
+        if trace.collectives:
+            ledger.enter_again(trace.collectives, trace.stream)
+        before = ledger.seq
+        result = self._compiled(*args, **kwargs)
+        if ledger.seq != before:
+            trace.collectives = [call.kind for call in ledger.calls(before)]
+            trace.stream = ledger.turns.stream
+        elif trace.collectives:
+            ledger.repeat(trace.collectives)
+        return result

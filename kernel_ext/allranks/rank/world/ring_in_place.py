@@ -55,11 +55,13 @@ class RingInPlace:
         left = self._own()
         return not self.broken_up and len(left) == self._joined and not any(map(has_ended, left))
 
-    def leave(self) -> None:
-        """Arrays that still wait for this world raise from now on; they would hang."""
-        if self._placeholders is not None:
-            self._placeholders.close()
+    def leave(self) -> list[int]:
+        """Arrays that still wait for this world raise from now on; they would hang. Returns its descriptors."""
         hold(self._agent.config.holder, ())
+        if self._placeholders is None:
+            return []
+        self._placeholders.close()
+        return self._placeholders.descriptors
 
     def _own(self) -> list[int]:
         return with_ports(self._sockets, self.ports)

@@ -1,0 +1,89 @@
+"""How objects are pickled where the next process of a rank is to hold them as this one does: views with what they view.
+
+Values that are sent elsewhere are pickled without these: there, a part of an array is to be that part alone.
+"""
+
+from __future__ import annotations
+
+import gc
+import io
+import mmap
+import pickle
+import sys
+import types
+import weakref
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+from .reducers import Reduced
+
+_VIEWED: Sequence[dict[Any, Any]] = ({}, OrderedDict())
+_DICT_VIEWS = {type(getattr(of, name)()): name for of in _VIEWED for name in ("keys", "values", "items")}
+_OF_MEMORY = ("nbytes", "format", "shape", "strides", "readonly")
+
+
+def reduced(obj: Any) -> Reduced | None:
+    """Raises PicklingError for what would come back as something else.
+
+    cloudpickle (3.1) makes a string of an open file, and bytes of a memoryview.
+    """
+    kind = type(obj)
+    if kind in _DICT_VIEWS:
+        return _view_of_dict, (gc.get_referents(obj)[0], _DICT_VIEWS[kind])
+    if kind is types.MappingProxyType:
+        return types.MappingProxyType, (gc.get_referents(obj)[0],)
+    if kind is memoryview:
+        return _reduced_memoryview(obj)
+    if kind is weakref.ref and obj.__callback__ is None and (referent := obj()) is not None:
+        return weakref.ref, (referent,)
+    if kind in (io.TextIOWrapper, weakref.finalize, *weakref.ProxyTypes):
+        raise pickle.PicklingError(f"a {kind.__name__} belongs to its process")
+    numpy = sys.modules.get("numpy")
+    return _reduced_numpy(numpy, obj) if numpy is not None and kind in (numpy.ndarray, numpy.memmap) else None
+
+
+def _view_of_dict(of: Any, name: str) -> Any:
+    return getattr(of, name)()
+
+
+def _reduced_memoryview(view: memoryview) -> Reduced:
+    whole = memoryview(view.obj)
+    if any(
+        getattr(view, each) != getattr(whole, each) for each in ("nbytes", "format", "shape", "strides", "readonly")
+    ):
+        raise pickle.PicklingError("a memoryview of a part")
+    return memoryview, (view.obj,)
+
+
+def _reduced_numpy(numpy: Any, array: Any) -> Reduced | None:
+    base = array.base
+    if isinstance(base, mmap.mmap) and type(array) is numpy.memmap:
+        if array.filename is None or array.mode == "c":
+            raise pickle.PicklingError("memory that is mapped, and not from a file")
+        order = "C" if array.flags.c_contiguous else "F"
+        mode = "r+" if array.mode == "w+" else array.mode
+        return _mapped_again, (str(array.filename), array.dtype, mode, array.offset, array.shape, order)
+    contiguous = isinstance(base, numpy.ndarray) and (base.flags.c_contiguous or base.flags.f_contiguous)
+    if not contiguous or array.dtype.hasobject or base.dtype.hasobject or not array.size:
+        return None
+    start, offset = (each.__array_interface__["data"][0] for each in (base, array))
+    layout = (array.dtype, array.shape, array.strides, offset - start, array.flags.writeable)
+    return _view_of_array, (base, type(array), *layout)
+
+
+def _mapped_again(filename: str, dtype: Any, mode: Any, offset: int, shape: tuple[int, ...], order: Any) -> Any:
+    import numpy
+
+    return numpy.memmap(filename, dtype, mode, offset, shape, order)
+
+
+def _view_of_array(
+    base: Any, kind: Any, dtype: Any, shape: Any, strides: tuple[int, ...], offset: int, writeable: bool
+) -> Any:
+    import numpy
+
+    buffer = base if base.flags.c_contiguous else base.T
+    array = numpy.ndarray(shape, dtype, buffer, offset, strides).view(kind)
+    array.flags.writeable = writeable and base.flags.writeable
+    return array

@@ -1,0 +1,110 @@
+"""``--ordered``: each collective depends on the one before it, so that the order of evaluation is that of the calls.
+
+The chain goes on over streams, groups, cells and differentiation. Other threads, whose order the ranks cannot share,
+are refused. What ``mx.compile``, ``mx.vmap`` and the other closed transformations trace cannot depend on anything
+outside: it is evaluated when they return, in MLX's own order, and counted.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from .invalid import arrays_in
+from .pending import is_pending
+from .transforms import TRACING
+
+UNCHAINED = frozenset({"recv", "recv_like"})
+"""They depend on no array: `recv_like` takes the shape and dtype of one (mlx 0.32.4)."""
+OTHER_THREAD = (
+    "{op} was called in thread {thread}: --ordered and --check strict cannot order threads alike on all ranks. "
+    "Call all collectives of a cell in the main thread"
+)
+WOULD_WAIT = (
+    "{op} is on another stream than the collective before it, and would have to wait for that one, which other "
+    "ranks may not have evaluated yet: under --check strict, evaluate that one first, on all ranks (mx.eval)"
+)
+
+
+class Chain:
+    """The newest collective, on which the next one is to depend."""
+
+    def __init__(self) -> None:
+        self.newest: Any = None
+        self._stream: Any = None
+        self.left_out = 0
+        """Collectives of this cell that could not be chained, since they were called inside a transformation."""
+        self.refusal: str | None = None
+        """Why the cell has failed: a thread of its own called a collective."""
+        self._strict = False
+
+    def begin_cell(self, *, strict: bool) -> None:
+        self.left_out, self.refusal, self._strict = 0, None, strict
+
+    def end_cell(self) -> None:
+        """What is computed needs no place in the chain, and no memory."""
+        if self.newest is not None and not is_pending(self.newest):
+            self.newest = None
+
+    def refuse_other_threads(self, op: str) -> None:
+        """Raise RuntimeError but in the main thread; the cell fails as well, since a thread's error may reach nobody.
+
+        Which of two threads comes first differs between ranks, and only a main thread can be unblocked.
+        """
+        __tracebackhide__ = True
+        if (thread := threading.current_thread()) is not threading.main_thread():
+            self.refusal = OTHER_THREAD.format(op=op, thread=thread.name)
+            raise RuntimeError(self.refusal)
+
+    def add(
+        self,
+        mx: Any,
+        op: str,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        result: Any,
+        stream: Any,
+    ) -> Any:
+        """The call, made to depend on the one before it; `result` is without that.
+
+        It is on `stream`, where there are several.
+        """
+        if TRACING.closed or (TRACING.depth and op in UNCHAINED):
+            # What a transformation traces must not be mixed with arrays of another trace.
+            self.leave_out(1)
+            return result
+        if self.newest is not None and op in UNCHAINED:
+            if stream == self._stream:  # what is scheduled first is entered first
+                mx.async_eval(self.newest)
+            elif self._strict and is_pending(self.newest):
+                raise RuntimeError(WOULD_WAIT.format(op=op))
+            else:
+                mx.eval(self.newest)
+        elif self.newest is not None:
+            subject = mx.depends(subject_of(mx, args, kwargs), self.newest)
+            result = function(subject, *args[1:], **{name: kwargs[name] for name in kwargs if name != "x"})
+        self.newest, self._stream = result, stream
+        return result
+
+    def leave_out(self, count: int) -> None:
+        """So many collectives were called inside a transformation."""
+        self.left_out += count
+        TRACING.unchained, TRACING.finish = True, self.evaluate
+
+    def evaluate(self, result: Any) -> None:
+        """What was called inside a transformation comes after what was called before it, and before what comes next."""
+        import mlx.core as mx
+
+        __tracebackhide__ = True
+        before, self.newest = self.newest, None
+        if before is not None:
+            mx.eval(before)
+        mx.eval(list(arrays_in(result)))
+
+
+def subject_of(mx: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """The array that a collective works on: what MLX makes of a number or of an array of numpy."""
+    subject = args[0] if args else kwargs["x"]
+    return subject if type(subject) is mx.array else mx.array(subject)

@@ -1,0 +1,49 @@
+"""What a cell sent to and received from each other rank: the notebook compares both ends when the cell is over.
+
+MLX compares nothing: it copies as many bytes as the receiver asks for, and takes them for the dtype it names (0.32.4).
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from allranks.messages.events import Exchanged
+
+from .record import Record, record_of
+
+if TYPE_CHECKING:
+    from .ledger import Ledger
+
+
+def exchanges_of(ledger: Ledger) -> list[Record]:
+    """The calls of the last cell that name a rank, in their order; none where not all are kept any more."""
+    before = ledger.order.called_before
+    if all(kind.peer is None for kind in ledger.kinds_since(before)[1]):  # as a rule
+        return []
+    calls = ledger.calls(before)
+    if calls and calls[0].seq > before + 1:
+        return []
+    return [record_of(call) for call in calls if call.kind.peer is not None]
+
+
+def exchanged(ledger: Ledger) -> tuple[Exchanged, ...]:
+    """What is compared, for each rank that this one sent to or received from.
+
+    Without the order: sends and receives meet as they are evaluated, which need not be as they were called.
+    """
+    records = exchanges_of(ledger)
+    return tuple(
+        Exchanged(
+            peer,
+            _summed_up([each for each in records if each.peer == peer and each.op == "send"]),
+            _summed_up([each for each in records if each.peer == peer and each.op != "send"]),
+        )
+        for peer in sorted({each.peer for each in records if each.peer is not None})
+    )
+
+
+def _summed_up(records: Sequence[Record]) -> tuple[int, int]:
+    kinds = sorted((each.dtype, each.nbytes) for each in records)
+    return len(kinds), zlib.crc32(repr(kinds).encode()) if kinds else 0

@@ -1,0 +1,179 @@
+"""What takes the place of a function of ``mx.distributed``: it notes the call in the ledger, and calls MLX's own.
+
+A collective in shared memory takes 13 microseconds, and ten of them in one evaluation 4 each. So as a rule a call only
+notes what cannot be known later, and everything else (see `Ledger.rare`) is decided by one flag, and done elsewhere.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from .chain import subject_of
+from .limits import COLLECTIVES
+from .record import NOWHERE, Call, Kind, Place, record_of
+from .replaced import leave_out_our_frames, original
+from .trace import TRACE
+from .transforms import TRACING
+
+if TYPE_CHECKING:
+    from .ledger import Ledger
+
+COLLECTIVE = frozenset({*COLLECTIVES, "sum_scatter"})
+"""What all ranks of a group must enter alike; `send` and `recv` differ by nature."""
+RESIZING = frozenset({"all_gather", "sum_scatter"})
+"""What gives an array of another shape than it was given."""
+MOST_KINDS = 1_000
+"""Kinds of calls remembered of each operation."""
+
+
+def recorded(ledger: Ledger, mx: Any, op: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Calls `function`, MLX's own, and notes it in the ledger."""
+    at_length = _at_length(ledger, mx, op, function)
+    caller = sys._getframe
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return at_length(caller(1), args, kwargs)
+        except BaseException as error:
+            leave_out_our_frames(error)
+            raise
+
+    if op not in COLLECTIVES:
+        return call
+
+    note, wait_for, lacking = ledger.kinds.append, ledger.order.pending.append, ledger.limits.dtypes[op]
+    order, reference, tracing, trace, array = ledger.order, weakref.ref, TRACING, TRACE, mx.array
+    resizing, refuse_dtype = op in RESIZING, ledger.limits.refuse_dtype
+    kinds: dict[tuple[int, tuple[int, ...]], Kind] = {}
+
+    def call_shortly(*args: Any, group: Any = None, stream: Any = None, **others: Any) -> Any:
+        try:
+            if ledger.rare or trace.active or others or len(args) != 1:
+                return at_length(caller(1), args, _given(group, stream, others))
+            x = args[0]
+            # First, so that MLX refuses wrong arguments in its own words. Nothing is entered before an evaluation.
+            if group is None:
+                result = function(x) if stream is None else function(x, stream=stream)
+            else:
+                result = function(x, group=group) if stream is None else function(x, group=group, stream=stream)
+                if group.size() != ledger.size:
+                    return at_length(caller(1), args, _given(group, stream, others))
+            # Plain facts of a pending array: reading them evaluates nothing.
+            described = (x if type(x) is array else array(x)) if resizing else result
+            shape, dtype = described.shape, described.dtype
+            if lacking and dtype in lacking:
+                refuse_dtype(op, dtype, {})
+            frame: FrameType | None = caller(1)
+            while frame is not None and frame.f_globals is not ledger.user_ns:
+                frame = frame.f_back
+            where = (frame.f_code, frame.f_lasti) if frame is not None else NOWHERE
+            kind = kinds.get((where[1], shape))
+            if kind is None or kind[3][0] is not where[0] or kind[2] != dtype:
+                if len(kinds) == MOST_KINDS:
+                    kinds.clear()
+                kind = kinds[where[1], shape] = Kind(op, shape, dtype, where)
+            ledger.number += 1
+            # Python switches threads at a call only: who reads finds as many kinds as there are calls.
+            ledger.seq = seq = ledger.seq + 1
+            note(kind)
+            if order.watching and not tracing.depth:
+                wait_for((seq, reference(result)))
+            return result
+        except BaseException as error:
+            leave_out_our_frames(error)
+            raise
+
+    return call_shortly
+
+
+def user_place(ledger: Ledger, frame: FrameType | None) -> Place:
+    """Where the user's innermost frame is, from `frame` on."""
+    while frame is not None and frame.f_globals is not ledger.user_ns:
+        frame = frame.f_back
+    return (frame.f_code, frame.f_lasti) if frame is not None else NOWHERE
+
+
+def _given(group: Any, stream: Any, others: dict[str, Any]) -> dict[str, Any]:
+    """Keyword arguments again, without those that were not given."""
+    return {name: value for name, value in (("group", group), ("stream", stream)) if value is not None} | others
+
+
+def _at_length(
+    ledger: Ledger, mx: Any, op: str, function: Callable[..., Any]
+) -> Callable[[FrameType, tuple[Any, ...], dict[str, Any]], Any]:
+    """The call in any mode."""
+    order, limits, chain = ledger.order, ledger.limits, ledger.chain
+    turns, at_once, lacking = ledger.turns, ledger.order.at_once, ledger.limits.dtypes[op]
+
+    def call(frame: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if ledger.refuse is not None:
+            if ledger.in_world:
+                function(*args, **kwargs)  # MLX raises for wrong arguments
+            ledger.raise_if_refused()
+        if ledger.ordered:
+            chain.refuse_other_threads(op)
+        result = function(*args, **kwargs)
+        described = subject_of(mx, args, kwargs) if op in RESIZING else result
+        dtype = described.dtype
+        if op in limits.checks:
+            limits.checks[op](args, kwargs)
+        if dtype in lacking:
+            limits.refuse_dtype(op, dtype, kwargs)
+        group = kwargs.get("group")
+        whole = group is None or group.size() == ledger.size
+        shared = whole and op in COLLECTIVE
+        peer = _peer(args, kwargs) if whole and not shared else None
+        noted = ledger.note(Kind(op, described.shape, dtype, user_place(ledger, frame), shared, peer))
+        if shared and ledger.guard is not None:
+            ledger.guard(record_of(noted))
+        if turns.several:
+            turns.take(mx, kwargs.get("stream"), wait=not ledger.ordered)  # a chain holds over streams
+        tracing = TRACING.depth > 0
+        if ledger.timing and shared and not tracing:
+            return _timed(ledger, mx, noted, function, args, kwargs)
+        if TRACE.active:
+            TRACE.collective(noted, time.perf_counter())
+        if at_once.threads:
+            at_once.called()
+        if ledger.ordered:
+            return chain.add(mx, op, function, args, kwargs, result, turns.stream)
+        if shared and order.watching and not tracing:
+            if turns.several:
+                at_once.asked(noted.seq, result, turns.stream, noted.kind.where, subject_of(mx, args, kwargs))
+            order.pending.append((noted.seq, weakref.ref(result)))
+        return result
+
+    return call
+
+
+def _peer(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
+    """The rank that a ``send`` or ``recv`` is with, its last argument."""
+    return int(kwargs.get("dst", kwargs.get("src", args[-1] if args else None)))
+
+
+def _timed(
+    ledger: Ledger,
+    mx: Any,
+    call: Call,
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """The call, evaluated at once; what it works on is computed before the clock starts."""
+    evaluate, subject = original(mx.eval), subject_of(mx, args, kwargs)
+    asked = time.perf_counter()
+    evaluate(subject)
+    began = time.perf_counter()
+    traced = TRACE.collective(call, asked, began)
+    result = function(*args, **kwargs)
+    evaluate(result)
+    ended = time.perf_counter()
+    if traced is not None:
+        traced[3] = ended
+    ledger.timed.append((call.kind.op, subject.nbytes, ended - began))
+    return result

@@ -1,0 +1,188 @@
+"""In which order a rank evaluates its collectives: ``--ordered`` and ``strict`` keep it or refuse, ``warn`` reports.
+
+Without either, MLX returns the sums of other collectives than those that were asked for, and no error.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.faults.kept import sums_are_right
+
+if TYPE_CHECKING:
+    from allranks import Cluster
+
+pytestmark = pytest.mark.slow
+
+WORLDS = ["ring2", pytest.param("mpi2", marks=pytest.mark.mpi)]
+HOW: dict[str, dict[str, Any]] = {"ordered": {"ordered": True}, "strict": {"check": "strict"}}
+A = "a = mx.distributed.all_sum(mx.ones(3))"
+B = "b = mx.distributed.all_sum(mx.ones(3) * 10)"
+BOTH = f"{A}\n{B}\n"
+SHOWN = "\n[a.tolist()[0], b.tolist()[0]]"
+OPPOSITE = "for each in (b, a) if rank == 0 else (a, b): mx.eval(each)" + SHOWN
+STREAMS = """one, other = mx.new_stream(mx.cpu), mx.new_stream(mx.cpu)
+slow, quick = mx.random.normal((600, 600)), mx.zeros((2, 2))
+def late(x, by): return x + 0 * (by @ by).max()
+with mx.stream(one): a = mx.distributed.all_sum(late(mx.ones(3), slow if rank else quick))
+with mx.stream(other): b = mx.distributed.all_sum(late(mx.ones(3) * 10, quick if rank else slow))
+"""
+GRADIENT = """def weighted(x, y):
+    a, b = mx.distributed.all_sum(x), mx.distributed.all_sum(y)
+    return (a * 3 + b * 100 if rank else b * 100 + a * 3)[0], (a, b)
+(_, (a, b)), _ = mx.value_and_grad(weighted)(mx.ones(3), mx.ones(3) * 10)
+mx.eval(a if rank else b)"""
+COMPILED = """f = mx.compile(mx.distributed.all_sum)
+for _ in range(2):
+    a, b = f(mx.ones(3)), f(mx.ones(3) * 10)
+    mx.eval((a, b) if rank else (b, a))"""
+RECV = f"""{A}
+c = mx.distributed.recv_like(mx.ones(3), 0) if rank else mx.distributed.send(mx.ones(3), 1)
+{B}
+mx.eval((b, c, a) if rank else (c, b, a))"""
+RECV_ELSEWHERE = "other = mx.new_stream(mx.cpu)\n" + RECV.replace(", 0)", ", 0, stream=other)") + SHOWN
+CASES = {
+    "two streams in one expression": [STREAMS + "mx.eval(a + b)" + SHOWN],
+    "two streams, both on their way": [STREAMS + "mx.async_eval(a)\nmx.eval(b)" + SHOWN],
+    "two cells": [BOTH, OPPOSITE],
+    "the second one in another cell": [A, B + "\n" + OPPOSITE],
+    "another order of operands": [BOTH + "mx.eval(a + b if rank else b + a)" + SHOWN],
+    "another order of keys": [BOTH + "mx.eval({'a': a, 'b': b} if rank else {'b': b, 'a': a})" + SHOWN],
+    "another order in a list": [BOTH + "mx.eval([[a, b]] if rank else [[b, a]])" + SHOWN],
+    "async_eval in the cell before": [BOTH + "mx.async_eval(b if rank else a)", "mx.eval(a, b)" + SHOWN],
+    "another order of operands in a gradient": [GRADIENT + SHOWN],
+    "a compiled function": [COMPILED + SHOWN],
+    "recv": [RECV + SHOWN],
+}
+REPORTED = [
+    "two streams in one expression",
+    "two streams, both on their way",
+    "two cells",
+    "the second one in another cell",
+    "another order of keys",
+    "another order in a list",
+]
+
+
+def values(cluster: Cluster, cells: list[str], **how: Any) -> list[list[float]]:
+    for code in cells:
+        result = cluster.run(code, timeout=60, **how).check()
+        assert result.mismatch is None
+    return [rank.value for rank in result.values()]
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("world", WORLDS)
+def test_the_order_of_the_calls_is_kept(world: str, how: str, case: str, request: pytest.FixtureRequest) -> None:
+    cluster: Cluster = request.getfixturevalue(world)
+    assert values(cluster, CASES[case], **HOW[how]) == [[2.0, 20.0]] * 2
+
+
+def test_recv_on_another_stream_waits_for_what_came_before_it(ring2: Cluster) -> None:
+    assert values(ring2, [RECV_ELSEWHERE], ordered=True) == [[2.0, 20.0]] * 2
+
+
+def test_recv_on_another_stream_cannot_wait_for_ranks_at_the_barrier(ring2: Cluster) -> None:
+    result = ring2.run(RECV_ELSEWHERE, check="strict", timeout=60)
+    assert list(result.errors) == [1]
+    assert "recv_like is on another stream" in result.errors[1].evalue
+    assert sums_are_right(ring2)
+
+
+@pytest.mark.parametrize("case", REPORTED)
+@pytest.mark.parametrize("world", WORLDS)
+def test_another_order_is_reported(world: str, case: str, request: pytest.FixtureRequest) -> None:
+    cluster: Cluster = request.getfixturevalue(world)
+    mismatches = [cluster.run(code, timeout=60).mismatch for code in CASES[case]]
+    assert mismatches[:-1] == [None] * (len(mismatches) - 1)
+    said = str(mismatches[-1])
+    assert "swapped" in said and said.count("all_sum #") >= 2 and "--ordered prevents this" in said
+    assert sums_are_right(cluster)
+
+
+COMPUTING = """import threading
+stop = threading.Event()
+def compute():
+    with mx.stream(mx.new_thread_local_stream(mx.cpu)):
+        while not stop.is_set(): mx.eval(mx.ones(1000).sum())
+thread = threading.Thread(target=compute)
+thread.start()
+for _ in range(200):
+    a, b = (mx.distributed.all_sum(mx.ones(3) * n) for n in (1, 10))
+    mx.eval(a)
+    mx.eval(b)
+stop.set()
+thread.join()"""
+IN_TURN = """import threading
+def work(name, number):
+    globals()[name] = mx.distributed.all_sum(mx.ones(3) * number)
+    mx.eval(globals()[name])
+for each in [("a", 1), ("b", 10)]:
+    thread = threading.Thread(target=work, args=each)
+    thread.start()
+    thread.join()"""
+RIGHT = {
+    "two streams, one after the other": STREAMS + "mx.eval(a)\nmx.eval(b)",
+    "two streams, one read before the other": STREAMS + "a.tolist()\nmx.eval(b)",
+    "two streams, one waited for in between": STREAMS + "mx.async_eval(a)\na.tolist()\nmx.eval(b)",
+    "two streams, one computed from the other": STREAMS.replace("late(mx.ones(3) * 10,", "late(a * 5,") + "mx.eval(b)",
+    "the same other order on all ranks": BOTH + "mx.eval({'b': a, 'a': b})",
+    "one read before, then both in either order": BOTH + "b.tolist()\nmx.eval([a, b] if rank else [b, a])",
+    "a thread that computes": COMPUTING,
+    "threads one after the other": IN_TURN,
+}
+
+
+@pytest.mark.parametrize("case", RIGHT)
+def test_what_is_right_raises_no_alarm(case: str, ring2: Cluster) -> None:
+    assert values(ring2, [RIGHT[case] + SHOWN]) == [[2.0, 20.0]] * 2
+
+
+THREADS = """import threading
+def work(k):
+    for _ in range(50): mx.eval(mx.distributed.all_sum(mx.ones(3) * k))
+threads = [threading.Thread(target=work, args=(k,), name=f"thread-{k}") for k in (1, 10)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()"""
+
+
+def test_collectives_of_two_threads_are_reported(ring2: Cluster) -> None:
+    result = ring2.run(THREADS, timeout=60)
+    assert result.mismatch is not None and "swapped" in result.mismatch
+    assert sums_are_right(ring2)
+
+
+WITH_MAIN = """import threading
+thread = threading.Thread(target=lambda: mx.eval(mx.distributed.all_sum(mx.ones(3))), name="thread-1")
+thread.start()
+found = [mx.distributed.all_sum(mx.ones(3) * n).tolist()[0] for n in range(20)]
+thread.join()"""
+
+
+@pytest.mark.parametrize("code", [THREADS, WITH_MAIN], ids=["two", "beside the main thread"])
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("world", WORLDS)
+def test_collectives_of_other_threads_are_refused(
+    world: str, how: str, code: str, request: pytest.FixtureRequest
+) -> None:
+    """The thread's error reaches nobody, so the cell fails on every rank; those of the main thread are right."""
+    cluster: Cluster = request.getfixturevalue(world)
+    result = cluster.run("found = []\n" + code, timeout=60, **HOW[how])
+    assert sorted(result.errors) == [0, 1], result
+    for error in result.errors.values():
+        assert "was called in thread thread-1" in error.evalue
+        assert "Call all collectives of a cell in the main thread" in error.evalue
+    assert cluster.pull("found") == [[] if code == THREADS else [2.0 * n for n in range(20)]] * 2
+    assert sums_are_right(cluster)
+
+
+def test_nothing_of_an_ordered_cell_is_held_after_it(ring2: Cluster) -> None:
+    active = "import gc; gc.collect(); mx.get_active_memory()"
+    before = [rank.value for rank in ring2.run(active).check().values()]
+    code = "big = mx.distributed.all_sum(mx.ones(1 << 20))\nmx.eval(big)\ndel big"
+    ring2.run(code, ordered=True).check()
+    after = [rank.value for rank in ring2.run(active).check().values()]
+    assert all(now - was < 1 << 20 for was, now in zip(before, after, strict=True))
