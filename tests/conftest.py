@@ -101,8 +101,8 @@ NOT_IN_PLACE = "--mca mpi_ft_enable 0"
 """For mpirun: what of MPI's fault tolerance allranks would use is off."""
 FORGET = """
 from allranks.rank.process.engine import RankEngine as _engine
-for _name in [name for name in globals() if not name.startswith("_")]:
-    if _name in {"mx", "world", "rank", "size", "log", "mark"} or _name not in get_ipython().user_ns_hidden:
+for _name in [name for name in globals() if not name.startswith("_") or name == "_"]:
+    if _name in {"_", "mx", "world", "rank", "size", "log", "mark"} or _name not in get_ipython().user_ns_hidden:
         del globals()[_name]
 Out.clear()
 _engine.instance().agent.world.names.hand_out()

@@ -70,6 +70,11 @@ class Backend(Protocol):
         """Whether a blocked collective can be made to raise: its sockets are known by the ports of ``Placement``."""
 
     @property
+    def revocable(self) -> bool:
+        """Whether its ranks are processes of MPI, which may be able to revoke a communicator: then blocked collectives
+        are aborted, and ranks that are elsewhere answer those in them."""
+
+    @property
     def joins_in_turn(self) -> bool:
         """Whether each rank listens for one neighbour and connects to the other: the last rank connects first, and
         if its neighbour does not listen yet, it loses a second."""

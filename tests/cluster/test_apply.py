@@ -188,6 +188,16 @@ def test_a_value_that_cannot_travel_is_not_lost(ring2: Cluster) -> None:
     assert [each.value for each in ring2.run("list(_)").values()] == [[7, 8], [7, 8]]
 
 
+def test_a_variable_of_the_users_of_that_name_is_left_alone(ring2: Cluster) -> None:
+    ring2.run("for _ in range(3): pass").check()
+    with pytest.raises(CannotTravel) as raised:
+        ring2.apply(lambda: (n for n in [7, 8]))
+    found = re.search(r"as the variable (_\d+)\.$", str(raised.value))
+    assert found is not None, raised.value
+    assert [each.value for each in ring2.run(f"_, list({found[1]})").values()] == [(2, [7, 8])] * 2
+    ring2.run("del _").check()
+
+
 def test_options_that_cannot_be_are_refused_where_they_stand(ring2: Cluster) -> None:
     anything: Any = ring2
     with pytest.raises(TypeError, match=r"options\(\): unknown option 'timeouts'. Did you mean 'timeout'\?"):

@@ -54,15 +54,17 @@ def test_on_a_ring(how: str, ring2: Cluster) -> None:
     assert names_invalid(ring2, BROKEN[how]) == expected
 
 
-def test_on_mpi_what_an_idle_rank_computes_for_others_is_named(mpi2: Cluster) -> None:
+def test_on_mpi_what_an_idle_rank_computes_for_others_is_named(restarted_mpi2: Cluster) -> None:
     """Rank 1 lacks the first collective, so that its second one goes with what rank 0 brings to the first."""
-    mpi2.run("if rank == 0: x = mx.distributed.all_sum(mx.ones(3))\ny = mx.distributed.all_sum(mx.ones(3) * 2)").check()
+    restarted_mpi2.run(
+        "if rank == 0: x = mx.distributed.all_sum(mx.ones(3))\ny = mx.distributed.all_sum(mx.ones(3) * 2)"
+    ).check()
     screen = Said()
-    result = mpi2.run("if rank == 1: raise ValueError('boom')\nmx.eval(x, y)", screen=screen, timeout=30)
+    result = restarted_mpi2.run("if rank == 1: raise ValueError('boom')\nmx.eval(x, y)", screen=screen, timeout=30)
     assert "x" in result[0].invalid and result[1].invalid == ("y",), screen.text
     assert "y is invalid" in screen.text or "x, y are invalid" in screen.text, screen.text
-    mpi2.run("x = y = None").check()
-    assert sums_are_right(mpi2)
+    restarted_mpi2.run("x = y = None").check()
+    assert sums_are_right(restarted_mpi2)
 
 
 @pytest.mark.parametrize("how", ["evaluated", "looked at"])

@@ -32,6 +32,7 @@ class Jaccl:
     # mlx joins again in place only when nothing is blocked, and leaks protection domains at each round (mlx #3207).
     reform: Literal["in place", "restart"] = "restart"
     breakable: bool = False
+    revocable: bool = False
     joins_in_turn: bool = False
     connections_per_link: bool = False
     launcher: Literal["engines", "mpirun"] = "engines"

@@ -49,6 +49,7 @@ class MPI:
     no_reduced: frozenset[str] = frozenset({"bool"})
     reform: Literal["in place", "restart"] = "restart"
     breakable: bool = False
+    revocable: bool = True
     joins_in_turn: bool = False
     connections_per_link: bool = False
     launcher: Literal["engines", "mpirun"] = "mpirun"

@@ -30,6 +30,7 @@ class NCCL:
     # mlx ends the process with exit(1) at the first error of an NCCL call, so there is nothing left to join again.
     reform: Literal["in place", "restart"] = "restart"
     breakable: bool = False
+    revocable: bool = False
     joins_in_turn: bool = False
     connections_per_link: bool = False
     launcher: Literal["engines", "mpirun"] = "engines"

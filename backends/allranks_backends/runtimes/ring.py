@@ -26,6 +26,7 @@ class Ring:
     no_reduced: frozenset[str] = frozenset()
     reform: Literal["in place", "restart"] = "in place"
     breakable: bool = True
+    revocable: bool = False
     joins_in_turn: bool = True
     connections_per_link: bool = True
     launcher: Literal["engines", "mpirun"] = "engines"

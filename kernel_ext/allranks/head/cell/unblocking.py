@@ -122,7 +122,7 @@ class Unblocking:
 
     def _tell_of_break(self) -> None:
         """Have ranks that are not blocked themselves answer those that are; a ring needs no such help."""
-        if not self._told_of_break and self._monitor.backend == "mpi":
+        if not self._told_of_break and self._monitor.revocable:
             self._told_of_break = True
             for rank in self._monitor.alive():
                 self._lifeline.tell(rank.uuid, Refuse(BROKEN))

@@ -57,6 +57,8 @@ class Monitor:
         """The highest number of a cell that any rank has seen."""
         self.breakable = False
         """Whether a blocked collective can be made to raise."""
+        self.revocable = False
+        """Whether ranks outside of a broken collective must answer those in it."""
         self.not_breakable = ""
         """Why not, where it could have been, as a clause."""
         self.left_pending: dict[int, tuple[str, ...]] = {}

@@ -63,7 +63,8 @@ class Detached:
         monitor.adopting = True
         backend = get_backend(self.backend)
         monitor.backend, monitor.generation, monitor.links = self.backend, self.generation, backend.links(plan)
-        monitor.breakable, monitor.not_breakable = self.breakable or backend.breakable, self.not_breakable
+        monitor.breakable, monitor.revocable = self.breakable or backend.breakable, backend.revocable
+        monitor.not_breakable = self.not_breakable
         for number, (uuid, pid) in enumerate(self.ranks):
             monitor.put(Rank(number, "localhost", uuid, pid=pid))
         return plan

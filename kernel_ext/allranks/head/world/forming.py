@@ -93,6 +93,7 @@ def form(
         )
     monitor.generation, monitor.backend, monitor.state = plan.generation, plan.backend, "whole"
     joined = [answers[rank.rank].result().answer for rank in monitor.ranks]
+    monitor.revocable = backend.revocable
     monitor.breakable = backend.breakable or all(each.breakable for each in joined)
     monitor.not_breakable = next((each.why_not for each in joined if each.why_not), "")
     monitor.left_pending = {each.rank: tuple(each.pending) for each in joined if each.pending}
@@ -125,6 +126,7 @@ def _request(plan: WorldPlan, backend: Backend, rank: int, entered: int, refused
         # A rank listens on its first port as soon as it enters.
         after=[each.ports[0] for each in plan.placements[:-1]] if in_turn and enters_last else [],
         delay=STAGGER if enters_last else 0.0,
+        revocable=backend.revocable,
         in_turn=in_turn,
         address=next(iter(plan.placements[rank].host.addresses), None) if len(plan.hosts) > 1 else None,
         describes_host=plan.placements[rank].local_rank == 0,

@@ -64,6 +64,8 @@ class Form(Question[Joined]):
     """Whether to take turns with the other ranks of the host in ``init``."""
     address: str | None = None
     """At which the other hosts reach this rank."""
+    revocable: bool = False
+    """Whether the ranks are processes of MPI."""
     spawn: list[Spawn] = field(default_factory=list)
     """New ranks that those which are left of a world of MPI start."""
     describes_host: bool = False

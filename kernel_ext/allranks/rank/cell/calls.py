@@ -54,8 +54,11 @@ class Calls:
         """What the running cell's function returned cannot be sent, and no variable has it; says where it is now."""
         if self.returned is None:
             return ""
-        self._agent.shell.displayhook.update_user_ns(value)
-        return " It was kept on the rank as the variable _."
+        hook = self._agent.shell.displayhook
+        hook.update_user_ns(value)
+        # A variable `_` of the user's own, as of a loop, is left alone.
+        own = self._agent.user_ns.get("_") is not value
+        return f" It was kept on the rank as the variable _{hook.prompt_count if own else ''}."
 
     def loaded(self) -> Call:
         """What the running cell is to call. Raises CannotTravel."""

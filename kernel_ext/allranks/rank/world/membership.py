@@ -78,7 +78,7 @@ class World:
         self._hand_out_one_group(mx)
         self._agent.ledger.install(mx, self._agent.user_ns)
         wait_for_listeners(request.after, request.delay)
-        self._in_place = self.mpi.enter(mx, request) if request.backend == "mpi" and request.size > 1 else None
+        self._in_place = self.mpi.enter(mx, request) if request.revocable and request.size > 1 else None
         late = f"a neighbour of rank {request.rank} did not join within {request.timeout:g} s"
         known, known_threads = set(own_sockets()), threads()
         with time_limit(request.timeout, late), in_turn() if request.in_turn else nullcontext():

@@ -57,11 +57,10 @@ class MpiMember:
 
     def communicator(self) -> Any:
         """See `communicator`."""
-        backend = self._agent.world.backend
-        if backend != "mpi":
-            raise RuntimeError(f"there is no communicator of MPI: this world runs on {backend}")
         if self._in_place is not None:
             return self._in_place.communicator
+        if not self.not_in_place:  # it never entered
+            raise RuntimeError(f"there is no communicator of MPI: this world runs on {self._agent.world.backend}")
         from mpi4py import MPI
 
         return MPI.COMM_WORLD
