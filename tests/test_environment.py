@@ -20,7 +20,7 @@ CONDA: list[Any] = yaml.safe_load((ROOT / "environment.yml").read_text())["depen
 RECIPE: dict[str, Any] = yaml.safe_load((ROOT / "docs" / "conda" / "recipe.yaml").read_text())
 PIP: list[str] = next(entry["pip"] for entry in CONDA if isinstance(entry, dict))
 
-USED = ("demo", "experiment", "lm")
+USED = ("demo", "experiment", "lm", "mpi")
 """Extras that our code imports where it is asked for what needs them."""
 
 NO_PYTHON = {"python", "pip", "nodejs"}

@@ -20,6 +20,7 @@ NO_CODE = {
     "allranks_widgets/static/dashboard.css",
     "allranks/quickstart.ipynb",
     "allranks/py.typed",
+    "allranks/rank/world/mpi_calls.c",
     "allranks_backends/py.typed",
     "allranks_widgets/py.typed",
 }

@@ -56,7 +56,7 @@ def test_a_rank_raises_and_the_others_go_on_in_their_processes(count: int, mpi4:
 
 
 @pytest.mark.parametrize("op", OPERATIONS)
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "complex64", "int32", "uint8", "int64"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "complex64", "int32"])
 def test_what_was_aborted_is_no_number(op: str, dtype: str, mpi2: Cluster) -> None:
     code = f"""
 with mx.stream(mx.cpu):
@@ -203,7 +203,7 @@ def test_aborts_leave_no_descriptor_thread_or_memory_behind(mpi2: Cluster) -> No
         assert sums_are_right(mpi2)
         return [each.value for each in mpi2.run(count).check().values()]
 
-    before, after = rounds(4), rounds(12)
+    before, after = rounds(3), rounds(6)
     for (files, threads, memory), (files_after, threads_after, memory_after) in zip(before, after, strict=True):
         assert files_after <= files + 2 and threads_after <= threads + 1
         assert memory_after <= memory + (16 << 20)
