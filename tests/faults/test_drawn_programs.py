@@ -13,7 +13,7 @@ import pytest
 from benchmarks._programs import MISTAKES, Program, play
 from tests.conftest import Worlds
 
-PROGRAMS = 6
+PROGRAMS = 4
 ROOT = Path(__file__).parents[2]
 ON_MPI = ("missing", "raises", "order of evaluation", "stopped")
 """MPI ends a job whose ranks differ in size, and where they wait in different operations, nothing can be aborted."""

@@ -23,7 +23,7 @@ def soak(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(WITHIN + 30)
-@pytest.mark.parametrize(("rounds", "seed", "ranks", "backend"), [(20, 7, 3, "ring")])
+@pytest.mark.parametrize(("rounds", "seed", "ranks", "backend"), [(12, 7, 3, "ring")])
 def test_some_rounds(rounds: int, seed: int, ranks: int, backend: str) -> None:
     done = soak("--rounds", str(rounds), "--seed", str(seed), "-n", str(ranks), "--backend", backend)
     assert done.returncode == 0, done.stdout + done.stderr

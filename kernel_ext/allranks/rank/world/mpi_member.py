@@ -96,6 +96,8 @@ class MpiMember:
         assert self._in_place is not None
         agent, world = self._agent, self._agent.world
         with self._failing:
+            if not FAILED[0]:
+                return  # the other thread has noted it
             of_this_world, newest = FAILED[0] & 2, agent.ledger.last()
             if of_this_world and newest is not None:
                 agent.ledger.aborted.note(newest, agent.ledger.in_flight(), None)
