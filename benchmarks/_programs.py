@@ -1,4 +1,4 @@
-"""Small programs that nobody wrote: drawn by chance, right or with one mistake, and what each of them must give.
+"""Small programs drawn by chance, right or with one mistake, and what each of them must give.
 
 A right one gives the right numbers, without a word of alarm. A wrong one gives them too, or the rank and a line are
 named, and no variable holds what only looks like a number, unless it is named.

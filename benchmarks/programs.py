@@ -1,4 +1,4 @@
-"""``python -m benchmarks.programs --programs N --seed S [-n 2] [--backend ring|mpi]``: programs that nobody wrote.
+"""``python -m benchmarks.programs --programs N --seed S [-n 2] [--backend ring|mpi]``: programs drawn by chance.
 
 More than a third are right, and must run without a word of alarm; the others have one mistake, which must be named, and
 must leave nothing that looks like a number. One line a program, a summary, and exit code 1 if anything was wrong.

@@ -40,7 +40,7 @@ def test_interrupt_releases_where_nothing_can_be_broken(restarted_mpi2: Cluster)
     wait_until_waiting(restarted_mpi2, 0)
     restarted_mpi2.interrupt()
     assert not cell.finish(30).ok
-    assert [rank.pid for rank in restarted_mpi2.snapshot.ranks] == pids, "no process was started anew"
+    assert [rank.pid for rank in restarted_mpi2.snapshot.ranks] == pids, "no process was restarted"
     assert restarted_mpi2.run("mx.distributed.all_sum(mx.ones(1)).item()")[0].value == 2.0
 
 

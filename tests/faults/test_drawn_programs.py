@@ -1,4 +1,4 @@
-"""Programs that nobody wrote run right, or say what is wrong (the long form is `python -m benchmarks.programs`)."""
+"""Programs drawn by chance run right, or say what is wrong (the long form is `python -m benchmarks.programs`)."""
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ thread.join()"""
 def test_collectives_of_other_threads_are_refused(
     world: str, how: str, code: str, request: pytest.FixtureRequest
 ) -> None:
-    """The thread's error reaches nobody, so the cell fails on every rank; those of the main thread are right."""
+    """The thread's error goes unseen, so the cell fails on every rank; those of the main thread are right."""
     cluster: Cluster = request.getfixturevalue(world)
     result = cluster.run("found = []\n" + code, timeout=60, **HOW[how])
     assert sorted(result.errors) == [0, 1], result

@@ -16,7 +16,7 @@ from allranks.rank.process.join import FILE_WITHIN, RANK_VARIABLES, join, launch
 
 
 def _number(given: int | None) -> int:
-    """Which rank this process is: as the launcher says, where nobody else does."""
+    """Which rank this process is: as given, or else as the launcher says."""
     number = launched_as() if given is None else given
     if number is None:
         sys.exit(f"allranks: none of {', '.join(RANK_VARIABLES)} is set; was this started by mpirun?")

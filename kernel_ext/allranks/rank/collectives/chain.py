@@ -48,7 +48,7 @@ class Chain:
             self.newest = None
 
     def refuse_other_threads(self, op: str) -> None:
-        """Raise RuntimeError but in the main thread; the cell fails as well, since a thread's error may reach nobody.
+        """Raise RuntimeError but in the main thread; the cell fails as well, since a thread's error may go unseen.
 
         Which of two threads comes first differs between ranks, and only a main thread can be unblocked.
         """

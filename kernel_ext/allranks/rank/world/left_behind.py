@@ -54,7 +54,7 @@ class LeftBehind:
 
     def _taken(self, numbers: Iterable[int]) -> Iterator[int]:
         for number in numbers:
-            got = fcntl.fcntl(self._nothing, fcntl.F_DUPFD_CLOEXEC, number)  # that one, if nobody has it
+            got = fcntl.fcntl(self._nothing, fcntl.F_DUPFD_CLOEXEC, number)  # that one, if it is free
             if got == number:
                 yield got
             else:

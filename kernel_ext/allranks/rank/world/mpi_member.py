@@ -52,7 +52,7 @@ class MpiMember:
         return self._in_place is not None and not self.not_in_place
 
     def give_up(self, because: str) -> None:
-        """Other ranks cannot abort this world: nobody may."""
+        """Other ranks cannot abort this world, so this one does not either."""
         self.not_in_place = self.not_in_place or because
 
     def communicator(self) -> Any:

@@ -51,7 +51,7 @@ class RingInPlace:
         return None
 
     def is_whole(self) -> bool:
-        """Whether the neighbours' ends of the sockets are open; MLX tells nobody that they are not (0.32.4)."""
+        """Whether the neighbours' ends of the sockets are open; MLX does not report that they are not (0.32.4)."""
         left = self._own()
         return not self.broken_up and len(left) == self._joined and not any(map(has_ended, left))
 
