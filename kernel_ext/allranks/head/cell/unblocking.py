@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from allranks.head.state.monitor import Monitor
 from allranks.messages.lifeline import Lifeline
-from allranks.messages.requests import Interrupt, Refuse, Request, Unblock
+from allranks.messages.requests import BROKEN, Interrupt, Refuse, Request, Unblock
 
 from .outcome import Outcome
 from .release import Release
@@ -21,7 +21,6 @@ GO_ON_WITHIN = 60.0
 """Seconds in which that goes on when the prompt is back."""
 LOOK_EVERY = 0.2
 """Seconds between two looks then."""
-BROKEN = "the world is broken because a blocked collective was aborted; it is re-formed after the cell"
 
 
 class Unblocking:

@@ -27,6 +27,7 @@ from .cells import (
     Welcome,
 )
 from .collectives import (
+    BROKEN,
     Abort,
     Entered,
     EnterMissed,
@@ -82,6 +83,7 @@ from .variables import (
 )
 
 __all__ = [
+    "BROKEN",
     "Abort",
     "Acknowledge",
     "Answer",

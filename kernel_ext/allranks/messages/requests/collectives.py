@@ -124,6 +124,10 @@ class OpenBarrier(Request):
     refusal: str | None
 
 
+BROKEN = "the world is broken because a blocked collective was aborted; it is re-formed after the cell"
+"""Why no rank may enter another one."""
+
+
 class Refuse(Request):
     """The world is broken elsewhere: enter no more collectives in it."""
 

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from allranks.messages.events import LedgerEntry, Unblocked
+from allranks.messages.requests import BROKEN
 from allranks.rank.collectives.aborted import RELEASED
 
 if TYPE_CHECKING:
@@ -103,9 +104,7 @@ class Unblocker:
         pattern = agent.world.pattern()
         if collective is not None:
             self._note(pattern)
-        agent.ledger.refuse = (
-            "the world is broken because a blocked collective was aborted; it is re-formed after the cell"
-        )
+        agent.ledger.refuse = BROKEN
         agent.lifeline.send(Unblocked(agent.cell.number, collective, broke=True))
         # Python raises it when the collective has returned, which it does at once.
         agent.cell.interrupt.unblocked = not stopped
