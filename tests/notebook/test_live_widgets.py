@@ -137,7 +137,7 @@ def test_a_notebook_bar_is_the_page_s_own_and_moves(page: Notebook) -> None:
     assert len(bars) == 2
     for bar in bars:
         page.until(partial(lambda bar: states(page, bar, "value")[-1:] == [20], bar), 10)
-        assert states(page, bar, "bar_style") == ["success"]
+        page.until(partial(lambda bar: states(page, bar, "bar_style") == ["success"], bar), 10)  # a message of its own
 
 
 def test_a_cell_that_no_page_sent_has_text(page: Notebook) -> None:
