@@ -9,7 +9,7 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo lab test test-all gpu cuda bench docs notebooks lint js format clean
+.PHONY: help demo lab jaccl-lab test test-all gpu cuda bench docs notebooks lint js format clean
 
 # A candidate is run, not only looked up: pyenv has names on the PATH for versions that it does not run.
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
@@ -30,6 +30,7 @@ docs_EXTRAS := docs
 help:
 	@echo "make demo       start four local ranks and run notebooks/quickstart.ipynb on them"
 	@echo "make lab        open that notebook in JupyterLab"
+	@echo "make jaccl-lab  build JACCL for this Linux machine, over pretended cables, and say how to use it (needs g++)"
 	@echo "make test       ruff, mypy, codespell, and the tests that take minutes: units, and the main paths on real ranks"
 	@echo "make test-all   the same, and all other tests: faults, hosts, browser and notebooks"
 	@echo "make gpu        the tests that need NVIDIA GPUs, and what machine they ran on (MLX=cuda12 or MLX=cuda13)"
@@ -47,6 +48,9 @@ demo: .venv/demo.stamp
 lab: .venv/lab.stamp
 	@echo "allranks: opening notebooks/quickstart.ipynb in JupyterLab (end it with Ctrl-C)"
 	@$(BIN)/jupyter lab $$([ "$$(id -u)" = 0 ] && echo --allow-root) notebooks/quickstart.ipynb
+
+jaccl-lab: .venv/test.stamp
+	@$(RUN) tests.jaccl.lab.build
 
 test: lint
 	@echo "allranks: the quick tests"

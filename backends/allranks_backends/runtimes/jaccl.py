@@ -50,9 +50,10 @@ class Jaccl:
     def why_not(self, platform: Platform, size: int, ranks_here: int | None = None) -> str | None:
         """See ``Backend.why_not``. Whether RDMA devices exist is not known: ``is_available`` only finds the library."""
         needs = f"{self.name} needs macOS 26.2 or later on Apple silicon with RDMA over Thunderbolt"
-        if platform.system != "Darwin":
+        on_mac = platform.system == "Darwin"
+        if not on_mac and not platform.available.get("jaccl"):
             return f"{needs}, and this is {platform.system}"
-        if not is_new_enough(platform.release):
+        if on_mac and not is_new_enough(platform.release):
             return f"{needs}, and this is macOS {platform.release}"
         if platform.available.get("jaccl") is False:
             return f"{needs}, and mlx {platform.mlx} cannot load librdma.dylib here"

@@ -1,0 +1,1 @@
+"""JACCL on Linux: MLX's own loops over pretended RDMA (see `lab`)."""

@@ -1,0 +1,214 @@
+// Devices, contexts, protection domains, memory regions, completion queues and queue pairs, each counted until freed.
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <map>
+#include <sstream>
+
+#include "verbs.h"
+
+using namespace lab;
+
+namespace {
+
+std::mutex resources;
+std::map<uint32_t, Region*> regions;
+
+std::vector<Device*>& devices() {
+  static std::vector<Device*> all = [] {
+    std::vector<Device*> found;
+    std::istringstream list(setting("LAB_RDMA_DEVICES", ""));
+    for (std::string item; std::getline(list, item, ',');) {
+      auto* device = new Device;
+      device->name = item.substr(0, item.find('='));
+      device->address = item.substr(item.find('=') + 1);
+      snprintf(device->device.name, sizeof device->device.name, "%s", device->name.c_str());
+      found.push_back(device);
+    }
+    return found;
+  }();
+  return all;
+}
+
+int limit(const char* name, const char* otherwise) { return std::stoi(setting(name, otherwise)); }
+
+template <typename T>
+T* refused(int code) {
+  errno = code;
+  return nullptr;
+}
+
+}  // namespace
+
+bool lab::is_registered(const Pair* pair, const ibv_sge& entry) {
+  std::lock_guard guard(resources);
+  auto found = regions.find(entry.lkey);
+  if (found == regions.end() || found->second->domain != pair->domain) return false;
+  auto start = reinterpret_cast<uintptr_t>(found->second->mr.addr);
+  return entry.addr >= start && entry.addr + entry.length <= start + found->second->mr.length;
+}
+
+VERB(ibv_device**, get_device_list, int* count) {
+  auto& all = devices();
+  auto** list = new ibv_device*[all.size() + 1]();
+  for (size_t i = 0; i < all.size(); i++) list[i] = &all[i]->device;
+  if (count) *count = static_cast<int>(all.size());
+  return list;
+}
+
+VERB(void, free_device_list, ibv_device** list) { delete[] list; }
+
+VERB(const char*, get_device_name, ibv_device* device) { return device->name; }
+
+VERB(ibv_context*, open_device, ibv_device* device) {
+  std::lock_guard guard(resources);
+  for (auto* each : devices()) {
+    if (&each->device != device) continue;
+    if (!each->faults) each->faults = map_file<Faults>(in_folder("dev-" + each->name), O_CREAT);
+    if (!each->faults) return nullptr;
+    auto* made = new Context;
+    made->device = each;
+    made->context.device = device;
+    made->context.num_comp_vectors = 1;
+    made->context.ops.poll_cq = poll_cq;
+    made->context.ops.post_send = post_send;
+    made->context.ops.post_recv = post_recv;
+    held().contexts++;
+    return &made->context;
+  }
+  return refused<ibv_context>(ENODEV);
+}
+
+VERB(int, close_device, ibv_context* opened) {
+  std::lock_guard guard(resources);
+  auto* context = as<Context>(opened);
+  if (context->users) return violation("a device was closed with its domains or queues open", EBUSY);
+  held().contexts--;
+  delete context;
+  return 0;
+}
+
+VERB(ibv_pd*, alloc_pd, ibv_context* opened) {
+  std::lock_guard guard(resources);
+  auto* context = as<Context>(opened);
+  if (context->device->faults->cut) return refused<ibv_pd>(ENODEV);  // as where the port is down
+  auto* made = new Domain;
+  made->pd.context = opened;
+  made->context = context;
+  context->users++;
+  held().domains++;
+  return &made->pd;
+}
+
+VERB(int, dealloc_pd, ibv_pd* pd) {
+  std::lock_guard guard(resources);
+  auto* domain = as<Domain>(pd);
+  if (domain->users) return violation("a protection domain was freed with its regions or pairs", EBUSY);
+  domain->context->users--;
+  held().domains--;
+  delete domain;
+  return 0;
+}
+
+VERB(ibv_mr*, reg_mr, ibv_pd* pd, void* data, size_t length, int) {
+  std::lock_guard guard(resources);
+  static uint32_t key = 0;
+  auto* domain = as<Domain>(pd);
+  if (domain->context->device->regions >= limit("LAB_RDMA_MAX_MR", "100")) return refused<ibv_mr>(ENOMEM);
+  auto* made = new Region;
+  made->domain = domain;
+  made->mr = {pd->context, pd, data, length, 0, ++key, key};
+  regions[key] = made;
+  domain->users++;
+  domain->context->device->regions++;
+  held().regions++;
+  return &made->mr;
+}
+
+VERB(int, dereg_mr, ibv_mr* mr) {
+  std::lock_guard guard(resources);
+  auto* region = as<Region>(mr);
+  regions.erase(mr->lkey);
+  region->domain->users--;
+  region->domain->context->device->regions--;
+  held().regions--;
+  delete region;
+  return 0;
+}
+
+VERB(ibv_cq*, create_cq, ibv_context* opened, int, void*, ibv_comp_channel*, int) {
+  std::lock_guard guard(resources);
+  auto* made = new Queue;
+  made->cq.context = opened;
+  made->context = as<Context>(opened);
+  made->context->users++;
+  held().queues++;
+  return &made->cq;
+}
+
+VERB(int, destroy_cq, ibv_cq* cq) {
+  std::lock_guard guard(resources);
+  auto* queue = as<Queue>(cq);
+  if (!queue->pairs.empty()) return violation("a completion queue was destroyed with its pairs", EBUSY);
+  queue->context->users--;
+  held().queues--;
+  delete queue;
+  return 0;
+}
+
+VERB(ibv_qp*, create_qp, ibv_pd* pd, ibv_qp_init_attr* wanted) {
+  std::lock_guard guard(resources);
+  static uint32_t number = getpid() * 64;
+  auto* domain = as<Domain>(pd);
+  Device* device = domain->context->device;
+  if (wanted->qp_type != IBV_QPT_UC || wanted->send_cq != wanted->recv_cq) return refused<ibv_qp>(EOPNOTSUPP);
+  if (device->pairs >= limit("LAB_RDMA_MAX_QP", "10")) return refused<ibv_qp>(EBUSY);
+  auto* made = new Pair;
+  while (!made->inbox) {
+    made->qp.qp_num = ++number & 0xffffff;
+    made->file = in_folder("pair-" + device->address + "-" + std::to_string(made->qp.qp_num));
+    made->inbox = map_file<Inbox>(made->file, O_CREAT | O_EXCL);
+    if (!made->inbox && errno != EEXIST) {
+      delete made;
+      return nullptr;
+    }
+  }
+  made->context = domain->context;
+  made->domain = domain;
+  made->queue = as<Queue>(wanted->send_cq);
+  made->qp.context = pd->context;
+  made->qp.pd = pd;
+  made->qp.send_cq = made->qp.recv_cq = wanted->send_cq;
+  made->qp.qp_type = IBV_QPT_UC;
+  made->qp.state = IBV_QPS_RESET;
+  made->max_sends = wanted->cap.max_send_wr;
+  made->max_receives = wanted->cap.max_recv_wr;
+  std::lock_guard of_queue(made->queue->lock);
+  made->queue->pairs.push_back(made);
+  domain->users++;
+  device->pairs++;
+  held().pairs++;
+  return &made->qp;
+}
+
+VERB(int, destroy_qp, ibv_qp* qp) {
+  std::lock_guard guard(resources);
+  auto* pair = as<Pair>(qp);
+  {
+    std::lock_guard of_queue(pair->queue->lock);
+    auto& all = pair->queue->pairs;
+    all.erase(std::remove(all.begin(), all.end(), pair), all.end());
+  }
+  munmap(pair->inbox, sizeof(Inbox));
+  if (pair->outbox) munmap(pair->outbox, sizeof(Inbox));
+  unlink(pair->file.c_str());  // the peer is not informed
+  pair->domain->users--;
+  pair->context->device->pairs--;
+  held().pairs--;
+  delete pair;
+  return 0;
+}
