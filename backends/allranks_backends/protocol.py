@@ -62,8 +62,9 @@ class Backend(Protocol):
         """Dtypes that its `REDUCTIONS` do not take, though they can be sent and gathered."""
 
     @property
-    def reform(self) -> Literal["in place", "restart"]:
-        """Whether a broken world is joined again in the same processes or in new ones."""
+    def reform(self) -> Literal["in place", "if abortable", "restart"]:
+        """Whether a broken world is joined again in the same processes or in new ones; ``if abortable`` depends on
+        whether its ranks say that they can abort collectives."""
 
     @property
     def breakable(self) -> bool:
@@ -73,6 +74,15 @@ class Backend(Protocol):
     def revocable(self) -> bool:
         """Whether its ranks are processes of MPI, which may be able to revoke a communicator: then blocked collectives
         are aborted, and ranks that are elsewhere answer those in them."""
+
+    @property
+    def verbs(self) -> bool:
+        """Whether its ranks talk by verbs (RDMA), whose calls may be replaced: then blocked collectives are aborted."""
+
+    @property
+    def joins_at_first(self) -> bool:
+        """Whether rank 0 listens on its first port, and all others connect to it: if it does not listen yet, they lose
+        a second."""
 
     @property
     def joins_in_turn(self) -> bool:

@@ -44,6 +44,7 @@ def test_five_backends_go_by_their_names():
     assert all(backend.name == name for name, backend in BACKENDS.items())
     assert [name for name, backend in BACKENDS.items() if backend.neighbours_only] == ["ring", "jaccl-ring"]
     assert [name for name, backend in BACKENDS.items() if backend.reform == "in place"] == ["ring"]
+    assert [name for name, backend in BACKENDS.items() if backend.reform == "restart"] == ["nccl"]
     assert [name for name, backend in BACKENDS.items() if backend.launcher == "mpirun"] == ["mpi"]
     assert [name for name, backend in BACKENDS.items() if backend.breakable] == ["ring"]
     assert [name for name, backend in BACKENDS.items() if backend.joins_in_turn] == ["ring"]

@@ -29,10 +29,12 @@ class Jaccl:
     operations: frozenset[str] = REDUCTIONS | {"all_gather", "sum_scatter"} | POINT_TO_POINT
     no_dtypes: frozenset[str] = frozenset()
     no_reduced: frozenset[str] = frozenset()
-    # mlx joins again in place only when nothing is blocked, and leaks protection domains at each round (mlx #3207).
-    reform: Literal["in place", "restart"] = "restart"
+    # A rank that is blocked polls until its process ends, unless the calls by which it polls are known.
+    reform: Literal["in place", "if abortable", "restart"] = "if abortable"
     breakable: bool = False
     revocable: bool = False
+    verbs: bool = True
+    joins_at_first: bool = True
     joins_in_turn: bool = False
     connections_per_link: bool = False
     launcher: Literal["engines", "mpirun"] = "engines"
@@ -100,7 +102,7 @@ class Jaccl:
         }
         if self.ring:
             env["MLX_JACCL_RING"] = "1"
-        return Wiring(env, {file: json.dumps([_row(placement.host) for placement in plan.placements])})
+        return Wiring(env, {file: json.dumps([_row(placement.host, plan.size) for placement in plan.placements])})
 
     def links(self, plan: WorldPlan) -> tuple[Link, ...]:
         """One for each device used; a mesh uses the first device of each pair only. See ``Backend.links``."""
@@ -155,9 +157,9 @@ def _names(entry: Iterable[str | None]) -> tuple[str, ...]:
     return tuple(name for name in entry if name)
 
 
-def _row(host: Host) -> list[str | list[str] | None]:
+def _row(host: Host, size: int) -> list[str | list[str] | None]:
     """One row as JACCL reads it: null, a name, or a list of names."""
-    row = [_names(entry) for entry in host.rdma]
+    row = [_names(entry) for entry in host.rdma[:size]]
     return [None if not names else names[0] if len(names) == 1 else list(names) for names in row]
 
 
@@ -173,7 +175,7 @@ def _check_shape(plan: WorldPlan) -> None:
                 f"No RDMA devices are known for {described(placement)}, and {plan.backend} needs the one to each other"
                 f' rank: "rdma" in the hostfile. {DISCOVER}'
             )
-        if len(row) != plan.size:
+        if len(row) < plan.size:  # a world that was made smaller has more
             raise BackendError(
                 f'"rdma" of {described(placement)} has {len(row)} entries, and the world has {plan.size} ranks:'
                 " one entry for each rank, null for itself."

@@ -47,9 +47,11 @@ class MPI:
     no_dtypes: frozenset[str] = frozenset()
     # Open MPI ends every rank: "MPI_SUM is not defined on the MPI_C_BOOL datatype" (mlx 0.32.4).
     no_reduced: frozenset[str] = frozenset({"bool"})
-    reform: Literal["in place", "restart"] = "restart"
+    reform: Literal["in place", "if abortable", "restart"] = "if abortable"
     breakable: bool = False
     revocable: bool = True
+    verbs: bool = False
+    joins_at_first: bool = False
     joins_in_turn: bool = False
     connections_per_link: bool = False
     launcher: Literal["engines", "mpirun"] = "mpirun"

@@ -28,9 +28,11 @@ class NCCL:
     no_dtypes: frozenset[str] = frozenset({"bool", "int16", "uint16", "complex64"})
     no_reduced: frozenset[str] = frozenset()
     # mlx ends the process with exit(1) at the first error of an NCCL call, so there is nothing left to join again.
-    reform: Literal["in place", "restart"] = "restart"
+    reform: Literal["in place", "if abortable", "restart"] = "restart"
     breakable: bool = False
     revocable: bool = False
+    verbs: bool = False
+    joins_at_first: bool = False
     joins_in_turn: bool = False
     connections_per_link: bool = False
     launcher: Literal["engines", "mpirun"] = "engines"

@@ -24,9 +24,11 @@ class Ring:
     neighbours_only: bool = True
     no_dtypes: frozenset[str] = frozenset()
     no_reduced: frozenset[str] = frozenset()
-    reform: Literal["in place", "restart"] = "in place"
+    reform: Literal["in place", "if abortable", "restart"] = "in place"
     breakable: bool = True
     revocable: bool = False
+    verbs: bool = False
+    joins_at_first: bool = False
     joins_in_turn: bool = True
     connections_per_link: bool = True
     launcher: Literal["engines", "mpirun"] = "engines"

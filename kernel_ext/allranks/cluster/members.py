@@ -100,7 +100,7 @@ class ClusterMembers(ClusterBase):
         if size == self.size:
             return self._unchanged("resize")
         self._refuse_if_running(f"resize {size}")
-        if reason := cannot_run(self._backend_name, ranks.sites(healing.resized(ranks.hosts, size))):
+        if reason := cannot_run(self._backend_name, ranks.sites(healing.resized(ranks.hosts, size, ranks.most_hosts))):
             raise CannotStart(reason)
         stopped = self._running_cells([rank.rank for rank in ranks.monitor.busy(range(min(size, self.size)))])
         with self._changing, undisturbed():

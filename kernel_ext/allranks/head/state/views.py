@@ -89,7 +89,7 @@ def notes(state: WorldState, ranks: Sequence[Rank], not_breakable: str = "") -> 
     if not_breakable:
         said.append(
             f"Collectives of this world cannot be aborted in place: {not_breakable}. A blocked one is completed by the "
-            "missing ranks, and heal restarts all ranks (docs/mpi.md)."
+            "missing ranks, and heal restarts all ranks (docs/recovery.md)."
         )
     return tuple(said)
 

@@ -22,8 +22,10 @@ FORM_WITHIN = 30.0
 """Seconds a rank waits for its neighbours."""
 SPAWN_WITHIN = 60.0
 """Seconds more in which processes are to come up that the ranks start themselves."""
+LISTEN_WITHIN = 2.0
+"""Seconds the last rank of a ring waits for the others to listen before it enters all the same."""
 STAGGER = 0.03
-"""Seconds by which the last rank enters later: it connects first, and a refused connect costs the ring a second.
+"""Seconds by which those enter later that connect first: a refused connect costs the world a second.
 
 Only where it cannot see that the others listen: four ranks importing mlx on two cores are further apart."""
 
@@ -112,6 +114,8 @@ def _request(plan: WorldPlan, backend: Backend, rank: int, entered: int, refused
     enters_last = rank == plan.size - 1 and plan.size > 1
     in_turn = backend.joins_in_turn and plan.size > 1 and len({each.host for each in plan.placements}) == 1
     breakable = backend.breakable and plan.size > 1
+    connects_to_first = backend.joins_at_first and rank > 0
+    first = [plan.placements[0].ports[0]] if connects_to_first and _on_one_host(plan, 0, rank) else []
     return Form(
         backend.init_name,
         rank,
@@ -124,13 +128,19 @@ def _request(plan: WorldPlan, backend: Backend, rank: int, entered: int, refused
         forget=sorted(WORLD_VARIABLES),
         ports=[list(placement.ports) for placement in plan.placements] if breakable else [],
         # A rank listens on its first port as soon as it enters.
-        after=[each.ports[0] for each in plan.placements[:-1]] if in_turn and enters_last else [],
-        delay=STAGGER if enters_last else 0.0,
+        after=[each.ports[0] for each in plan.placements[:-1]] if in_turn and enters_last else first,
+        listen_within=FORM_WITHIN if first else LISTEN_WITHIN,
+        delay=STAGGER if enters_last or connects_to_first else 0.0,
         revocable=backend.revocable,
+        verbs=backend.verbs,
         in_turn=in_turn,
         address=next(iter(plan.placements[rank].host.addresses), None) if len(plan.hosts) > 1 else None,
         describes_host=plan.placements[rank].local_rank == 0,
     )
+
+
+def _on_one_host(plan: WorldPlan, one: int, other: int) -> bool:
+    return plan.placements[one].host.name == plan.placements[other].host.name
 
 
 def _failure(answer: Future[Reply[Joined]], rank: Rank, monitor: Monitor, more: float) -> str | None:

@@ -12,6 +12,7 @@ from typing import Literal
 
 from allranks.errors import Busy, CannotStart
 from allranks_backends.plan import Host, rank_label, rank_list
+from allranks_backends.registry import get_backend
 
 from .change import RankVariables, SavedFiles, WorldChange
 from .checkpoints import Checkpoint, copy
@@ -87,7 +88,7 @@ def resize(ranks: Ranks, size: int, source: int | None, say: Say) -> WorldChange
     assert ranks.plan is not None
     before = len(ranks.hosts)
     _quiet(ranks)
-    hosts = resized(ranks.hosts, size)
+    hosts = resized(ranks.hosts, size, ranks.most_hosts)
     if _in_place(ranks, hosts, range(before, size), say):
         became, files = _kept(ranks, range(min(size, before))), Files()
     else:
@@ -96,6 +97,13 @@ def resize(ranks: Ranks, size: int, source: int | None, say: Say) -> WorldChange
         became |= _begun(ranks, source, list(range(before, size)))
     change = _change("resize", ranks, became, files)
     return replace(change, unused_source=source if size < before else None).check()
+
+
+def _rewires_in_place(ranks: Ranks, backend: str) -> bool:
+    """Whether the next world can run over that backend in the same processes."""
+    following = get_backend(backend)
+    by_mpirun = "mpirun" in (ranks.backend.launcher, following.launcher)
+    return ranks.in_place([]) and following.reform != "restart" and not by_mpirun
 
 
 def _kept(ranks: Ranks, numbers: Iterable[int]) -> Became:
@@ -109,9 +117,10 @@ def _begun(ranks: Ranks, source: int | None, new: list[int]) -> Became:
     return dict.fromkeys(new, RankVariables("empty")) if source is None else copy(ranks, source, new)
 
 
-def resized(hosts: Sequence[Host], size: int) -> list[Host]:
-    """The hosts of a world of `size` ranks: new ones join the last rank's."""
-    return [*hosts, *[hosts[-1]] * (size - len(hosts))][:size]
+def resized(hosts: Sequence[Host], size: int, before: Sequence[Host] = ()) -> list[Host]:
+    """The hosts of a world of `size` ranks: new ones join the last rank's, or have the cables of those `before`."""
+    cabled = [host for host in before[len(hosts) :] if host.rdma]
+    return [*hosts, *cabled, *[hosts[-1]] * (size - len(hosts))][:size]
 
 
 def rewire(ranks: Ranks, backend: str, connections: int, say: Say) -> WorldChange:
@@ -121,8 +130,8 @@ def rewire(ranks: Ranks, backend: str, connections: int, say: Say) -> WorldChang
     _quiet(ranks)
     ranks.settings.connections = connections
     try:
-        if ranks.plan.backend == backend and ranks.backend.reform == "in place":
-            ranks.form_again()
+        if _rewires_in_place(ranks, backend):
+            ranks.form_again(backend)
             became, files = _kept(ranks, range(len(ranks.hosts))), Files()
         else:
             became, files = _restart(ranks, ranks.hosts, backend, list(range(len(ranks.hosts))), say)

@@ -53,6 +53,8 @@ class Ranks:
         self.monitor = Monitor(settings.name, comms)
         self.plan: WorldPlan | None = None
         self.hosts: list[Host] = []
+        self.most_hosts: list[Host] = []
+        """Those of the largest world so far."""
         self.can_run: Sequence[str] | None = None
         """Names of the backends that the hosts can run; None where it was not asked."""
         self.monitor.acknowledge = lambda uuid, cell: self.lifeline.tell(uuid, Acknowledge(cell))
@@ -65,7 +67,7 @@ class Ranks:
         )
         if kept is not None:
             self.plan = kept.expect(self.monitor, settings.connections)
-            self.hosts = [placement.host for placement in self.plan.placements]
+            self.hosts = self.most_hosts = [placement.host for placement in self.plan.placements]
         self._spawn: list[Spawn] = []
         """Processes that the ranks of MPI start when they form the next world."""
         self.listener: Listener | None = None
@@ -143,6 +145,7 @@ class Ranks:
             self.monitor.peak = None  # it was measured on another world
             self.monitor.times = CollectiveTimes()
         self.plan, self.hosts = plan, [placement.host for placement in plan.placements]
+        self.most_hosts = max(self.hosts, self.most_hosts, key=len)
         self.monitor.backend = plan.backend
         return plan
 
@@ -222,16 +225,16 @@ class Ranks:
 
     def in_place(self, new: Sequence[int]) -> bool:
         """Whether the next world can be formed in the processes of this one, with these ranks `new` in it."""
-        if self.backend.reform == "in place":
-            return True
+        if self.backend.reform != "if abortable":
+            return self.backend.reform == "in place"
         # To spawn a process for ranks on several hosts ends daemons of mpirun, and all ranks with them (Open MPI
         # 5.0.11: two hosts without ranks on mpirun's own machine, and three with).
-        return self.monitor.breakable and (not new or all(host.local for host in self.hosts))
+        spawns = bool(new) and self.backend.launcher == "mpirun"
+        return self.monitor.breakable and (not spawns or all(host.local for host in self.hosts))
 
-    def form_again(self) -> None:
-        """A new generation over the same ranks, in place."""
-        assert self.plan is not None
-        self.plan_next(self.hosts, self.plan.backend)
+    def form_again(self, backend: str | None = None) -> None:
+        """A new generation over the same ranks, in place; over another `backend`, if one is named."""
+        self.plan_next(self.hosts, backend or self.backend.name)
         self.form()
 
     def stop_ranks(self, numbers: Sequence[int]) -> None:

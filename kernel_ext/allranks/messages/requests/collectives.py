@@ -15,7 +15,7 @@ class Joined(Answer):
     breakable: bool = False
     """Whether a blocked collective can be aborted in this process."""
     why_not: str = ""
-    """Why not, where MPI could have been."""
+    """Why not, where MPI or JACCL could have been."""
     pending: list[str] = field(default_factory=list)
     """Names that wait for a collective of the world before, and are invalid now."""
 
@@ -58,6 +58,8 @@ class Form(Question[Joined]):
     """Of the ring's sockets, by rank; none elsewhere."""
     after: list[int] = field(default_factory=list)
     """Ports of this host that must be listened to before."""
+    listen_within: float = 0.0
+    """Seconds to wait for that before this rank enters all the same."""
     delay: float = 0.0
     """Seconds by which to come later, where that cannot be seen."""
     in_turn: bool = False
@@ -66,6 +68,8 @@ class Form(Question[Joined]):
     """At which the other hosts reach this rank."""
     revocable: bool = False
     """Whether the ranks are processes of MPI."""
+    verbs: bool = False
+    """Whether the ranks talk by verbs (RDMA)."""
     spawn: list[Spawn] = field(default_factory=list)
     """New ranks that those which are left of a world of MPI start."""
     describes_host: bool = False

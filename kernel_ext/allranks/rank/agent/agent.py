@@ -178,6 +178,7 @@ class Agent:
         step, self._ticked_at = min(now - self._ticked_at, 2.0), now
         self._alone = 0.0 if self.lifeline.connected else self._alone + step
         if self._alone > ORPHAN_AFTER + self.config.patience and not self.config.keep:
+            self.world.jaccl.release()
             EXIT(0)
 
     def ask_to_enter(self, record: Record) -> None:
@@ -191,6 +192,7 @@ class Agent:
         In a world of MPI that goes on without this rank, by a signal: there an exit is an error that may end others, or
         is not noticed (Open MPI 5.0.11).
         """
+        self.world.jaccl.release()
         if self.world.mpi.is_in_place:
             os.kill(os.getpid(), signal.SIGKILL)
         EXIT(code)

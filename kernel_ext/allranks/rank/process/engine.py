@@ -96,6 +96,7 @@ def run(config: RankConfig) -> None:
     try:
         engine.start()
     finally:
+        agent.world.jaccl.release()
         _leave()
 
 

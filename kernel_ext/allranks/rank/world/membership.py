@@ -24,6 +24,8 @@ from allranks.rank.metrics.thread_times import threads
 
 from . import rebind, recompile
 from .given_names import GivenNames
+from .jaccl_in_place import JacclInPlace
+from .jaccl_member import JacclMember
 from .left_behind import Array, LeftBehind, asked, compute
 from .mpi_in_place import MpiInPlace
 from .mpi_member import MpiMember
@@ -46,13 +48,15 @@ class World:
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self.group: Any = None
-        self._in_place: RingInPlace | MpiInPlace | None = None
+        self._in_place: RingInPlace | MpiInPlace | JacclInPlace | None = None
         """By which the collectives of this world can be aborted; None where they cannot."""
-        self.mpi = MpiMember(agent)
+        self.mpi, self.jaccl = MpiMember(agent), JacclMember(agent)
         self.names = GivenNames(agent)
         self.environment: set[str] = set()
         """Environment variables that belong to the worlds this process has been in."""
         self.backend = ""
+        self.verbs = False
+        """Whether the ranks of this world talk by verbs (RDMA)."""
         self._init: Any = None
         self._breaking = threading.RLock()  # a signal may come in between, in the main thread
         self._left_behind = LeftBehind()
@@ -77,12 +81,18 @@ class World:
         transforms.install(mx)
         self._hand_out_one_group(mx)
         self._agent.ledger.install(mx, self._agent.user_ns)
-        wait_for_listeners(request.after, request.delay)
+        self.verbs = request.verbs and request.size > 1
+        if self.verbs:
+            self.jaccl.prepare(mx)
         self._in_place = self.mpi.enter(mx, request) if request.revocable and request.size > 1 else None
         late = f"a neighbour of rank {request.rank} did not join within {request.timeout:g} s"
         known, known_threads = set(own_sockets()), threads()
-        with time_limit(request.timeout, late), in_turn() if request.in_turn else nullcontext():
-            group = self._init() if request.size == 1 else self._init(strict=True, backend=request.backend)
+        with time_limit(request.timeout, late):
+            wait_for_listeners(request.after, request.listen_within, request.delay)
+            with in_turn() if request.in_turn else nullcontext():
+                group = self._init() if request.size == 1 else self._init(strict=True, backend=request.backend)
+        if self.verbs:
+            self._in_place = self.jaccl.joined(self.streams())
         if request.ports:
             close_refused(set(own_sockets()) - known)
             ring = frozenset(own_sockets()) - known
@@ -103,7 +113,8 @@ class World:
         self._agent.ledger.enter_world(request.entered, joined[1])
         self._agent.ledger.limits.enter_world(request.limits, OPERATIONS, *joined)
         self.names.hand_out()
-        return Joined(*joined, self.breakable, self.mpi.not_in_place, pending)
+        why_not = self.jaccl.not_in_place if self.verbs else self.mpi.not_in_place
+        return Joined(*joined, self.breakable, why_not, pending)
 
     def _join_wire(self, sockets: Iterable[int], ports: Sequence[Sequence[int]], rank: int, ring: set[int]) -> None:
         left, right = (rank - 1) % len(ports), (rank + 1) % len(ports)
@@ -167,6 +178,14 @@ class World:
         self._left_behind.keep(group, sockets, arrays)
         return pending
 
+    def abandon(self) -> None:
+        """Have MLX destroy the group, as far as nothing else holds it: the process is about to end."""
+        if self.group is not None:
+            rebind.take_out(self.group)
+            self.group = None
+            gc.collect()
+            clear_backends()
+
     @property
     def breakable(self) -> bool:
         """Whether a blocked collective can be made to raise."""
@@ -200,8 +219,9 @@ class World:
     def give_up_aborting(self, because: str) -> None:
         """Other ranks cannot abort this world. From the agent's thread."""
         with self._breaking:
+            member = self.jaccl if isinstance(self._in_place, JacclInPlace) else self.mpi
+            member.give_up(because)
             self._in_place = None
-            self.mpi.give_up(because)
 
     def help(self) -> float:
         """Answer ranks that are blocked in a broken world; returns the seconds until that is due again."""

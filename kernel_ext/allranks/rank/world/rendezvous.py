@@ -9,8 +9,6 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
-LISTEN_WITHIN = 2.0
-"""Seconds the last rank of a ring waits for the others to listen before it enters all the same."""
 _LISTEN = "0A"
 """A socket's state in /proc/net/tcp."""
 
@@ -43,9 +41,12 @@ def time_limit(seconds: float, message: str) -> Iterator[None]:
         signal.signal(signal.SIGALRM, previous)
 
 
-def wait_for_listeners(ports: Collection[int], otherwise: float) -> None:
-    """Return once somebody listens on each of `ports`; after `otherwise` seconds where that is not told (no Linux)."""
-    deadline = time.monotonic() + LISTEN_WITHIN
+def wait_for_listeners(ports: Collection[int], within: float, otherwise: float) -> None:
+    """Return once somebody listens on each of `ports`, or `within` so many seconds.
+
+    After `otherwise` seconds where that is not told (no Linux).
+    """
+    deadline = time.monotonic() + within
     while ports and time.monotonic() < deadline:
         try:
             if _listened_to().issuperset(ports):

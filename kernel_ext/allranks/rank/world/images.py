@@ -1,0 +1,107 @@
+"""The libraries in this process's memory: what one has in writable memory, and which one's code is at an address."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Iterator
+
+_LOAD, _RELRO = 1, 0x6474E552
+_EXECUTABLE, _WRITABLE = 1, 2
+_SECTIONS = (b"__data", b"__bss", b"__common")
+
+
+class _Segment(ctypes.Structure):
+    _fields_ = [  # Elf64_Phdr
+        ("type", ctypes.c_uint32),
+        ("flags", ctypes.c_uint32),
+        ("offset", ctypes.c_uint64),
+        ("address", ctypes.c_uint64),
+        ("physical", ctypes.c_uint64),
+        ("in_file", ctypes.c_uint64),
+        ("in_memory", ctypes.c_uint64),
+        ("align", ctypes.c_uint64),
+    ]
+
+
+class _Image(ctypes.Structure):
+    _fields_ = [  # dl_phdr_info
+        ("base", ctypes.c_uint64),
+        ("name", ctypes.c_char_p),
+        ("segments", ctypes.POINTER(_Segment)),
+        ("count", ctypes.c_uint16),
+    ]
+
+
+class _Symbol(ctypes.Structure):
+    _fields_ = [  # Dl_info
+        ("file", ctypes.c_char_p),
+        ("base", ctypes.c_void_p),
+        ("name", ctypes.c_char_p),
+        ("address", ctypes.c_void_p),
+    ]
+
+
+_Visit = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_Image), ctypes.c_size_t, ctypes.c_void_p)
+
+
+def writable(name: str) -> list[tuple[int, bytes]]:
+    """The writable memory of libraries with `name` in the name of their file: where it begins, and what it holds."""
+    ranges = _writable_on_macos(name) if sys.platform == "darwin" else _writable_on_linux(name)
+    return [(start, ctypes.string_at(start, size)) for start, size in ranges]
+
+
+def is_code(address: int) -> bool:
+    """Whether that is in the code of a library."""
+    if sys.platform == "darwin":
+        found = _Symbol()
+        return bool(ctypes.CDLL(None).dladdr(ctypes.c_void_p(address), ctypes.byref(found))) and bool(found.name)
+    return any(
+        segment.type == _LOAD
+        and segment.flags & _EXECUTABLE
+        and 0 <= address - base - segment.address < segment.in_memory
+        for _, base, segments in _images()
+        for segment in segments
+    )
+
+
+def _images() -> list[tuple[str, int, list[_Segment]]]:
+    found: list[tuple[str, int, list[_Segment]]] = []
+
+    def visit(image: ctypes._Pointer[_Image], _size: int, _data: object) -> int:
+        info = image.contents
+        segments = [_Segment.from_buffer_copy(info.segments[index]) for index in range(info.count)]
+        found.append(((info.name or b"").decode(errors="replace"), info.base, segments))
+        return 0
+
+    ctypes.CDLL(None).dl_iterate_phdr(_Visit(visit), None)
+    return found
+
+
+def _writable_on_linux(name: str) -> Iterator[tuple[int, int]]:
+    for file, base, segments in _images():
+        if name not in file.rpartition("/")[2]:
+            continue
+        # Those were written when the library was loaded, and are read-only since.
+        fixed = [(each.address, each.address + each.in_memory) for each in segments if each.type == _RELRO]
+        for each in segments:
+            if each.type == _LOAD and each.flags & _WRITABLE:
+                start, end = each.address, each.address + each.in_memory
+                start = max([start, *(last for first, last in fixed if first <= start < last)])
+                yield base + start, end - start
+
+
+def _writable_on_macos(name: str) -> Iterator[tuple[int, int]]:
+    """Not yet tested on macOS."""
+    system = ctypes.CDLL(None)
+    system._dyld_get_image_name.restype = ctypes.c_char_p
+    system._dyld_get_image_header.restype = ctypes.c_void_p
+    system.getsectiondata.restype = ctypes.c_void_p
+    system.getsectiondata.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_void_p]
+    for index in range(system._dyld_image_count()):
+        if name not in system._dyld_get_image_name(index).decode(errors="replace").rpartition("/")[2]:
+            continue
+        header, size = system._dyld_get_image_header(index), ctypes.c_ulong()
+        for section in _SECTIONS:
+            if start := system.getsectiondata(header, b"__DATA", section, ctypes.byref(size)):
+                yield start, size.value

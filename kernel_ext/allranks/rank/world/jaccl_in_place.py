@@ -1,0 +1,137 @@
+"""A world of JACCL that is aborted in the same process: its queue pairs, and what ends the loops that poll them.
+
+JACCL's loops poll until what they have posted is complete, and never look at a completion's status (mlx 0.32.4). A
+queue pair that is moved to the state ERR completes all its work requests, and those that are posted later. So with the
+registered memory full of NaN, every collective that is on its way returns NaN. Where the driver completes nothing then,
+polls are answered by a function that invents what ends the loops, and what is posted fails: JACCL raises that out of
+its collectives, and the last one's result may be any number.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from allranks.rank.collectives import poison
+from allranks.rank.collectives.poison import Asked
+
+from .verbs_check import POLL, POLL_CQ, POST, POST_RECV, POST_SEND, Slots, Trial, slots, to_error
+from .verbs_table import VerbsTable
+
+if TYPE_CHECKING:
+    from allranks.rank.agent.agent import Agent
+
+RETURNS_WITHIN = 0.3
+"""Seconds in which what was aborted returns where the driver completes it."""
+LOOK_EVERY = 0.05
+_ENODEV = 19
+_SEND, _RECEIVE = 1, 2
+_SENDS_FIRST = 128
+"""More completions than a loop has on its way to and from 7 peers."""
+
+
+class JacclInPlace:
+    """The queue pairs of the world that this process is in."""
+
+    def __init__(self, agent: Agent, table: VerbsTable, trial: Trial) -> None:
+        self._agent, self._table, self._trial = agent, table, trial
+        self.broken_up = False
+        """Whether collectives of this world were aborted."""
+        self._look_at: float | None = None
+        """When to see whether they have returned."""
+        self._polls: Counter[int] = Counter()
+        """Of each thread, since polls are answered here."""
+        self._wait, self._end, self._fail = POLL(lambda *_: 0), POLL(self._invent), POST(lambda *_: _ENODEV)
+
+    def pattern(self, in_flight: Iterable[Asked]) -> bytes:
+        """What `break_up` has these deliver, as far as that is known."""
+        return poison.pattern(in_flight) if self._trial.flushes else poison.ZEROS
+
+    def break_up(self, pattern: bytes | None) -> None:
+        """Let the collectives that are on their way return, with invalid results that `pattern` marks."""
+        if self.broken_up:
+            return
+        self.broken_up = True
+        if not self._trial.flushes:
+            return self._stop()
+        with self._paused():  # what comes in after the memory was filled would count as a result
+            for _, memory, size, _ in list(self._table.held["reg_mr"].values()):
+                _fill(memory, size, pattern or poison.ZEROS)
+            for pair in list(self._table.held["create_qp"]):
+                to_error(self._table, pair)
+        self._look_at = time.monotonic() + RETURNS_WITHIN
+
+    def broken_elsewhere(self) -> None:
+        """Another rank has broken this world; the head unblocks this one, if it is blocked."""
+
+    def help(self) -> float | None:
+        """See whether the driver has completed what was aborted; returns the seconds until that is due again."""
+        if self._look_at is None:
+            return None
+        if time.monotonic() < self._look_at:
+            return LOOK_EVERY
+        self._look_at = None
+        if self._agent.reporter.blocked:
+            self._stop()
+        return None
+
+    def is_whole(self) -> bool:
+        """Whether nothing was aborted; a peer that is gone is silent, and MLX does not look (0.32.4)."""
+        return not self.broken_up
+
+    def leave(self) -> list[int]:
+        """What still waits for this world was completed; it has no descriptors of its own."""
+        self._look_at = None
+        return []
+
+    def _stop(self) -> None:
+        """Answer polls in the driver's place, and let posts fail."""
+        for context in self._contexts():
+            _put(context, {POST_SEND: self._fail, POST_RECV: self._fail, POLL_CQ: self._end})
+
+    @contextmanager
+    def _paused(self) -> Iterator[None]:
+        """Polls find nothing meanwhile."""
+        contexts = self._contexts()
+        for context in contexts:
+            _put(context, {POLL_CQ: self._wait})
+        try:
+            yield
+        finally:
+            for context in contexts:
+                ctypes.c_uint64.from_address(context + POLL_CQ).value = self._trial.slots[POLL_CQ]
+
+    def _contexts(self) -> list[int]:
+        """Those that have the driver's functions where they are expected."""
+        known: Slots = self._trial.slots
+        return [context for context in list(self._table.held["open_device"]) if slots(context) == known]
+
+    def _invent(self, _queue: int, room: int, completions: int) -> int:
+        """One completion a poll, so that no loop gets more than it waits for.
+
+        As of a send, of which JACCL copies nothing. Only a mesh's reduction waits for receives as well, and does not
+        mind which.
+        """
+        if not room:
+            return 0
+        self._polls[thread := threading.get_ident()] += 1
+        count = self._polls[thread]
+        kind, peer = (_SEND, 0) if count < _SENDS_FIRST else (_RECEIVE, count % 8)
+        # JACCL's ids of work requests: kind, buffer, peer; the id comes first in an ibv_wc.
+        ctypes.c_uint64.from_address(completions).value = kind << 16 | (count // 2 % 2) << 8 | peer
+        return 1
+
+
+def _put(context: int, functions: dict[int, object]) -> None:
+    for at, function in functions.items():
+        address = ctypes.cast(function, ctypes.c_void_p).value  # type: ignore[arg-type]
+        ctypes.c_uint64.from_address(context + at).value = address or 0
+
+
+def _fill(memory: int, size: int, pattern: bytes) -> None:
+    ctypes.memmove(memory, pattern * (size // len(pattern)), size // len(pattern) * len(pattern))

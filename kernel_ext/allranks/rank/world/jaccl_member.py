@@ -1,0 +1,114 @@
+"""A rank as a member of JACCL worlds: whether they can be aborted here, and that their RDMA resources are given back.
+
+What a process holds of RDMA when it is killed may be lost until the Mac is restarted (mlx #3207, #3910). So a world is
+left before the process ends: where it is told to, and where it gets SIGTERM.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+from .jaccl_in_place import JacclInPlace
+from .last_signal import before_sigterm
+from .verbs_check import Trial
+from .verbs_table import NotInPlace, VerbsTable
+
+if TYPE_CHECKING:
+    from allranks.rank.agent.agent import Agent
+
+SWITCH = "ALLRANKS_JACCL_IN_PLACE"
+"""Set to 1, JACCL's collectives are aborted in place also where that is not proven; set to 0, nowhere."""
+PROVEN: frozenset[str] = frozenset()
+"""Versions of macOS, such as 26.3, on which it was."""
+ENDS = "this rank's process is being ended"
+"""Why no further collective is entered."""
+RETURNS_WITHIN = 1.0
+"""Seconds that collectives get to return before the process ends."""
+
+
+class JacclMember:
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._table: VerbsTable | None = None
+        self._trial: Trial | None = None
+        self.not_in_place = ""
+        """Why collectives of JACCL cannot be aborted here, as a clause."""
+        self._streams: list[Any] = []
+        self._releasing = threading.Lock()
+
+    def prepare(self, mx: Any) -> None:
+        """Before the first world of JACCL: learn what it makes from now on."""
+        if self._table is not None or self.not_in_place:
+            return
+        before_sigterm(self.release)
+        try:
+            _check_switch()
+            if not mx.distributed.is_available("jaccl"):  # MLX opens librdma only now
+                raise NotInPlace(f"MLX cannot load {sys.platform}'s librdma")
+            table = VerbsTable()
+            self._trial = Trial(table)
+        except NotInPlace as error:
+            self.not_in_place = str(error)
+            return
+        table.install()
+        self._table = table
+
+    def joined(self, streams: list[Any]) -> JacclInPlace | None:
+        """A world was joined, with collectives on these streams; None where they cannot be aborted."""
+        if self._table is None or self._trial is None or self.not_in_place:
+            return None
+        self._streams = streams
+        return JacclInPlace(self._agent, self._table, self._trial)
+
+    def give_up(self, because: str) -> None:
+        """Other ranks cannot abort this world, so this one does not either."""
+        self.not_in_place = self.not_in_place or because
+
+    def release(self) -> None:
+        """Give back what JACCL holds: this process is about to end. From any thread."""
+        world, table = self._agent.world, self._table
+        with self._releasing:
+            if table is None:
+                if world.verbs and not self._agent.reporter.blocked:
+                    world.abandon()
+            elif any(table.held.values()):
+                self._refuse()  # until the process ends, the main thread goes on
+                world.break_up(None)
+                if self._returned():  # else a thread still uses it
+                    table.free_all()
+
+    def _refuse(self) -> None:
+        ledger = self._agent.ledger
+        ledger.refuse = ENDS
+        if (newest := ledger.last()) is not None:
+            ledger.aborted.note(newest, ledger.in_flight(), None)
+
+    def _returned(self) -> bool:
+        """Whether all collectives have, within `RETURNS_WITHIN`."""
+        import mlx.core as mx
+
+        def wait() -> None:
+            for stream in self._streams:
+                try:
+                    mx.synchronize(stream)
+                except RuntimeError:
+                    pass  # what was aborted may raise
+
+        thread = threading.Thread(target=wait, daemon=True)
+        thread.start()
+        thread.join(RETURNS_WITHIN)
+        return not thread.is_alive()
+
+
+def _check_switch() -> None:
+    """Raises NotInPlace where it is off."""
+    switch = os.environ.get(SWITCH, "")
+    if switch == "0":
+        raise NotInPlace(f"{SWITCH}=0 is set")
+    version = ".".join(platform.mac_ver()[0].split(".")[:2])
+    if sys.platform == "darwin" and switch != "1" and version not in PROVEN:
+        raise NotInPlace(f"this is not proven on macOS {version} ({SWITCH}=1 turns it on)")

@@ -1,0 +1,62 @@
+"""What a process does before SIGTERM ends it, also while its main thread is blocked in C code.
+
+A handler of Python's runs in the main thread only. But the byte that the interpreter writes for each signal comes at
+once, and another thread can read it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import threading
+from collections.abc import Callable
+from functools import partial
+from types import FrameType
+
+
+def before_sigterm(call: Callable[[], None]) -> None:
+    """Call it when SIGTERM comes, and end then. From the main thread; does nothing where SIGTERM is handled already."""
+    if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        return
+    came, wake = os.pipe()
+    os.set_blocking(wake, False)
+    used = signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    watched = used == -1
+    if not watched:  # by an event loop, for signals of its own
+        signal.set_wakeup_fd(used)
+
+    def handle(_number: int, _frame: FrameType | None) -> None:
+        if not watched:
+            _end(call)
+
+    def watch() -> None:
+        while signals := os.read(came, 64):
+            if signal.SIGTERM in signals and signal.getsignal(signal.SIGTERM) is handle:
+                _end(call)
+
+    def forget() -> None:
+        """In a child, which shares the pipe and holds nothing."""
+        if watched:
+            signal.set_wakeup_fd(-1)
+        if signal.getsignal(signal.SIGTERM) is handle:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        masked(signal.SIG_UNBLOCK)
+
+    def masked(how: int) -> None:
+        signal.pthread_sigmask(how, [signal.SIGTERM])
+
+    signal.signal(signal.SIGTERM, handle)
+    # Masked in between: a child that gets SIGTERM before it has forgotten would write into the pipe.
+    block, unblock = partial(masked, signal.SIG_BLOCK), partial(masked, signal.SIG_UNBLOCK)
+    os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=forget)
+    threading.Thread(target=watch, name="allranks-sigterm", daemon=True).start()
+
+
+def _end(call: Callable[[], None]) -> None:
+    try:
+        call()
+    finally:
+        # By the signal, so that the parent sees what ended it; only the main thread can set a handler in Python.
+        ctypes.CDLL(None).signal(int(signal.SIGTERM), None)
+        os.kill(os.getpid(), signal.SIGTERM)

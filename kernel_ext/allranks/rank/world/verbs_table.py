@@ -1,0 +1,135 @@
+"""The table of verbs by which MLX's JACCL calls RDMA, found in libmlx's memory, and what JACCL has made by it.
+
+JACCL keeps what it found in librdma in one static object: sixteen pointers in a fixed order (mlx 0.32.4). It is found
+by its content, the addresses of the sixteen functions, and nothing is written unless it is there exactly once. Ten of
+them are replaced by Python functions that call them and note what was made or freed. They are called while a world is
+formed or left, and in no collective.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from .images import writable
+
+LIBRARY = "librdma.dylib"
+VERBS = [
+    "get_device_list",
+    "get_device_name",
+    "open_device",
+    "free_device_list",
+    "close_device",
+    "alloc_pd",
+    "create_qp",
+    "create_cq",
+    "destroy_cq",
+    "destroy_qp",
+    "dealloc_pd",
+    "query_port",
+    "query_gid",
+    "modify_qp",
+    "reg_mr",
+    "dereg_mr",
+]
+"""In the order of ``IBVWrapper`` in mlx's ``jaccl/rdma.h`` (0.32.4)."""
+P, INT = ctypes.c_void_p, ctypes.c_int
+MADE_BY: dict[str, tuple[str, list[Any]]] = {
+    "create_qp": ("destroy_qp", [P, P]),
+    "reg_mr": ("dereg_mr", [P, P, ctypes.c_size_t, INT]),
+    "create_cq": ("destroy_cq", [P, INT, P, P, INT]),
+    "alloc_pd": ("dealloc_pd", [P]),
+    "open_device": ("close_device", [P]),
+}
+"""What makes a resource, what frees it, and the arguments of the former; in the order in which they must be freed."""
+
+
+class NotInPlace(Exception):
+    """Why collectives of JACCL cannot be aborted in this process, as a clause."""
+
+
+class VerbsTable:
+    """Nothing is written before `install`."""
+
+    def __init__(self) -> None:
+        """Raises NotInPlace."""
+        try:
+            self.library = ctypes.CDLL(LIBRARY, use_errno=True)
+            wanted = [_address(getattr(self.library, f"ibv_{name}")) for name in VERBS]
+        except (OSError, AttributeError) as error:
+            raise NotInPlace(f"{LIBRARY} is not as expected ({error})") from None
+        self._address = _place(struct.pack(f"{len(VERBS)}Q", *wanted))
+        self._real = dict(zip(VERBS, wanted, strict=True))
+        self._ours: list[Any] = []
+        """Kept: their code is in the table."""
+        self.held: dict[str, dict[int, tuple[int, ...]]] = {name: {} for name in MADE_BY}
+        """What JACCL has not freed, by what made it: address to the arguments."""
+
+    def call(self, name: str, arguments: list[Any], result: Any = INT) -> Callable[..., Any]:
+        """A verb as a function."""
+        return ctypes.CFUNCTYPE(result, *arguments, use_errno=True)(self._real[name])
+
+    def install(self) -> None:
+        """Have JACCL call ours."""
+        for make, (free, arguments) in MADE_BY.items():
+            self._replace(make, self._makes(make, arguments), P, arguments)
+            self._replace(free, self._frees(make, free), INT, [P])
+
+    def free_all(self) -> int:
+        """Free what is held, which no thread may use any more. Returns how much the driver did not take back."""
+        failed = 0
+        for make, (free, _) in MADE_BY.items():
+            release = self.call(free, [P])
+            for made in list(self.held[make]):
+                failed += release(made) != 0
+            self.held[make].clear()
+        return failed
+
+    def _replace(self, name: str, ours: Callable[..., int | None], result: Any, arguments: list[Any]) -> None:
+        function = ctypes.CFUNCTYPE(result, *arguments, use_errno=True)(ours)
+        self._ours.append(function)
+        ctypes.c_void_p.from_address(self._address + 8 * VERBS.index(name)).value = _address(function)
+
+    def _makes(self, make: str, arguments: list[Any]) -> Callable[..., int | None]:
+        real, held = self.call(make, arguments, P), self.held[make]
+
+        def call(*values: int) -> int | None:
+            made: int | None = real(*values)
+            if made:
+                held[made] = values
+            return made
+
+        return call
+
+    def _frees(self, make: str, free: str) -> Callable[..., int]:
+        real, held = self.call(free, [P]), self.held[make]
+
+        def call(made: int) -> int:
+            code: int = real(made)
+            if code == 0:
+                held.pop(made, None)
+            return code
+
+        return call
+
+
+def _address(function: Any) -> int:
+    address = ctypes.cast(function, ctypes.c_void_p).value
+    assert address is not None
+    return address
+
+
+def _place(content: bytes) -> int:
+    """Where libmlx's writable memory holds this, aligned as a pointer is. Raises NotInPlace unless once."""
+    found = []
+    for start, memory in writable("libmlx"):
+        at = memory.find(content)
+        while at >= 0:
+            if (start + at) % 8 == 0:
+                found.append(start + at)
+            at = memory.find(content, at + 1)
+    if len(found) != 1:
+        raise NotInPlace(f"this version of MLX keeps its table of verbs in {len(found)} places")
+    return found[0]
