@@ -57,7 +57,7 @@ NAMES = [
 ]
 
 
-@pytest.fixture(scope="module", params=["jaccl", "jaccl-ring"])
+@pytest.fixture(scope="module", params=["jaccl", pytest.param("jaccl-ring", marks=pytest.mark.slow)])
 def two(request: pytest.FixtureRequest, new_world: NewWorld) -> Iterator[Cluster]:
     with new_world(request.param) as world:
         yield world.cluster

@@ -21,7 +21,7 @@ def is_blocked(world: World) -> bool:
 
 
 @pytest.mark.parametrize("blocked", [False, True], ids=["idle", "blocked"])
-@pytest.mark.parametrize("backend", ["jaccl", "jaccl-ring"])
+@pytest.mark.parametrize("backend", ["jaccl", pytest.param("jaccl-ring", marks=pytest.mark.slow)])
 def test_down_leaves_nothing(backend: str, blocked: bool, new_world: NewWorld) -> None:
     with new_world(backend) as world:
         pids = world.pids()
@@ -33,6 +33,7 @@ def test_down_leaves_nothing(backend: str, blocked: bool, new_world: NewWorld) -
         assert world.lab.held(pids) == {}
 
 
+@pytest.mark.slow
 def test_a_driver_that_completes_nothing_keeps_nothing(new_world: NewWorld) -> None:
     with new_world("jaccl", LAB_RDMA_ERR="silent") as world:
         pids = world.pids()
@@ -42,6 +43,7 @@ def test_a_driver_that_completes_nothing_keeps_nothing(new_world: NewWorld) -> N
         assert world.lab.held(pids) == {}
 
 
+@pytest.mark.slow
 def test_down_leaves_nothing_where_collectives_cannot_be_aborted(new_world: NewWorld) -> None:
     with new_world("jaccl", ALLRANKS_JACCL_IN_PLACE="0") as world:
         pids = world.pids()
@@ -67,6 +69,7 @@ def test_sigterm_ends_a_blocked_rank_as_a_signal_and_leaves_nothing(new_world: N
         assert held == {"contexts": 2, "domains": 2, "queues": 2, "pairs": 2, "regions": 128}
 
 
+@pytest.mark.slow
 def test_a_child_that_gets_sigterm_ends_alone(new_world: NewWorld) -> None:
     code = """
 import os, time

@@ -18,6 +18,7 @@ sum(memory.count(struct.pack(f"{{len(part)}}Q", *part)) for _, memory in writabl
 """In how many places MLX has the library's functions from alloc_pd to dereg_mr, of which some would be replaced."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "places", "left"), [("twice", 2, 2), ("other", 0, 1)])
 def test_a_table_that_is_not_as_known_is_left_alone(kind: str, places: int, left: int, new_world: NewWorld) -> None:
     with new_world("jaccl", LAB_TABLE=kind) as world:
@@ -28,6 +29,14 @@ def test_a_table_that_is_not_as_known_is_left_alone(kind: str, places: int, left
         assert list(result.errors) == [1] and result[0].unblocked, "the missing rank entered it, as before"
         kept = str(cluster.rewire("ring"))
         assert "restarted" in kept
+
+
+@pytest.mark.slow
+def test_contexts_with_other_functions_are_left_alone(new_world: NewWorld) -> None:
+    with new_world("jaccl", LAB_RDMA_CONTEXTS="differ") as world:
+        assert "other functions in the contexts of this world" in world.cluster.snapshot.notes[0]
+        result = world.cluster.run("if rank: 1 / 0\nmx.eval(mx.distributed.all_sum(mx.ones(3)))", timeout=60)
+        assert list(result.errors) == [1] and result[0].unblocked
 
 
 def test_the_table_that_is_known_is_used(new_world: NewWorld) -> None:

@@ -60,6 +60,8 @@ class Aborted:
         """Collectives whose results may look like numbers."""
         self.on_failure: Callable[[], None] = lambda: None
         """Called where a call of MPI has `FAILED`; notes it."""
+        self.watch: Callable[[], None] = lambda: None
+        """Looks for other failures, and notes them."""
 
     def begin_cell(self) -> None:
         self.owed, self.sentence, self.unmarked = None, None, []
@@ -81,6 +83,7 @@ class Aborted:
 
     def look(self) -> None:
         """Note what has failed without an error of MLX's."""
+        self.watch()
         if FAILED[0]:
             self.on_failure()
 

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 from allranks.rank.collectives import poison
 from allranks.rank.collectives.poison import Asked
 
-from .verbs_check import POLL, POLL_CQ, POST, POST_RECV, POST_SEND, Slots, Trial, slots, to_error
-from .verbs_table import VerbsTable
+from .verbs_check import POLL, POLL_CQ, POST, POST_RECV, POST_SEND, Trial, is_in_error, slots, to_error
+from .verbs_table import NotInPlace, VerbsTable
 
 if TYPE_CHECKING:
     from allranks.rank.agent.agent import Agent
@@ -38,8 +38,11 @@ _SENDS_FIRST = 128
 class JacclInPlace:
     """The queue pairs of the world that this process is in."""
 
-    def __init__(self, agent: Agent, table: VerbsTable, trial: Trial) -> None:
-        self._agent, self._table, self._trial = agent, table, trial
+    def __init__(self, agent: Agent, table: VerbsTable, trial: Trial, made: dict[str, list[int]]) -> None:
+        """`made` is what JACCL has made for this world. Raises NotInPlace."""
+        self._agent, self._table, self._trial, self._made = agent, table, trial, made
+        if any(slots(context) != trial.slots for context in made["open_device"]):
+            raise NotInPlace("the driver has other functions in the contexts of this world than in one that was tried")
         self.broken_up = False
         """Whether collectives of this world were aborted."""
         self._look_at: float | None = None
@@ -59,10 +62,11 @@ class JacclInPlace:
         self.broken_up = True
         if not self._trial.flushes:
             return self._stop()
-        with self._paused():  # what comes in after the memory was filled would count as a result
-            for _, memory, size, _ in list(self._table.held["reg_mr"].values()):
+        with self._table.lock, self._paused():  # what comes in after the memory was filled would count as a result
+            for region in self._left("reg_mr"):
+                _, memory, size, _ = self._table.held["reg_mr"][region]
                 _fill(memory, size, pattern or poison.ZEROS)
-            for pair in list(self._table.held["create_qp"]):
+            for pair in self._left("create_qp"):
                 to_error(self._table, pair)
         self._look_at = time.monotonic() + RETURNS_WITHIN
 
@@ -80,9 +84,14 @@ class JacclInPlace:
             self._stop()
         return None
 
+    def has_failed(self) -> bool:
+        """Whether a transfer has: MLX takes the error for a success (0.32.4), but the driver moves its pair to ERR."""
+        with self._table.lock:
+            return not self.broken_up and any(is_in_error(self._table, pair) for pair in self._left("create_qp"))
+
     def is_whole(self) -> bool:
-        """Whether nothing was aborted; a peer that is gone is silent, and MLX does not look (0.32.4)."""
-        return not self.broken_up
+        """Whether nothing was aborted and no transfer has failed; a peer that is gone is silent."""
+        return not self.broken_up and not self.has_failed()
 
     def leave(self) -> list[int]:
         """What still waits for this world was completed; it has no descriptors of its own."""
@@ -91,13 +100,14 @@ class JacclInPlace:
 
     def _stop(self) -> None:
         """Answer polls in the driver's place, and let posts fail."""
-        for context in self._contexts():
-            _put(context, {POST_SEND: self._fail, POST_RECV: self._fail, POLL_CQ: self._end})
+        with self._table.lock:
+            for context in self._left("open_device"):
+                _put(context, {POST_SEND: self._fail, POST_RECV: self._fail, POLL_CQ: self._end})
 
     @contextmanager
     def _paused(self) -> Iterator[None]:
         """Polls find nothing meanwhile."""
-        contexts = self._contexts()
+        contexts = self._left("open_device")
         for context in contexts:
             _put(context, {POLL_CQ: self._wait})
         try:
@@ -106,10 +116,9 @@ class JacclInPlace:
             for context in contexts:
                 ctypes.c_uint64.from_address(context + POLL_CQ).value = self._trial.slots[POLL_CQ]
 
-    def _contexts(self) -> list[int]:
-        """Those that have the driver's functions where they are expected."""
-        known: Slots = self._trial.slots
-        return [context for context in list(self._table.held["open_device"]) if slots(context) == known]
+    def _left(self, make: str) -> list[int]:
+        """What was made for this world by that verb, and is not freed."""
+        return [made for made in self._made[make] if made in self._table.held[make]]
 
     def _invent(self, _queue: int, room: int, completions: int) -> int:
         """One completion a poll, so that no loop gets more than it waits for.

@@ -12,6 +12,9 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
+from allranks.rank.collectives import poison
+
+from .failure import break_failed
 from .jaccl_in_place import JacclInPlace
 from .last_signal import before_sigterm
 from .verbs_check import Trial
@@ -35,6 +38,10 @@ class JacclMember:
         self._agent = agent
         self._table: VerbsTable | None = None
         self._trial: Trial | None = None
+        self._in_place: JacclInPlace | None = None
+        """The newest world, where it can be aborted."""
+        self._before: dict[str, set[int]] = {}
+        """What JACCL held before that."""
         self.not_in_place = ""
         """Why collectives of JACCL cannot be aborted here, as a clause."""
         self._streams: list[Any] = []
@@ -42,6 +49,8 @@ class JacclMember:
 
     def prepare(self, mx: Any) -> None:
         """Before the first world of JACCL: learn what it makes from now on."""
+        if self._table is not None:
+            self._before = {make: set(held) for make, held in self._table.held.items()}
         if self._table is not None or self.not_in_place:
             return
         before_sigterm(self.release)
@@ -56,13 +65,31 @@ class JacclMember:
             return
         table.install()
         self._table = table
+        self._before = {make: set() for make in table.held}
+        self._agent.ledger.aborted.watch = self._watch
 
     def joined(self, streams: list[Any]) -> JacclInPlace | None:
         """A world was joined, with collectives on these streams; None where they cannot be aborted."""
         if self._table is None or self._trial is None or self.not_in_place:
             return None
         self._streams = streams
-        return JacclInPlace(self._agent, self._table, self._trial)
+        try:
+            self._in_place = JacclInPlace(self._agent, self._table, self._trial, self._table.held_since(self._before))
+        except NotInPlace as error:
+            self.not_in_place = str(error)
+            return None
+        return self._in_place
+
+    def _watch(self) -> None:
+        """Look for a transfer that has failed, and break the world where one has."""
+        agent, in_place = self._agent, self._in_place
+        newest = agent.ledger.last()
+        if not (agent.world.verbs and agent.world.breakable) or in_place is None or newest is None:
+            return
+        if not in_place.has_failed():
+            return
+        agent.ledger.aborted.note(newest, agent.ledger.in_flight() or [newest], poison.ZEROS)
+        break_failed(agent)
 
     def give_up(self, because: str) -> None:
         """Other ranks cannot abort this world, so this one does not either."""

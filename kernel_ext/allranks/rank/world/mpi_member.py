@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from allranks.messages.events import Unblocked
 from allranks.messages.requests import Form
 from allranks.rank.collectives.aborted import FAILED
 
+from .failure import break_failed
 from .mpi_functions import NotInPlace
 from .mpi_in_place import MpiInPlace
 from .rendezvous import time_limit
 
 if TYPE_CHECKING:
     from allranks.rank.agent.agent import Agent
-
-
-FAILED_HERE = "the world is broken because a collective failed; it is re-formed after the cell"
-"""Why no further collective is entered."""
 
 
 def communicator() -> Any:
@@ -107,11 +102,4 @@ class MpiMember:
             of_this_world |= self._in_place.take_failed() & 2
         if not of_this_world or not world.breakable or world.broken_up:
             return
-        agent.ledger.refuse = agent.ledger.refuse or FAILED_HERE
-        world.break_up(None)
-        if agent.cell.running:
-            collective = agent.reporter.collective(newest) if newest is not None else None
-            agent.lifeline.send(Unblocked(agent.cell.number, collective, broke=True))
-            if threading.current_thread() is not agent.main:  # what read the result without mx.eval goes on with it
-                agent.cell.interrupt.unblocked = True
-                signal.pthread_kill(agent.main.ident or 0, signal.SIGINT)
+        break_failed(agent)

@@ -41,6 +41,16 @@ def to_error(table: VerbsTable, pair: int) -> int:
     return code
 
 
+def is_in_error(table: VerbsTable, pair: int) -> bool:
+    """Whether the driver says that a queue pair is in ERR; False where it does not say."""
+    query = getattr(table.library, "ibv_query_qp", None)
+    attributes, first = ctypes.create_string_buffer(256), ctypes.create_string_buffer(256)
+    if query is None or query(P(pair), attributes, _STATE, first):
+        return False
+    state: int = struct.unpack_from("i", attributes)[0]
+    return state == _ERR
+
+
 class Trial:
     """Raises NotInPlace where the verbs are not as expected."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -64,6 +65,8 @@ class VerbsTable:
         self._real = dict(zip(VERBS, wanted, strict=True))
         self._ours: list[Any] = []
         """Kept: their code is in the table."""
+        self.lock = threading.RLock()
+        """Held while something is freed, and while others use what is held."""
         self.held: dict[str, dict[int, tuple[int, ...]]] = {name: {} for name in MADE_BY}
         """What JACCL has not freed, by what made it: address to the arguments."""
 
@@ -80,12 +83,17 @@ class VerbsTable:
     def free_all(self) -> int:
         """Free what is held, which no thread may use any more. Returns how much the driver did not take back."""
         failed = 0
-        for make, (free, _) in MADE_BY.items():
-            release = self.call(free, [P])
-            for made in list(self.held[make]):
-                failed += release(made) != 0
-            self.held[make].clear()
+        with self.lock:
+            for make, (free, _) in MADE_BY.items():
+                release = self.call(free, [P])
+                for made in list(self.held[make]):
+                    failed += release(made) != 0
+                self.held[make].clear()
         return failed
+
+    def held_since(self, before: dict[str, set[int]]) -> dict[str, list[int]]:
+        """What is held, by what made it, without what was held `before`."""
+        return {make: [made for made in list(held) if made not in before[make]] for make, held in self.held.items()}
 
     def _replace(self, name: str, ours: Callable[..., int | None], result: Any, arguments: list[Any]) -> None:
         function = ctypes.CFUNCTYPE(result, *arguments, use_errno=True)(ours)
@@ -107,10 +115,11 @@ class VerbsTable:
         real, held = self.call(free, [P]), self.held[make]
 
         def call(made: int) -> int:
-            code: int = real(made)
-            if code == 0:
-                held.pop(made, None)
-            return code
+            with self.lock:
+                code: int = real(made)
+                if code == 0:
+                    held.pop(made, None)
+                return code
 
         return call
 

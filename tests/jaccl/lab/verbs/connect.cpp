@@ -54,6 +54,13 @@ VERB(int, query_gid, ibv_context* opened, uint8_t port, int index, ibv_gid* gid)
   return inet_pton(AF_INET, as<Context>(opened)->device->address.c_str(), gid->raw + 12) == 1 ? 0 : ENODATA;
 }
 
+VERB(int, query_qp, ibv_qp* qp, ibv_qp_attr* found, int, ibv_qp_init_attr*) {
+  auto* pair = as<Pair>(qp);
+  std::lock_guard guard(pair->queue->lock);
+  found->qp_state = qp->state;
+  return 0;
+}
+
 VERB(int, modify_qp, ibv_qp* qp, ibv_qp_attr* wanted, int mask) {
   auto* pair = as<Pair>(qp);
   std::lock_guard guard(pair->queue->lock);

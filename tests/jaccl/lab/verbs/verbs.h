@@ -3,6 +3,7 @@
 //   LAB_RDMA_DIR      folder in which the processes meet: a file for each queue pair, device and process
 //   LAB_RDMA_DEVICES  rdma_r0p0=169.254.0.0,...: the devices that every process finds, each meant for one rank
 //   LAB_RDMA_ERR      flush (default), or silent: what a queue pair in the state ERR does with its work requests
+//   LAB_RDMA_CONTEXTS alike (default), or differ: whether all have the same functions
 //   LAB_RDMA_MAX_QP, LAB_RDMA_MAX_MR  of each device; 10 and 100 by default, as Apple's were reported to have
 //
 // A peer that is gone is silence, as over Thunderbolt, and not an error. A send completes when the peer has taken it.
