@@ -10,6 +10,9 @@ import statistics
 import sys
 import time
 
+from tests.faults.stop import running
+from tests.waiting import comes_true
+
 from .build import build
 from .world import World, start
 
@@ -39,7 +42,8 @@ def soak(name: str, world: World, breaks: int, reforms: int) -> None:
     to_prompt, to_reform, aborted, done = list[float](), list[float](), 0, 0
     for number in range(breaks):
         cell = cluster.begin(TRAFFIC.format(seed=number))
-        time.sleep(random.uniform(0.02, 0.3))
+        assert comes_true(cluster, running(*range(len(pids))), WITHIN)
+        time.sleep(random.uniform(0.0, 0.3))
         began = time.monotonic()
         cluster.interrupt()
         result = cell.finish(WITHIN)
