@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from allranks.machine.files import write_private
 from allranks.messages.requests import Form, Joined
-from allranks.rank.collectives import transforms
+from allranks.rank.arrays.pending import learn_collectives
 from allranks.rank.collectives.aborted import PEER_LOST
 from allranks.rank.collectives.ledger import OPERATIONS
-from allranks.rank.collectives.pending import learn_collectives
-from allranks.rank.collectives.replaced import leave_out_our_frames, replaced
+from allranks.rank.functions import transforms
+from allranks.rank.functions.replaced import leave_out_our_frames, replaced
 from allranks.rank.metrics.thread_times import threads
 
 from . import rebind, recompile
