@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from allranks.machine.addresses import own_addresses
@@ -21,7 +22,8 @@ from .host_process import HostEnd, OnEvent
 from .joined import JoinedHost
 from .listener import Listener, Progress
 from .local import LocalHost
-from .remote import RemoteHost, reach
+from .ssh.reaching import reach
+from .ssh.remote import RemoteHost, SavedHost
 
 
 class Hosts:
@@ -79,9 +81,30 @@ class Hosts:
             python=self._settings.python,
             engine_info=self.here.engine_info,
             lifeline_url=self.here.lifeline_url,
+            lease=self._settings.lease,
             on_event=self._on_event,
         )
         self.others.update({end.name: end for end in ends})
+
+    def saved(self) -> dict[str, SavedHost]:
+        """What is needed to log in again to those that were logged in to, by name."""
+        return {name: end.saved() for name, end in self.others.items() if isinstance(end, RemoteHost)}
+
+    def log_in_again(self, hosts: Sequence[Host], saved: Mapping[str, SavedHost], within: float) -> None:
+        """Reach hosts that another head logged in to, and wait for them so many seconds; each is tried on."""
+        for host in {host.name: host for host in hosts if host.name in saved}.values():
+            self.others[host.name] = RemoteHost.again(
+                host,
+                saved[host.name],
+                python=self._settings.python,
+                engine_info=self.here.engine_info,
+                lifeline_url=self.here.lifeline_url,
+                on_event=self._on_event(host.name),
+            )
+        deadline = time.monotonic() + within
+        for end in self.others.values():
+            if isinstance(end, RemoteHost):
+                end.wait_reached(deadline)
 
     # What they say of themselves.
 
@@ -154,17 +177,16 @@ class Hosts:
 
     # The end.
 
-    def end(self, lifeline: Lifeline, *, here: bool = True) -> None:
-        """End every process there and remove every file, and close the `lifeline`; this machine's only if `here`."""
+    def end(self, lifeline: Lifeline) -> None:
+        """End every process there and remove every file, and close the `lifeline`."""
         others: list[HostEnd] = list(self.others.values())
-        own: list[HostEnd] = [self.here] if here else []
         if self.listener is not None:  # its ends are reached over the lifeline
             self.listener.close()
             _end_all(others)
             lifeline.close()
-            return _end_all(own)
+            return _end_all([self.here])
         lifeline.close()
-        _end_all([*others, *own])
+        _end_all([*others, self.here])
 
 
 def _with_devices(platform: Platform, chosen: Sequence[str]) -> Platform:

@@ -49,9 +49,17 @@ class LocalHost(PipedHost):
 
     @classmethod
     def begin(
-        cls, name: str, *, kept_as: Path | None, python: str, on_event: OnEvent, shared: bool, listen: str = LOOPBACK
+        cls,
+        name: str,
+        *,
+        lease: float | None,
+        kept_as: Path | None,
+        python: str,
+        on_event: OnEvent,
+        shared: bool,
+        listen: str = LOOPBACK,
     ) -> LocalHost:
-        """Start a host process; with `kept_as`, the file that says how to attach, it outlives this notebook.
+        """Start a host process; it outlives this notebook by the `lease`, and `kept_as` is the file for attaching.
 
         `shared` says that ranks on other hosts connect to the controller, at the address `listen`.
         """
@@ -72,9 +80,7 @@ class LocalHost(PipedHost):
         host = cls(directory, process.stdout, process.stdin, on_event)
         host._process = process
         host.engine_info, host.client_info, controller = _controller_settings(directory, shared=shared, listen=listen)
-        host._order(
-            Prepare(str(directory), kept_as is not None, controller, also_remove=str(kept_as) if kept_as else None)
-        )
+        host._order(Prepare(str(directory), lease, controller, also_remove=str(kept_as) if kept_as else None))
         write_private(host.connection_file, json.dumps(host.client_info))
         host.follow()
         return host

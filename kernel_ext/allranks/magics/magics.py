@@ -16,6 +16,7 @@ from allranks.cluster.cell import Cell
 from allranks.cluster.cluster import Cluster
 from allranks.cluster.result import CellResult
 from allranks.errors import AllranksError, CellInterrupted, UsageError
+from allranks.head.world.detached import left_behind
 from allranks.notebook.front_end import shown_in
 from allranks.units import ranks_text
 
@@ -147,6 +148,8 @@ def load(shell: Any) -> None:
     shell.allranks_magics = magics
     parsers = {"%distributed": magics._lines, **{f"%%{name}": parser for name, parser in magics._cells.items()}}
     completion.install(shell, lambda: magics.cluster, parsers)
+    for name, kept in left_behind().items():
+        print(f"{name} runs without a notebook: {kept}. Take it over with %distributed attach {name}")
 
 
 def unload(shell: Any) -> None:

@@ -57,9 +57,15 @@ class Verbs:
             mpi_args=options.mpi_arg,
             name=options.name,
             keep=options.keep,
+            lease=options.lease,
             check=options.check,
             ordered=options.ordered,
         )
+        if cluster.was_left_behind():
+            print(f"{options.name} still runs, and its notebook is gone: it is taken over, with all variables.")
+            self._attach(options)
+            self.up_with = vars(options)
+            return
         if options.join or options.ipp_profile:
             from allranks.bench.measure import Progress
 
