@@ -60,7 +60,7 @@ def away(cluster: Cluster) -> list[int]:
 def test_a_gap_during_training_costs_nothing(hosts3: Hosts, backend: str, request: pytest.FixtureRequest) -> None:
     if backend == "mpi":
         request.getfixturevalue("need_mpi")
-    seconds, pause = 24, 0.05  # longer than a host waits for a word, and than ssh waits for an answer
+    seconds, pause = 18, 0.05  # longer than a host waits for a word, and than ssh waits for an answer
     steps = int((seconds + 12) / pause)
     with Cluster(hosts=hosts3.names, backend=backend) as cluster:
         cluster.run("kept = rank * 10")
@@ -84,9 +84,7 @@ def test_a_gap_during_training_costs_nothing(hosts3: Hosts, backend: str, reques
         assert cluster.pull("kept") == [0, 10, 20]
         assert [view.pid for view in cluster.snapshot.ranks] == pids
         assert cluster.state == "whole" and not any("out of reach" in note for note in cluster.snapshot.notes)
-        deadline = time.monotonic() + WITHIN
-        while cluster.client.ids != [0, 1, 2] and time.monotonic() < deadline:  # ipyparallel had given up on them
-            time.sleep(0.2)
+        assert cluster.client.ids == [0, 1, 2]
         assert cluster.client[:].apply_sync(os.getpid) == pids
 
 

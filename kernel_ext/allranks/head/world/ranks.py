@@ -23,7 +23,7 @@ from allranks.hosts.local import LocalHost
 from allranks.machine.ports import says_port_is_taken
 from allranks.messages.lifeline import Lifeline
 from allranks.messages.questions import Reply
-from allranks.messages.requests import Acknowledge, Answer, Exit, Interrupt, Question, Spawn
+from allranks.messages.requests import Acknowledge, Answer, Exit, Interrupt, Question, Register, Spawn
 from allranks.messages.wire import Buffer
 from allranks.settings import Settings
 from allranks_backends.plan import Host, Platform, Site, WorldPlan, alike, rank_label
@@ -114,12 +114,12 @@ class Ranks:
         """Reach the hosts, and wait until the ranks have connected; those that did not are dead, or their host away."""
         monitor = self.monitor
         self.reached.log_in_again(self.hosts, kept.saved_hosts, TAKE_OVER_WITHIN)
-        monitor.wait(
-            lambda: all(each.connected or each.host in monitor.away for each in monitor.alive()), TAKE_OVER_WITHIN
-        )
-        monitor.state = "broken" if len(monitor.alive()) < len(monitor.ranks) else "whole"
+        monitor.wait(lambda: not monitor.awaited(), TAKE_OVER_WITHIN)
+        monitor.state = "whole" if len(monitor.alive()) == len(monitor.ranks) else "broken"
         for rank in monitor.awaited():
             self.process_events.died(rank.rank, "ended while no notebook was attached")
+        for rank in monitor.alive():
+            self.lifeline.tell(rank.uuid, Register())  # its controller may have been replaced meanwhile
         self._save()
 
     def open_listener(self) -> dict[str, Any]:

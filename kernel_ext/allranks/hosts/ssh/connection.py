@@ -159,9 +159,7 @@ class Connection:
             if self.login is not None and self.login.closed:
                 self._leave()
             return
-        before, self.login = self.login, login
-        if before is not None:
-            before.end()
+        self.login = login
         if isinstance(event, Gone):
             login.end()
             self.said_gone = True
@@ -174,20 +172,22 @@ class Connection:
     def _log_in(self, within: int) -> tuple[Login, HostEvent | None]:
         """One try; returns the login and the first event that came by it."""
 
-        def attempt(*more: str, tunnels: Mapping[int, int]) -> tuple[Login, bytes]:
+        def attempt(*more: str, tunnels: Mapping[int, int]) -> tuple[Login, HostEvent | None]:
             arguments = [str(self.folder), *more]
-            self._attempt = Login(self._name, self._python, arguments, tunnels=tunnels, within=within)
-            return self._attempt, self._attempt.reader.readline()
-
-        login, line = attempt(tunnels=self.tunnels)
-        if not line and login.port_taken:  # by the sshd of the login before, which no cut network tells of its end
-            login.end()
-            attempt("--free", tunnels={})[0].end()
-            login, line = attempt(tunnels=self.tunnels)
-        try:
-            return login, read_event(line)
-        except NotUnderstood:
+            self._attempt = login = Login(self._name, self._python, arguments, tunnels=tunnels, within=within)
+            with suppress(NotUnderstood):
+                return login, read_event(login.reader.readline())
             return login, None
+
+        # First without tunnels: what is left of the old ones must be gone at both ends. An sshd that no cut network
+        # tells of its end has the ports, and a controller takes no second connection under an engine's name.
+        login, event = attempt("--free", tunnels={})
+        if not isinstance(event, Heard):
+            return login, event
+        login.end()
+        if self.login is not None:
+            self.login.end()
+        return attempt(tunnels=self.tunnels)
 
     def _leave(self) -> None:
         with self._lock:

@@ -14,7 +14,6 @@ from .command import CONNECT_WITHIN, destination, explained, ssh_options
 
 _ALLOCATED = re.compile(r"Allocated port (\d+) for remote forward to 127\.0\.0\.1:(\d+)")
 _NOISE = ("Warning: Permanently added", "Allocated port")
-_PORT_TAKEN = "remote port forwarding failed"
 ENDS_WITHIN = 2.0
 """Seconds ssh gets to end."""
 
@@ -63,11 +62,6 @@ class Login:
     def has_tunnels(self) -> bool:
         """Whether all of them are there."""
         return len(self.tunnels) >= self._wanted
-
-    @property
-    def port_taken(self) -> bool:
-        """Whether it failed since something on the host has the port of a tunnel."""
-        return any(_PORT_TAKEN in line for line in self.said)
 
     def why_not(self, more: Sequence[str] = ()) -> str:
         """What ssh, the host's shell, or `more` complained of, in words; empty where nothing did."""

@@ -7,6 +7,7 @@ notebook and a host matters. The ranks' own traffic goes straight from host to h
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -26,8 +27,13 @@ from .login import engine_ports, port_of, through
 
 READY_WITHIN = 25.0
 """Seconds a host gets until its host process answers, which may come from a cold disk; ssh has limits of its own."""
+BACK_WITHIN = 5.0
+"""Seconds that a host which is out of reach gets to come back when everything is to end."""
 PATIENCE = 16.0
 """Seconds without a word from the notebook after which it counts as gone, and the lease begins."""
+
+
+_log = logging.getLogger("allranks")
 
 
 @dataclass(frozen=True)
@@ -183,10 +189,12 @@ class RemoteHost(HostEnd):
         return visible_devices({"CUDA_VISIBLE_DEVICES": self.prepared.cuda})
 
     def end(self) -> None:
-        """See `HostEnd.end`; a host that is away ends its ranks when their lease has run out."""
-        self._ended_orderly = True
-        if not self.away:
+        """See `HostEnd.end`; a host that stays away ends its ranks when their lease has run out."""
+        if self.wait_reached(time.monotonic() + BACK_WITHIN):
+            self._ended_orderly = True
             super().end()
+        elif self.alive:
+            _log.warning("%s is out of reach: its ranks end when their lease has run out", self.name)
         self._gone.set()
         self._connection.end()
 

@@ -120,8 +120,6 @@ class Agent:
     def _greet(self) -> None:
         """Tell a notebook that has just connected who this is and what it missed."""
         self._alone = 0.0
-        if self._ready:  # the controller may have given up on an engine that it did not hear of
-            self.call_main(self.register_again)
         self.reporter.forget()
         self.log.forget_told()
         config, cell = self.config, self.cell

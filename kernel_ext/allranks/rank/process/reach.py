@@ -1,8 +1,8 @@
 """What a login runs: it relays lines between the head, at its standard input and output, and the host process.
 
 Without arguments it starts that host process, in a session of its own: when the login ends, for whatever reason, only
-the relay ends. With the folder of a host process it connects to that one again. With ``--free`` too, it only takes the
-place of the login before, so that the ports of that one's tunnels are free for the next.
+the relay ends. With the folder of a host process it connects to that one again. With ``--free`` too, it only ends the
+login before, so that the ports of that one's tunnels are free for the next, and says whether there is a host process.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from allranks.messages.host_messages import Gone, to_line
+from allranks.messages.host_messages import Gone, Heard, to_line
 
 from .login import end_login, write_login
 
@@ -32,6 +32,7 @@ def main(arguments: Sequence[str]) -> None:
         _write_all(1, to_line(Gone()) + b"\n")
         return
     if "--free" in arguments:
+        _write_all(1, to_line(Heard(0)) + b"\n")
         return
     write_login(folder, os.getppid())
     relay(connection.detach())
