@@ -67,6 +67,7 @@ class Login:
     @property
     def port_taken(self) -> bool:
         """Whether it failed since something on the host has the port of a tunnel."""
+        self._complaints.join(1.0)  # the last one may still be on its way
         return any(_PORT_TAKEN in line for line in self.said)
 
     def why_not(self, more: Sequence[str] = ()) -> str:
