@@ -82,7 +82,6 @@ class RemoteHost(HostEnd):
         python: str,
         engine_info: Mapping[str, Any],
         lifeline_url: str,
-        lease: float | None,
         on_event: OnEvent,
     ) -> RemoteHost:
         """Log in and start a host process; does not wait for it (see `ready`)."""
@@ -91,7 +90,7 @@ class RemoteHost(HostEnd):
         end = cls(host, python=python, tunnels=dict.fromkeys(ports, 0), **here)
         login = end._connection.begin()
         login.on_tunnel = end._notice
-        end._order(Prepare(lease=lease, patience=PATIENCE))
+        end._order(Prepare(patience=PATIENCE))
         return end
 
     @classmethod
@@ -183,10 +182,11 @@ class RemoteHost(HostEnd):
         return visible_devices({"CUDA_VISIBLE_DEVICES": self.prepared.cuda})
 
     def end(self) -> None:
-        """See `HostEnd.end`; a host that is away ends its ranks when their lease has run out."""
+        """See `HostEnd.end`; a host that stays away is still tried, to end its ranks when it is reached."""
         self._ended_orderly = True
-        if not self.away:
-            super().end()
+        super().end()
+        if self.alive and self.away:
+            return
         self._gone.set()
         self._connection.end()
 
