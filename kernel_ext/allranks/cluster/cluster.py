@@ -224,7 +224,9 @@ class Cluster(ClusterValues, ClusterViews):
         ranks.take_over(kept)
         if ranks.reached.have_ended and not ranks.monitor.alive():
             cluster.down()
-            raise NoCluster(f"the ranks of the cluster {name!r} have ended: nobody was attached during their lease.")
+            raise NoCluster(
+                f"the ranks of the cluster {name!r} have ended: their lease has run out, or their hosts were restarted."
+            )
         cluster._hosts = ranks.hosts
         cluster._cells = itertools.count(ranks.monitor.last_cell + 1)
         return cluster
