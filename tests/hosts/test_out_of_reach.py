@@ -88,7 +88,16 @@ def test_a_gap_during_training_costs_nothing(hosts3: Hosts, backend: str, reques
         assert cluster.client[:].apply_sync(os.getpid) == pids
 
 
-def test_an_ssh_client_that_is_killed_is_replaced(hosts3: Hosts) -> None:
+@pytest.fixture
+def talking_shell(hosts3: Hosts) -> Iterator[None]:
+    """The login shell of a host prints something first."""
+    (hosts3.home("host1") / ".bashrc").write_text("echo Welcome to this host\n")
+    hosts3.restart_sshd("host1", HOME=str(hosts3.home("host1")))
+    yield
+    hosts3.restart_sshd("host1")
+
+
+def test_an_ssh_client_that_is_killed_is_replaced(hosts3: Hosts, talking_shell: None) -> None:
     with Cluster(hosts=hosts3.names[:2], backend="ring") as cluster:
         cluster.run("kept = rank")
         for _ in range(2):
@@ -198,3 +207,13 @@ def test_stop_and_down_while_a_host_is_away(hosts3: Hosts) -> None:
         assert cluster.run("rank")[1].value == 1
     finally:
         cluster.down()
+
+
+def test_a_host_that_was_away_for_down_is_ended_when_it_is_reached(hosts3: Hosts) -> None:
+    cluster = Cluster(hosts=hosts3.names[:2], backend="ring").up()
+    with cut_off(hosts3):
+        assert comes_true(cluster, lambda now: len(away(cluster)) == 2, WITHIN)
+        cluster.down()
+        assert cluster.not_ended == hosts3.names[:2]
+        assert all(map(hosts3.processes, hosts3.names[:2]))
+    assert gone(hosts3, WITHIN)

@@ -21,6 +21,7 @@ from allranks.messages.host_messages import (
     Ended,
     Heard,
     HostEvent,
+    Keep,
     Launch,
     Launched,
     Prepare,
@@ -76,7 +77,7 @@ def reached(*arguments: str) -> Iterator[Head]:
 
 def test_orders_are_carried_out_once_and_what_ended_is_told_again(tmp_path: Path) -> None:
     with reached() as head:
-        head.say(to_line(Prepare(lease=60.0), serial=1))
+        head.say(to_line(Prepare()), to_line(Keep(lease=60.0), serial=1))
         folder = head.hear(Prepared).directory
         join = str(Path(folder) / "join.json")
         launch = Launch(["sh", "-c", f"echo once >> {tmp_path}/ran; sleep 600"], {}, [], join)
@@ -109,16 +110,16 @@ def test_a_host_process_that_is_gone_is_said_to_be(tmp_path: Path) -> None:
         assert type(head.next()).__name__ == "Gone"
 
 
-def test_a_lease_of_nothing_ends_it_with_its_login() -> None:
+def test_what_nobody_can_attach_to_yet_ends_with_its_login() -> None:
     with reached() as head:
-        head.say(to_line(Prepare(lease=0.0), serial=1))
+        head.say(to_line(Prepare(), serial=1))
         folder = Path(head.hear(Prepared).directory)
     assert vanishes(folder)
 
 
 def test_a_head_that_says_nothing_counts_as_gone() -> None:
     with reached() as head:
-        head.say(to_line(Prepare(lease=0.0, patience=1.0), serial=1))
+        head.say(to_line(Prepare(patience=1.0), serial=1))
         folder = Path(head.hear(Prepared).directory)
         assert vanishes(folder), "though its connection is open"
 
@@ -132,8 +133,10 @@ def vanishes(folder: Path) -> bool:
 
 def test_another_users_socket_is_no_way_in(tmp_path: Path) -> None:
     with reached() as head:
-        head.say(to_line(Prepare(lease=60.0), serial=1))
+        head.say(to_line(Prepare()), to_line(Keep(lease=60.0), serial=1))
         folder = Path(head.hear(Prepared).directory)
+        head.say(to_line(Alive()))
+        head.hear(Heard)
         assert folder.stat().st_mode & 0o077 == 0
         control = socket.socket(socket.AF_UNIX)
         control.connect(str(folder / "control"))  # the owner gets in, and is the head from now on

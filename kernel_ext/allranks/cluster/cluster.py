@@ -13,7 +13,7 @@ import zmq
 
 from allranks.arguments import can_be, hosts_of, lease_of, rdma_links
 from allranks.errors import CannotStart, CellInterrupted, NoCluster, UsageError
-from allranks.head.world.detached import detached_file, detached_names, free_name, left_behind, read_detached
+from allranks.head.world.detached import detached_file, detached_names, left_behind, read_detached, readable
 from allranks.head.world.ranks import Ranks
 from allranks.notebook.comms import ProxiedComms
 from allranks.settings import Settings
@@ -109,6 +109,8 @@ class Cluster(ClusterValues, ClusterViews):
         """Why ``auto`` chose this backend."""
         self.start_seconds: float | None = None
         """Seconds that `up` took."""
+        self.not_ended: list[str] = []
+        """Hosts that were out of reach when `down` was called, and stayed so: ranks may still run there."""
         self.last_bench: BenchResult | None = None
         """What `bench` measured last."""
 
@@ -123,7 +125,7 @@ class Cluster(ClusterValues, ClusterViews):
             raise UsageError(f"the cluster {self.name!r} is already up.")
         if self._settings.lease != 0:
             self._refuse_if_left_behind()
-            self._settings.attached_as = free_name(self.name)
+            self._settings.attached_as = ""
         began = time.monotonic()
         for tries_left in (2, 1, 0):
             try:
@@ -148,7 +150,7 @@ class Cluster(ClusterValues, ClusterViews):
 
     def _refuse_if_left_behind(self) -> None:
         """Another cluster beside one without a notebook would share its hosts, without need."""
-        kept = read_detached(self.name)
+        kept = read_detached(self.name) if self._settings.keep else readable(self.name)
         if kept is not None and kept.exists and (self._settings.keep or not kept.has_notebook):
             raise UsageError(
                 f"a cluster named {self.name!r} is already up ({kept}): take it over with %distributed attach "
@@ -212,19 +214,28 @@ class Cluster(ClusterValues, ClusterViews):
             ranks = cluster._ranks = Ranks(settings, kept, ProxiedComms())
             cluster._monitor = ranks.monitor
         except zmq.ZMQError:
-            raise NoCluster(
-                f"another notebook is attached to the cluster {name!r}: shut down its kernel first."
-            ) from None
+            why = f"another notebook is attached to the cluster {name!r}: shut down its kernel first."
+            if not kept.has_notebook:
+                why = f"another program has the address {kept.url}, where the ranks of {name!r} look for a notebook."
+            raise NoCluster(why) from None
         except OSError:
             detached_file(name).unlink(missing_ok=True)
             raise NoCluster(f"the cluster {name!r} no longer runs: its host process has ended.") from None
         ranks.take_over(kept)
+        if ranks.reached.have_ended and not ranks.monitor.alive():
+            cluster.down()
+            raise NoCluster(
+                f"the ranks of the cluster {name!r} have ended: their lease has run out, or their hosts were restarted."
+            )
         cluster._hosts = ranks.hosts
         cluster._cells = itertools.count(ranks.monitor.last_cell + 1)
         return cluster
 
     def down(self) -> None:
-        """End every process this cluster started and remove its files; harmless when it is down already."""
+        """End every process this cluster started and remove its files; harmless when it is down already.
+
+        Hosts that stay out of reach (`not_ended`) are told when they are reached, as long as this process runs.
+        """
         ranks, self._ranks = self._ranks, None
         if ranks is None:
             return
@@ -232,6 +243,7 @@ class Cluster(ClusterValues, ClusterViews):
             self._client.close()
             self._client = None
         ranks.end()
+        self.not_ended = ranks.reached.away
         self._watch.stop()
 
     def __enter__(self) -> Self:

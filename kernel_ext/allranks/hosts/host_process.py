@@ -21,6 +21,7 @@ from allranks.messages.host_messages import (
     HostAnswer,
     HostEvent,
     HostOrder,
+    Keep,
     Launch,
     Launched,
     Offer,
@@ -96,6 +97,10 @@ class HostEnd:
         """Why it could not carry out an order."""
         self.ended: HostGone | None = None
         """How the host process ended, once it has."""
+
+    def keep(self, lease: float | None, file: Path | None = None) -> None:
+        """Have it outlive this process by the `lease`; `file` is removed when it ends."""
+        self._order(Keep(lease, str(file) if file is not None else None))
 
     def start(self, ranks: Sequence[RankConfig]) -> None:
         """Start one engine for each of these."""

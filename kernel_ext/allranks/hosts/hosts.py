@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from allranks.machine.addresses import own_addresses
 from allranks.machine.facts import cuda_devices
@@ -24,6 +25,9 @@ from .listener import Listener, Progress
 from .local import LocalHost
 from .ssh.reaching import reach
 from .ssh.remote import RemoteHost, SavedHost
+
+CONTROLLER_STAYS = 7 * 86400.0
+"""Seconds that the controller stays longer: it cannot know whether ranks on other hosts still run a cell."""
 
 
 class Hosts:
@@ -81,10 +85,18 @@ class Hosts:
             python=self._settings.python,
             engine_info=self.here.engine_info,
             lifeline_url=self.here.lifeline_url,
-            lease=self._settings.lease,
             on_event=self._on_event,
         )
         self.others.update({end.name: end for end in ends})
+
+    def keep(self, file: Path) -> None:
+        """Have all of them outlive this process by the lease; `file` tells another one how to attach."""
+        lease = self._settings.lease
+        for end in self.others.values():
+            end.keep(lease)
+        if lease is not None and self.others:
+            lease += CONTROLLER_STAYS
+        self.here.keep(lease, file)
 
     def saved(self) -> dict[str, SavedHost]:
         """What is needed to log in again to those that were logged in to, by name."""
@@ -169,6 +181,16 @@ class Hosts:
         here = {end.sees_notebook_at for end in ends}
         own = {address.partition("/")[0] for address in own_addresses()}
         return [*map(str, here), *(str(end.network.used) for end in ends)] if ends and here <= own else []
+
+    @property
+    def have_ended(self) -> bool:
+        """Whether there are other hosts, and nothing runs on them any more."""
+        return bool(self.others) and not any(end.alive for end in self.others.values())
+
+    @property
+    def away(self) -> list[str]:
+        """Those that are out of reach."""
+        return [end.name for end in self.others.values() if end.alive and end.away]
 
     def log(self) -> str:
         """What their processes complained of, a line for each that did."""

@@ -18,11 +18,10 @@ from allranks.cluster.result import CellResult
 from allranks.errors import AllranksError, CellInterrupted, UsageError
 from allranks.head.world.detached import left_behind
 from allranks.notebook.front_end import shown_in
-from allranks.units import ranks_text
 
 from . import auto, completion
 from .parsers import cell_parser, declared, line_parser, parse
-from .verbs import Verbs
+from .verbs import Verbs, end
 
 
 @magics_class
@@ -158,8 +157,7 @@ def unload(shell: Any) -> None:
     if magics is None:
         return
     if magics.cluster is not None:
-        magics.cluster.down()
-        print(f"{ranks_text(magics.cluster.size)} ended.")
+        print(end(magics.cluster))
     auto.switch(shell, False)
     completion.remove(shell)
     for kind, names in (("line", ["distributed"]), ("cell", ["distributed", "rank", "local"])):

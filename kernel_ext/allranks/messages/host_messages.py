@@ -48,13 +48,19 @@ class Prepare:
     """
 
     directory: str | None = None
-    lease: float | None = 0.0
-    """Seconds that everything stays while no head is there and no rank runs a cell; None for ever."""
     controller: dict[str, JSON] | None = None
-    also_remove: str | None = None
-    """A file that goes with the directory."""
     patience: float | None = None
     """Seconds without a word after which the head, or the network to it, counts as gone."""
+
+
+@dataclass
+class Keep:
+    """Stay without a head from now on: another one can learn how to attach. Until then, all ends with the head."""
+
+    lease: float | None
+    """Seconds that everything stays while no head is there and no rank runs a cell; None for ever."""
+    also_remove: str | None = None
+    """A file that goes with the directory."""
 
 
 @dataclass
@@ -119,7 +125,7 @@ class End:
     """End every process and remove every file."""
 
 
-HostOrder: TypeAlias = Prepare | Start | Launch | Offer | Signal | Forget | Runs | Ports | Alive | End
+HostOrder: TypeAlias = Prepare | Keep | Start | Launch | Offer | Signal | Forget | Runs | Ports | Alive | End
 
 
 @dataclass(frozen=True)
@@ -222,7 +228,9 @@ class Gone:
 
 HostEvent: TypeAlias = Prepared | Started | Launched | Present | Ended | Heard | HostAnswer | Trouble | Gone
 
-_ORDERS = {each.__name__: each for each in (Prepare, Start, Launch, Offer, Signal, Forget, Runs, Ports, Alive, End)}
+_ORDERS = {
+    each.__name__: each for each in (Prepare, Keep, Start, Launch, Offer, Signal, Forget, Runs, Ports, Alive, End)
+}
 _EVENTS: dict[str, type[HostEvent]] = {
     each.__name__: each for each in (Prepared, Started, Launched, Present, Ended, Heard, HostAnswer, Trouble, Gone)
 }

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
 from jupyter_core.paths import jupyter_runtime_dir
 
 from allranks.errors import NoCluster
@@ -19,6 +17,7 @@ from allranks.head.state.monitor import Monitor
 from allranks.hosts.hosts import Hosts
 from allranks.hosts.ssh.remote import SavedHost
 from allranks.machine.files import write_private
+from allranks.machine.identity import identity_of, still_runs
 from allranks.messages.lifeline import Lifeline
 from allranks.settings import Settings
 from allranks.units import ranks_text
@@ -47,6 +46,8 @@ class Detached:
     """How the other hosts are reached again, by name: the fields of `SavedHost`."""
     notebook: tuple[int, float]
     """Process id of the notebook, and when that process was created, as `time.time` has it."""
+    host_process: tuple[int, float]
+    """The same of the host process that holds the controller."""
     breakable: bool = False
     """Whether collectives of the world can be aborted."""
     not_breakable: str = ""
@@ -67,7 +68,8 @@ class Detached:
             ranks=[(rank.uuid, rank.pid or 0) for rank in monitor.ranks],
             hosts=[asdict(placement.host) for placement in plan.placements],
             logins={name: asdict(saved) for name, saved in reached.saved().items()},
-            notebook=(os.getpid(), psutil.Process().create_time()),
+            notebook=identity_of(),
+            host_process=host.process,
             breakable=monitor.breakable,
             not_breakable=monitor.not_breakable,
         )
@@ -91,17 +93,13 @@ class Detached:
 
     @property
     def exists(self) -> bool:
-        """Whether it still runs, as far as its folder tells."""
-        return Path(self.directory).exists()
+        """Whether its host process here still runs, which outlives those on other hosts."""
+        return still_runs(*self.host_process)
 
     @property
     def has_notebook(self) -> bool:
         """Whether the notebook that it belongs to still runs."""
-        pid, since = self.notebook
-        try:
-            return psutil.Process(pid).create_time() == since
-        except psutil.Error:
-            return False
+        return still_runs(*self.notebook)
 
     def __str__(self) -> str:
         hosts = list(dict.fromkeys(host["name"] for host in self.hosts))
@@ -133,7 +131,7 @@ def read_detached(name: str) -> Detached | None:
     try:
         content = json.loads(detached_file(name).read_text())
         ranks = [(uuid, pid) for uuid, pid in content.pop("ranks")]
-        pairs = {field: tuple(content[field]) for field in ("keys", "notebook")}
+        pairs = {field: tuple(content[field]) for field in ("keys", "notebook", "host_process")}
         return Detached(**{**content, **pairs}, ranks=ranks)
     except FileNotFoundError:
         return None
@@ -149,15 +147,17 @@ def detached_names() -> list[str]:
     return sorted(path.stem for path in detached_file("x").parent.glob("*.json"))
 
 
+def readable(name: str) -> Detached | None:
+    """The same; None too where its file is damaged, which is told when it is asked for."""
+    with suppress(NoCluster):
+        return read_detached(name)
+    return None
+
+
 def left_behind() -> dict[str, Detached]:
     """The clusters that run without a notebook, by the name for attaching."""
-    found = {}
-    for name in detached_names():
-        with suppress(NoCluster):  # a damaged file is told when it is asked for
-            kept = read_detached(name)
-            if kept is not None and kept.exists and not kept.has_notebook:
-                found[name] = kept
-    return found
+    found = {name: kept for name in detached_names() if (kept := readable(name)) is not None}
+    return {name: kept for name, kept in found.items() if kept.exists and not kept.has_notebook}
 
 
 def free_name(name: str) -> str:

@@ -30,7 +30,7 @@ from allranks_backends.plan import Host, Platform, Site, WorldPlan, alike, rank_
 from allranks_backends.registry import Backend, BackendError, can_run, get_backend, this_platform
 
 from . import forming
-from .detached import Detached, detached_file
+from .detached import Detached, detached_file, free_name
 from .process_events import ProcessEvents
 from .processes import Processes
 
@@ -99,11 +99,9 @@ class Ranks:
         """The host process of this machine, begun or taken over."""
         settings, on_event = self.settings, self.process_events.of(LocalHost.NAME)
         if kept is not None:
-            return LocalHost.adopt(Path(kept.directory), kept.engine_info, on_event)
+            return LocalHost.adopt(Path(kept.directory), kept.engine_info, kept.host_process, on_event)
         return LocalHost.begin(
             settings.name,
-            lease=settings.lease,
-            kept_as=detached_file(settings.attached_as) if settings.lease != 0 else None,
             python=settings.python_here,
             on_event=on_event,
             shared=settings.shared,
@@ -222,7 +220,9 @@ class Ranks:
         """Write down what another notebook needs to take the cluster over."""
         assert self.plan is not None
         if self.settings.lease != 0:
+            self.settings.attached_as = self.settings.attached_as or free_name(self.settings.name)
             Detached.of(self.settings, self.plan, self.reached, self.lifeline, self.monitor).write()
+            self.reached.keep(detached_file(self.settings.attached_as))
 
     def _until_connected(self, unless: Callable[[], bool] = lambda: False) -> None:
         self.wait_for("connected", lambda rank: rank.connected or unless())

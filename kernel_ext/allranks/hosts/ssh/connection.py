@@ -6,6 +6,7 @@ Orders are numbered, and kept until the host has said that it has them; after a 
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
 import time
 from collections import deque
@@ -25,6 +26,9 @@ SILENT_AFTER = 4.0
 RECONNECT_WITHIN = (3, 3, 8)
 """Seconds that tries to reach a host again get to connect, in turn: a network that is back answers at once, and one
 that is slow must have its chance."""
+ANSWER_WITHIN = 25.0
+"""Seconds more until the host process answers; then something there hangs, and the login is made again."""
+_log = logging.getLogger("allranks")
 
 
 class Connection:
@@ -99,10 +103,13 @@ class Connection:
 
     def end(self) -> None:
         """It is not made again."""
-        self._ended = True
+        with self._lock:
+            self._ended, login = True, self.login
         self._look.set()
-        if self.login is not None:
-            self.login.end()
+        if (attempt := self._attempt) is not None:
+            attempt.process.kill()
+        if login is not None:
+            login.end()
 
     def _write(self, line: bytes) -> None:
         assert self.login is not None
@@ -121,6 +128,7 @@ class Connection:
             if gone or self._ended or self.folder is None:
                 self.said_gone = gone
                 self._stop()
+                login.end()
             else:
                 self._leave()
                 self._look.set()
@@ -142,7 +150,12 @@ class Connection:
                 if time.monotonic() - self._heard_at > SILENT_AFTER:
                     self._leave()
             else:
-                self._try_again(RECONNECT_WITHIN[tries % len(RECONNECT_WITHIN)])
+                try:
+                    self._try_again(RECONNECT_WITHIN[tries % len(RECONNECT_WITHIN)])
+                except OSError:
+                    pass  # this machine has no process or descriptor left for ssh at the moment
+                except Exception:  # without this thread the host would never be reached again
+                    _log.exception("%s could not be reached again", self._name)
                 tries += 1
             if not self._ended:
                 self._look.wait(ALIVE_EVERY)
@@ -154,12 +167,16 @@ class Connection:
             login, event = self._log_in(within)
         finally:
             self._attempt = None
-        if self._ended or not isinstance(event, Present | Gone):
+        with self._lock:
+            taken = not self._ended and isinstance(event, Present | Gone)
+            if taken:
+                self.login = login
+                self.away_since = self.away_since or time.monotonic()  # what the login before took may be lost
+        if not taken or event is None:
             login.end()
             if self.login is not None and self.login.closed:
                 self._leave()
             return
-        self.login = login
         if isinstance(event, Gone):
             login.end()
             self.said_gone = True
@@ -175,9 +192,13 @@ class Connection:
         def attempt(*more: str, tunnels: Mapping[int, int]) -> tuple[Login, HostEvent | None]:
             arguments = [str(self.folder), *more]
             self._attempt = login = Login(self._name, self._python, arguments, tunnels=tunnels, within=within)
-            with suppress(NotUnderstood):
-                return login, read_event(login.reader.readline())
-            return login, None
+            limit = threading.Timer(within + ANSWER_WITHIN, login.process.kill)
+            limit.daemon = True
+            limit.start()
+            try:
+                return login, _first_event(login.reader)
+            finally:
+                limit.cancel()
 
         # First without tunnels: what is left of the old ones must be gone at both ends. An sshd that no cut network
         # tells of its end has the ports, and a controller takes no second connection under an engine's name.
@@ -204,3 +225,11 @@ class Connection:
             for _, line in self._unconfirmed:
                 self._write(line)
         self._on_away(False)
+
+
+def _first_event(reader: IO[bytes]) -> HostEvent | None:
+    """The first line that is an event, after what a login shell prints; None where the output ends before."""
+    for line in reader:
+        with suppress(NotUnderstood):
+            return read_event(line)
+    return None

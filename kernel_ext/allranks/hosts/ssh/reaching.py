@@ -19,7 +19,6 @@ def reach(
     python: str,
     engine_info: Mapping[str, Any],
     lifeline_url: str,
-    lease: float | None,
     on_event: Any,
 ) -> list[RemoteHost]:
     """Log in to all `hosts` at once; returns when each can start ranks. Raises CannotStart, naming each that cannot."""
@@ -34,7 +33,6 @@ def reach(
                 python=python,
                 engine_info=engine_info,
                 lifeline_url=lifeline_url,
-                lease=lease,
                 on_event=on_event(host.name),
             )
             ends.append(end)

@@ -7,7 +7,6 @@ notebook and a host matters. The ranks' own traffic goes straight from host to h
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -27,13 +26,8 @@ from .login import engine_ports, port_of, through
 
 READY_WITHIN = 25.0
 """Seconds a host gets until its host process answers, which may come from a cold disk; ssh has limits of its own."""
-BACK_WITHIN = 5.0
-"""Seconds that a host which is out of reach gets to come back when everything is to end."""
 PATIENCE = 16.0
 """Seconds without a word from the notebook after which it counts as gone, and the lease begins."""
-
-
-_log = logging.getLogger("allranks")
 
 
 @dataclass(frozen=True)
@@ -88,7 +82,6 @@ class RemoteHost(HostEnd):
         python: str,
         engine_info: Mapping[str, Any],
         lifeline_url: str,
-        lease: float | None,
         on_event: OnEvent,
     ) -> RemoteHost:
         """Log in and start a host process; does not wait for it (see `ready`)."""
@@ -97,7 +90,7 @@ class RemoteHost(HostEnd):
         end = cls(host, python=python, tunnels=dict.fromkeys(ports, 0), **here)
         login = end._connection.begin()
         login.on_tunnel = end._notice
-        end._order(Prepare(lease=lease, patience=PATIENCE))
+        end._order(Prepare(patience=PATIENCE))
         return end
 
     @classmethod
@@ -189,12 +182,11 @@ class RemoteHost(HostEnd):
         return visible_devices({"CUDA_VISIBLE_DEVICES": self.prepared.cuda})
 
     def end(self) -> None:
-        """See `HostEnd.end`; a host that stays away ends its ranks when their lease has run out."""
-        if self.wait_reached(time.monotonic() + BACK_WITHIN):
-            self._ended_orderly = True
-            super().end()
-        elif self.alive:
-            _log.warning("%s is out of reach: its ranks end when their lease has run out", self.name)
+        """See `HostEnd.end`; a host that stays away is still tried, to end its ranks when it is reached."""
+        self._ended_orderly = True
+        super().end()
+        if self.alive and self.away:
+            return
         self._gone.set()
         self._connection.end()
 

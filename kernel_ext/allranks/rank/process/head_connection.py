@@ -19,8 +19,10 @@ class HeadConnection:
     """Begins with standard input and output, which nothing else is to use."""
 
     def __init__(self) -> None:
-        self._input, self._output = 0, os.dup(1)
+        self._input, self._output = os.dup(0), os.dup(1)
         os.dup2(2, 1)  # a stray print must not break the protocol
+        with open(os.devnull, "rb") as nothing:
+            os.dup2(nothing.fileno(), 0)  # never closed: a file or a socket must not be given this number
         self._listener: socket.socket | None = None
         self._rest = b""
         self.patience: float | None = None
@@ -33,6 +35,8 @@ class HeadConnection:
 
     def listen(self, path: Path) -> None:
         """Let the next head, or this one by another connection, in at this socket, in a folder of this user's alone."""
+        if self._listener is not None:
+            return
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(path))
         self._listener.listen()
@@ -97,7 +101,7 @@ class HeadConnection:
 
     def drop(self) -> None:
         """In a forked child: close what is the host process's alone."""
-        for descriptor in {self._output, self._input} - {0, -1}:
+        for descriptor in {self._output, self._input} - {-1}:
             os.close(descriptor)
         if self._listener is not None:
             self._listener.close()

@@ -36,6 +36,7 @@ from allranks.messages.host_messages import (
     Heard,
     HostAnswer,
     HostOrder,
+    Keep,
     Launch,
     Launched,
     Offer,
@@ -80,7 +81,7 @@ class HostProcess:
         self._login = login
         self._ended: list[Ended] = []
         self._holder = Holder()
-        self._also_remove: Path | None = None
+        self._also_remove: set[Path] = set()
         self._lease: float | None = 0.0
 
     def run(self) -> None:
@@ -111,7 +112,7 @@ class HostProcess:
         away = self._head.away_since
         if away is None or self._lease is None:
             return None
-        folders = [folder for folder in (self._directory, self._also_remove) if folder is not None and folder.is_dir()]
+        folders = [folder for folder in (self._directory, *self._also_remove) if folder is not None]
         left = seconds_left(away, self._lease, folders)
         if left <= 0:
             self._end()
@@ -132,6 +133,8 @@ class HostProcess:
         match order:
             case Prepare():
                 self._prepare(order)
+            case Keep():
+                self._keep(order)
             case Start():
                 self._start(order.ranks)
             case Launch():
@@ -156,17 +159,13 @@ class HostProcess:
         return None
 
     def _prepare(self, order: Prepare) -> None:
-        directory, lasts = order.directory, order.lease != 0
-        self._lease, self._head.patience = order.lease, order.patience
+        directory, self._head.patience = order.directory, order.patience
         self._directory = Path(directory or tempfile.mkdtemp(prefix="allranks-"))
         if directory is None:
             (self._directory / "profile").mkdir()  # the engines' own
             if shutil.disk_usage(self._directory).free < ROOM:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._directory))
             self._say(Prepared(str(self._directory), **description()))
-        if lasts:
-            self._also_remove = Path(order.also_remove) if order.also_remove else None
-            self._head.listen(self._directory / "control")
         if self._login is not None:
             write_login(self._directory, self._login)
             log = os.open(self._directory / "host.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -180,6 +179,13 @@ class HostProcess:
 
             gc.collect()
             gc.freeze()  # else the first collection in each rank would copy all these pages
+
+    def _keep(self, order: Keep) -> None:
+        assert self._directory is not None
+        self._lease = order.lease
+        if order.also_remove is not None:
+            self._also_remove.add(Path(order.also_remove))
+        self._head.listen(self._directory / "control")
 
     def _start(self, ranks: Sequence[RankConfig]) -> None:
         for config in ranks:
@@ -210,7 +216,7 @@ class HostProcess:
         for config in order.ranks:
             config.directory = str(folder / f"rank-{config.rank}")
             write_private(folder / f"{config.rank}.json", json.dumps(asdict(config)))
-        self._also_remove = folder
+        self._also_remove.add(folder)
         (folder / "profile").mkdir(exist_ok=True)
 
     def _drop(self) -> None:
@@ -238,12 +244,11 @@ class HostProcess:
         self._children.end()
         if self._controller is not None:
             self._controller.kill()
-        if self._directory is not None:
-            shutil.rmtree(self._directory, ignore_errors=True)
-        if self._also_remove is not None and self._also_remove.is_dir():
-            shutil.rmtree(self._also_remove, ignore_errors=True)
-        elif self._also_remove is not None:
-            self._also_remove.unlink(missing_ok=True)
+        for path in (self._directory, *self._also_remove):
+            if path is not None and path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            elif path is not None:
+                path.unlink(missing_ok=True)
         self._say(Gone())
         if os.getpgrp() == os.getpid():
             os.killpg(0, signal.SIGKILL)  # what cells have started, as a kernel does that shuts down
@@ -262,4 +267,4 @@ def _if_running(pid: int) -> int:
 
 
 if __name__ == "__main__":
-    HostProcess().run()
+    HostProcess(int(sys.argv[1]) if sys.argv[1:] else None).run()

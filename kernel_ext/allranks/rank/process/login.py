@@ -21,18 +21,22 @@ def write_login(directory: Path, pid: int) -> None:
     """The head is reached through the sshd that is process `pid`."""
     import psutil
 
+    from allranks.machine.identity import identity_of
+
     with suppress(psutil.Error):
-        write_private(directory / FILE, json.dumps([pid, psutil.Process(pid).create_time()]))
+        write_private(directory / FILE, json.dumps(identity_of(pid)))
 
 
 def end_login(directory: Path, but: int) -> None:
     """End the sshd of the login before, if it is one and still there, and not process `but`."""
     import psutil
 
+    from allranks.machine.identity import still_runs
+
     try:
         pid, since = json.loads((directory / FILE).read_text())
         process = psutil.Process(pid)
-        if pid != but and process.create_time() == since and "sshd" in process.name():
+        if pid != but and still_runs(pid, since) and "sshd" in process.name():
             process.terminate()
             process.wait(ENDS_WITHIN)
     except (OSError, ValueError, psutil.Error):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import select
 import socket
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -40,20 +41,11 @@ def main(arguments: Sequence[str]) -> None:
 
 def _started() -> int:
     """Start a host process; returns the descriptor that leads to it."""
-    from . import host  # before the fork: what is missing is said where the login can read it
-
     ours, theirs = socket.socketpair()
-    login = os.getppid()
-    if os.fork():
-        theirs.close()
-        return ours.detach()
-    os.setsid()
-    ours.close()
-    for descriptor in (0, 1):
-        os.dup2(theirs.fileno(), descriptor)
+    command = [sys.executable, "-m", "allranks.rank.process.host", str(os.getppid())]  # macOS survives no mere fork
+    subprocess.Popen(command, stdin=theirs.fileno(), stdout=theirs.fileno(), start_new_session=True)
     theirs.close()
-    host.HostProcess(login).run()
-    raise AssertionError("a host process ends itself")
+    return ours.detach()
 
 
 def relay(connection: int) -> None:
