@@ -18,8 +18,8 @@ MLX ?= cpu
 
 BIN := .venv/bin
 RUN := $(BIN)/python -m
-# Two files at a time: half of a test's time goes by with waiting, and the tests of a file share clusters.
-TWO := -n 2 --dist loadfile
+# Three files at a time, on two cores too: half of a test's time goes by with waiting, and the tests of a file share clusters.
+THREE := -n 3 --dist loadfile
 demo_EXTRAS := $(MLX),mpi,demo
 lab_EXTRAS := $(MLX),mpi,demo,experiment,lab
 test_EXTRAS := $(MLX),mpi,demo,lab,test
@@ -54,12 +54,12 @@ jaccl-lab: .venv/test.stamp
 
 test: lint
 	@echo "allranks: the quick tests"
-	@$(RUN) pytest $(TWO) -m "not slow and not browser and not hosts" $(ARGS)
+	@$(RUN) pytest $(THREE) -m "not slow and not browser and not hosts" $(ARGS)
 	@echo "allranks: all other tests (faults, hosts, browser, notebooks): make test-all"
 
 test-all: lint
 	@echo "allranks: all tests"
-	@$(RUN) pytest $(TWO) $(ARGS)
+	@$(RUN) pytest $(THREE) $(ARGS)
 
 gpu: cuda .venv/gpu.stamp
 	@echo "allranks: tests on NVIDIA GPUs (the report goes to gpu-report.txt too)"

@@ -73,7 +73,7 @@ def in_thread(work):
 other_stream = mx.new_stream(mx.cpu) if {streams} else None
 """
 FOUND = """
-from allranks.rank.collectives.pending import is_pending as _is_pending
+from allranks.rank.arrays.pending import is_pending as _is_pending
 def _numbers(array):
     return (array.astype(mx.float32) if array.dtype == mx.bfloat16 else array).reshape(-1).tolist()
 signal.signal(signal.SIGINT, signal.default_int_handler)

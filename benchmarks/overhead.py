@@ -16,7 +16,7 @@ from ._table import Bar, Row, Table
 RANKS = 2
 SIZES = {"1 KiB": (1 << 10, 2000), "4 MiB": (1 << 22, 40)}
 """Bytes of the array, and calls of a sample."""
-ORIGINAL = "from allranks.rank.collectives.replaced import original"
+ORIGINAL = "from allranks.rank.functions.replaced import original"
 LOOP = f"""
 import time
 {ORIGINAL}

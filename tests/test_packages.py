@@ -20,7 +20,7 @@ NO_CODE = {
     "allranks_widgets/static/dashboard.css",
     "allranks/quickstart.ipynb",
     "allranks/py.typed",
-    "allranks/rank/world/mpi_calls.c",
+    "allranks/rank/world/mpi/mpi_calls.c",
     "allranks_backends/py.typed",
     "allranks_widgets/py.typed",
 }

@@ -136,6 +136,8 @@ class RankView:
     """What it asked of ``mx.distributed``, by operation."""
     stalled: float | None = None
     """Seconds in which a transfer was pending and no byte it sent arrived; None where that cannot be known."""
+    away: int | None = None
+    """Seconds for which its host cannot be reached; None where it can be."""
     compiler: str | None = None
     """Which compiler it waits for, as it does for its first kernels: ``g++``."""
     compiling: int | None = None
@@ -144,6 +146,8 @@ class RankView:
     @property
     def doing(self) -> str:
         """The state in words: ``blocked in all_sum #17 f32[1000] (line 5)``."""
+        if self.away is not None:
+            return f"out of reach for {self.away} s, reconnecting"
         return (f"compiling with {self.compiler} for {self.compiling} s, " if self.compiler else "") + self._doing
 
     @property

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .messages.cell_options import CellOptions
     from .rank.collectives.trace import mark
     from .rank.values.checkpoint import load_variables
-    from .rank.world.mpi_member import communicator
+    from .rank.world.mpi.member import communicator
     from .timeline.timeline import Timeline
 
 __version__ = "0.1.0"
@@ -85,7 +85,7 @@ FROM = {
     "RankVariables": "head.world.change",
     "Timeline": "timeline.timeline",
     "WorldChange": "head.world.change",
-    "communicator": "rank.world.mpi_member",
+    "communicator": "rank.world.mpi.member",
     "discover": "discovery.discover",
     "doctor": "discovery.doctor",
     "load_variables": "rank.values.checkpoint",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shutil
 from collections.abc import Sequence
@@ -90,6 +91,23 @@ def rdma_links(hosts: Sequence[Host]) -> tuple[bool, bool]:
     return size > 1 and all(joined(*pair) for pair in every), size > 1 and all(joined(*pair) for pair in neighbours)
 
 
+LEASE = 12 * 3600.0
+"""Seconds; a night, and the way to work."""
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def lease_of(given: float | str | None, *, lasts: bool) -> float | None:
+    """Seconds of a lease, None for ever; where none is `given`, by whether the cluster `lasts`. Raises UsageError."""
+    if given is None:
+        return LEASE if lasts else 0.0
+    if given == "none":
+        return None
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", str(given).strip())
+    if found is None or not math.isfinite(float(found[1])):
+        raise UsageError(f"--lease {given}: use a time such as 90s, 45m or 12h, 0, or none.")
+    return float(found[1]) * _UNITS[found[2] or "s"]
+
+
 def known_check(check: str) -> str:
     if check not in ("off", "warn", "strict"):
         raise UsageError(f"invalid check {check!r}: use off, warn or strict.")
@@ -126,8 +144,12 @@ def can_be(settings: Settings, backend: str, *, here: bool) -> None:
         raise UsageError(
             f"{backend} ranks must be started by mpirun, and these are started by something else: use --hosts."
         )
-    if settings.keep and settings.shared:
-        raise UsageError("--keep works for ranks on this machine only: those on other hosts end with the notebook.")
+    if settings.joins and settings.lease != 0:
+        raise UsageError(
+            "--keep and --lease do not work with --join and --ipp-profile: these ranks end with the notebook."
+        )
+    if settings.keep and settings.lease == 0:
+        raise UsageError("--keep and --lease 0 contradict each other: choose one.")
     if here and not Path(settings.cwd).is_dir():
         raise UsageError(f"--cwd {settings.cwd}: no such folder.")
     if shutil.which(settings.python_here) is None:

@@ -22,6 +22,11 @@ class Settings:
     mpi_args: Sequence[str] = ()
     connections: int = 1
     keep: bool = False
+    """Whether it stays when this process ends by itself."""
+    lease: float | None = 0.0
+    """Seconds that it stays, while it runs nothing, when this process is gone or out of reach; None for ever."""
+    attached_as: str = ""
+    """The name for attaching; another than `name` where a cluster of that name is up in another notebook."""
     check: str = "warn"
     ordered: bool = False
     shared: bool = False

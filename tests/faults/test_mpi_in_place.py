@@ -216,7 +216,7 @@ PLACES = """
 import tempfile
 from pathlib import Path
 import mlx.core as mx
-from allranks.rank.world import mpi_functions
+from allranks.rank.world.mpi import functions as mpi_functions
 assert mx.distributed.is_available("mpi")
 memory = mpi_functions._writable
 mpi_functions._writable = lambda library: {}

@@ -155,6 +155,11 @@ class Hosts:
         """Cut a host's cable (``down``) or plug it in again (``up``)."""
         _run("ip", "link", "set", f"v{self._tag}{self.names.index(name)}", state)
 
+    def cut_off(self, cut: bool) -> None:
+        """Let nothing pass between this machine and the hosts, or let it pass again; they reach each other."""
+        for chain, way in (("INPUT", "-i"), ("OUTPUT", "-o")):
+            _run("iptables", "-I" if cut else "-D", chain, way, self._bridge, "-j", "DROP")
+
     def slow(self, name: str, mbit: int) -> None:
         """Hold what the host sends at so many Mbit/s."""
         shape = ("tc", "qdisc", "replace", "dev", "eth0", "root", "tbf")

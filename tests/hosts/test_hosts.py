@@ -21,7 +21,7 @@ import pytest
 
 from allranks import Cluster
 from allranks.errors import AllranksError, CannotStart
-from allranks.hosts.remote import READY_WITHIN
+from allranks.hosts.ssh.remote import READY_WITHIN
 from tests.hosts.lab import Hosts
 from tests.waiting import comes_true
 
@@ -132,15 +132,15 @@ def test_a_collective_is_broken_and_the_world_formed_anew(world: Cluster) -> Non
     assert world.pull("kept") == [0, 1, 2]
 
 
-def test_a_cut_link_is_named_and_its_host_comes_back(world: Cluster, hosts3: Hosts) -> None:
+def test_a_cut_link_is_named_and_the_world_goes_on_without_the_host(world: Cluster, hosts3: Hosts) -> None:
     world.run("kept = rank").check()
-    cell = world.begin("for _ in range(1000000): mx.eval(mx.distributed.all_sum(mx.ones(1000)))", want_values=False)
+    cell = world.begin("while True: mx.eval(mx.distributed.all_sum(mx.ones(1000)))", want_values=False)
     outcome: list[BaseException] = []
 
     def finish() -> None:
         try:
-            cell.finish(120)
-        except AllranksError as error:
+            cell.finish(200)
+        except (AllranksError, KeyboardInterrupt) as error:
             outcome.append(error)
 
     follow = threading.Thread(target=finish, daemon=True)
@@ -149,18 +149,14 @@ def test_a_cut_link_is_named_and_its_host_comes_back(world: Cluster, hosts3: Hos
     try:
         hosts3.link("host3", "down")
         cut = time.monotonic()
-        assert comes_true(world, lambda now: now.ranks[2].state in ("stopped", "dead"), 20)
+        assert comes_true(world, lambda now: "out of reach" in now.ranks[2].doing, 20)
         assert time.monotonic() - cut < 5 + 12, "named within 5 s (and a busy machine's 12)"
-        assert comes_true(world, lambda now: now.ranks[2].state == "dead", 60), "its ssh gives up after 20 s"
-        assert "lost with its host host3" in (world.snapshot.ranks[2].cause or "")
+        assert hosts3.processes("host3"), "its ranks stay"
+        with pytest.raises(CannotStart, match="host3 is out of reach"):
+            world.heal(kill=[2])
         follow.join(WITHIN)
         assert not follow.is_alive()
-        deadline = time.monotonic() + 30
-        while hosts3.processes("host3") and time.monotonic() < deadline:
-            time.sleep(0.2)
-        assert not hosts3.processes("host3"), "a host that hears of no notebook ends its ranks"
-        with pytest.raises(CannotStart, match="host3: "):
-            world.heal()
+        assert "given up while host3 was out of reach" in (world.snapshot.ranks[2].cause or "")
         world.resize(2)
         assert sums(world) == [2.0, 2.0], "it goes on without the lost host"
     finally:
@@ -186,13 +182,13 @@ NOTEBOOK = """
 import sys, time
 sys.path[:0] = {path!r}
 import allranks
-cluster = allranks.Cluster(hosts={names!r}, backend="ring").up()
+cluster = allranks.Cluster(hosts={names!r}, backend="ring", lease=0).up()
 print("up", flush=True)
 time.sleep(600)
 """
 
 
-def test_a_killed_notebook_leaves_nothing_on_any_host(hosts3: Hosts, tmp_path: Path) -> None:
+def test_a_killed_notebook_leaves_nothing_on_any_host_without_a_lease(hosts3: Hosts, tmp_path: Path) -> None:
     script = NOTEBOOK.format(path=sys.path, names=hosts3.names)
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as notebook:
         assert notebook.stdout is not None and notebook.stdout.readline() == "up\n"

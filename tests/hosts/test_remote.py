@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from allranks.errors import CannotStart
-from allranks.hosts import host_process, remote, ssh
+from allranks.hosts import host_process
 from allranks.hosts.host_process import PipedHost
+from allranks.hosts.ssh import command, differences
 from allranks.messages.host_messages import HostAnswer, read_order, to_line
 
 PYTHON = "/opt/env/bin/python"
@@ -27,7 +28,7 @@ PYTHON = "/opt/env/bin/python"
     ],
 )
 def test_every_shell_says_in_its_own_way_that_there_is_no_python(said: str) -> None:
-    assert ssh.explained([said], "mac1", PYTHON).startswith(f"there is no {PYTHON} there")
+    assert command.explained([said], "mac1", PYTHON).startswith(f"there is no {PYTHON} there")
 
 
 @pytest.mark.parametrize(
@@ -38,25 +39,25 @@ def test_every_shell_says_in_its_own_way_that_there_is_no_python(said: str) -> N
     ],
 )
 def test_a_proxy_that_is_not_there_is_no_missing_python(said: list[str]) -> None:
-    assert "its ProxyJump or ProxyCommand" in ssh.explained(said, "mac1", PYTHON)
+    assert "its ProxyJump or ProxyCommand" in command.explained(said, "mac1", PYTHON)
 
 
 def test_what_runs_from_source_is_not_asked_of_pip(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "versions", lambda: {"python": "3.11.7", "allranks": "", "mlx": "0.32.4"})
-    differs = remote.differing({"python": "3.11.2", "allranks": "0.1.0", "mlx": "0.31.0"})
-    listing = remote.listing(differs, PYTHON)
+    monkeypatch.setattr(differences, "versions", lambda: {"python": "3.11.7", "allranks": "", "mlx": "0.32.4"})
+    differs = differences.differing({"python": "3.11.2", "allranks": "0.1.0", "mlx": "0.31.0"})
+    listing = differences.listing(differs, PYTHON)
     assert "there: install allranks from the same source as this notebook" in listing
     assert f"there: {PYTHON} -m pip install mlx==0.32.4" in listing
     assert "==(from source)" not in listing
 
 
 def test_what_to_type_for_a_python_in_a_path_with_a_space(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "versions", lambda: {"python": "3.11.7", "mlx": "0.32.4"})
+    monkeypatch.setattr(differences, "versions", lambda: {"python": "3.11.7", "mlx": "0.32.4"})
     python = "/opt/my env/bin/python"
     for said in (
-        remote.listing(remote.differing({"python": "3.11.7", "mlx": "0.31.0"}), python),
-        ssh.explained([f"{python}: No module named 'allranks'"], "mac1", python),
-        ssh.explained(["No module named 'numpy'"], "mac1", python),
+        differences.listing(differences.differing({"python": "3.11.7", "mlx": "0.31.0"}), python),
+        command.explained([f"{python}: No module named 'allranks'"], "mac1", python),
+        command.explained(["No module named 'numpy'"], "mac1", python),
     ):
         assert "here: '/opt/my env/bin/python' -m pip install " in said
 
@@ -89,12 +90,12 @@ def test_an_answer_that_comes_late_is_not_taken_for_the_next(monkeypatch: pytest
 
 
 @pytest.mark.parametrize(
-    ("said", "command"),
+    ("said", "typed"),
     [
         ("ada@box: Permission denied (publickey).", "ssh-copy-id -p 2222 ada@box"),
         ("REMOTE HOST IDENTIFICATION HAS CHANGED!", "ssh-keygen -R '[box]:2222'"),
         ("Host key verification failed.", "ssh -p 2222 ada@box"),
     ],
 )
-def test_what_to_type_for_a_host_with_a_port_is_what_ssh_s_programs_take(said: str, command: str) -> None:
-    assert ssh.explained([said], "ada@box:2222", PYTHON).endswith(f": {command}")
+def test_what_to_type_for_a_host_with_a_port_is_what_ssh_s_programs_take(said: str, typed: str) -> None:
+    assert command.explained([said], "ada@box:2222", PYTHON).endswith(f": {typed}")

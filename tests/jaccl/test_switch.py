@@ -10,10 +10,10 @@ import threading
 import pytest
 
 from allranks.head.world import forming
-from allranks.rank.world import jaccl_member
-from allranks.rank.world.jaccl_member import SWITCH
+from allranks.rank.world.jaccl import member as jaccl_member
+from allranks.rank.world.jaccl.member import SWITCH
+from allranks.rank.world.jaccl.verbs_table import NotInPlace
 from allranks.rank.world.rendezvous import wait_for_listeners
-from allranks.rank.world.verbs_table import NotInPlace
 from allranks_backends.limits import limits
 from allranks_backends.plan import Host, Placement
 from allranks_backends.registry import get_backend

@@ -222,9 +222,15 @@ def test_what_is_no_event_of_a_host_is_told_from_one(line: bytes) -> None:
 
 def test_orders_and_events_of_a_host_come_as_they_were() -> None:
     config = RankConfig(0, "mac1", "uuid", "/tmp/x", "token", "tcp://a", "key", {"mux": 5}, env={"A": "1"})
-    assert read_order(to_line(Start([config]))) == (Start([config]), None)
-    assert read_order(to_line(Ports(3), 7)) == (Ports(3), 7)
-    for event in (Started(0, 5), Present({"rank 0": 5}), Ended("rank 0", 5, -9, False, "log"), HostAnswer(7, [1, 2])):
+    present = Present({"rank 0": 5}, [Ended("rank 1", 6, 0, False)], 3)
+    assert read_order(to_line(Start([config]))) == (Start([config]), None, None)
+    assert read_order(to_line(Ports(3), 7, 9)) == (Ports(3), 7, 9)
+    for event in (
+        Started(0, 5),
+        present,
+        Ended("rank 0", 5, -9, False, "log"),
+        HostAnswer(7, [1, 2]),
+    ):
         assert read_event(to_line(event)) == event
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from allranks.rank.collectives import computed
+from allranks.rank.arrays import computed
 
 KINDS: dict[str, Callable[[Any], Any]] = {
     "a sum": lambda x: x + 1,

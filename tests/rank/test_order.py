@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from allranks import Cluster
 
 COUNTED = """
-from allranks.rank.collectives import computed
+from allranks.rank.arrays import computed
 from allranks.rank.process.engine import RankEngine
 
 class Counted:

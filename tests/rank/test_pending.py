@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from allranks import Cluster
 
 COUNTED = """
-from allranks.rank.collectives import computed
-from allranks.rank.collectives.pending import pending_names, waiting
+from allranks.rank.arrays import computed
+from allranks.rank.arrays.pending import pending_names, waiting
 draw_again, drawings = mx.export_to_dot, []
 
 def draw_and_count(*args, **kwargs):

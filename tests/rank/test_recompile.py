@@ -10,7 +10,7 @@ import pytest
 
 from allranks.messages import values
 from allranks.rank.collectives.ledger import Ledger
-from allranks.rank.collectives.replaced import is_replaced
+from allranks.rank.functions.replaced import is_replaced
 from allranks.rank.world import recompile
 
 nn: Any = mlx.nn  # it says nothing of what it exports

@@ -162,11 +162,14 @@ class Cell:
             pass
         left = sorted(self._outcome.open)
         if left:
-            message += f" Still busy: {self._monitor.snapshot().doing(left)}. " + (
-                f"Trying for another {GO_ON_WITHIN:g} s; to replace them now: "
-                if self._unblocking.go_on(left)
-                else "Interrupting did not help; to replace them: "
-            )
+            snapshot = self._monitor.snapshot()
+            if all(snapshot.ranks[rank].away is not None for rank in left):
+                tried = "Their cell is stopped when they are reached again; to replace them now: "
+            elif self._unblocking.go_on(left):
+                tried = f"Trying for another {GO_ON_WITHIN:g} s; to replace them now: "
+            else:
+                tried = "Interrupting did not help; to replace them: "
+            message += f" Still busy: {snapshot.doing(left)}. {tried}"
             message += f"%distributed heal --kill {rank_list(left).replace(' ', '')} (loses their variables)"
         raise kind(message.strip()) from None
 

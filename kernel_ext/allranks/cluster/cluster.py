@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import zmq
 
-from allranks.arguments import can_be, hosts_of, rdma_links
+from allranks.arguments import can_be, hosts_of, lease_of, rdma_links
 from allranks.errors import CannotStart, CellInterrupted, NoCluster, UsageError
-from allranks.head.world.detached import detached_file, detached_names, read_detached
+from allranks.head.world.detached import detached_file, detached_names, left_behind, read_detached, readable
 from allranks.head.world.ranks import Ranks
 from allranks.notebook.comms import ProxiedComms
 from allranks.settings import Settings
@@ -42,6 +42,9 @@ class Cluster(ClusterValues, ClusterViews):
     ``backend`` is ``auto``, ``ring``, ``jaccl``, ``jaccl-ring``, ``mpi`` or ``nccl``. ``env`` is set in every rank,
     ``cwd`` is where they work (here by default), ``python`` the interpreter they run. ``connections`` is the number of
     TCP connections of a ring link, ``mpi_args`` go to mpirun. A cluster with ``keep=True`` outlives this process.
+    ``lease`` is how long its ranks stay when this process is gone without having ended them, or cannot reach their
+    hosts, and no cell runs: seconds, ``"45m"``, ``"1h"`` or ``"none"`` for ever. The default is 12 hours with ranks on
+    other hosts or ``keep``, and 0 otherwise.
 
     ``check`` sets what happens when ranks enter different collectives, for which MLX returns invalid results: ``warn``
     reports it after the cell, ``strict`` raises before any rank enters, ``off`` disables the check. ``ordered`` (part
@@ -68,6 +71,7 @@ class Cluster(ClusterValues, ClusterViews):
         mpi_args: Sequence[str] = (),
         name: str = "main",
         keep: bool = False,
+        lease: float | str | None = None,
         check: str = "warn",
         ordered: bool = False,
     ) -> None:
@@ -94,6 +98,7 @@ class Cluster(ClusterValues, ClusterViews):
             mpi_args=tuple(mpi_args),
             connections=connections,
             keep=keep,
+            lease=lease_of(lease, lasts=keep or (not joins and any(not host.local for host in placed))),
             check=check,
             ordered=ordered,
         )
@@ -104,6 +109,8 @@ class Cluster(ClusterValues, ClusterViews):
         """Why ``auto`` chose this backend."""
         self.start_seconds: float | None = None
         """Seconds that `up` took."""
+        self.not_ended: list[str] = []
+        """Hosts that were out of reach when `down` was called, and stayed so: ranks may still run there."""
         self.last_bench: BenchResult | None = None
         """What `bench` measured last."""
 
@@ -116,11 +123,9 @@ class Cluster(ClusterValues, ClusterViews):
         """
         if self._ranks is not None:
             raise UsageError(f"the cluster {self.name!r} is already up.")
-        if self._settings.keep and (kept := read_detached(self.name)) is not None and Path(kept.directory).exists():
-            raise UsageError(
-                f"a detached cluster named {self.name!r} is already up: take it over with %distributed attach "
-                f"{self.name}, or start another with --name."
-            )
+        if self._settings.lease != 0:
+            self._refuse_if_left_behind()
+            self._settings.attached_as = ""
         began = time.monotonic()
         for tries_left in (2, 1, 0):
             try:
@@ -143,6 +148,22 @@ class Cluster(ClusterValues, ClusterViews):
         self.start_seconds = time.monotonic() - began
         return self
 
+    def _refuse_if_left_behind(self) -> None:
+        """Another cluster beside one without a notebook would share its hosts, without need."""
+        kept = read_detached(self.name) if self._settings.keep else readable(self.name)
+        if kept is not None and kept.exists and (self._settings.keep or not kept.has_notebook):
+            raise UsageError(
+                f"a cluster named {self.name!r} is already up ({kept}): take it over with %distributed attach "
+                f"{self.name}, or start another with --name."
+            )
+
+    def was_left_behind(self) -> bool:
+        """Whether one of this name, over the same hosts, runs without a notebook: `attach` takes it over."""
+        kept = left_behind().get(self.name) if self._settings.lease != 0 else None
+        if kept is None or [host["name"] for host in kept.hosts] != [host.name for host in self._hosts]:
+            return False
+        return self._backend_name in ("auto", kept.backend)
+
     def _gather(self, ranks: Ranks, progress: Callable[[str], None]) -> None:
         """Let in the ranks that others start."""
         assert ranks.listener is not None
@@ -163,16 +184,17 @@ class Cluster(ClusterValues, ClusterViews):
 
     @classmethod
     def attach(cls, name: str = "main") -> Self:
-        """Take over a cluster that was started with ``keep=True``, its running cell included (`adopted_cells`).
+        """Take over a cluster whose notebook is gone, its running cell included (`adopted_cells`).
 
-        Raises NoCluster where there is none of that name.
+        Such are those with ``keep=True``, and those with a lease whose notebook ended without ending them. Raises
+        NoCluster where there is none of that name.
         """
         kept = read_detached(name)
         if kept is None:
             others = ", ".join(detached_names())
             raise NoCluster(
                 f"no detached cluster named {name!r}. " + (f"Available: {others}. " if others else "") + "Clusters "
-                "started with %distributed up --keep outlive their notebook and can be attached."
+                "started with %distributed up --keep, or on other hosts, outlive their notebook and can be attached."
             )
         try:
             settings = Settings(**kept.settings)
@@ -180,10 +202,10 @@ class Cluster(ClusterValues, ClusterViews):
             raise NoCluster(f"the cluster {name!r} was started by another version of allranks.") from None
         cluster = cls(
             len(kept.ranks),
+            lease=settings.lease if settings.lease is not None else "none",
             backend=kept.backend,
-            name=name,
+            name=settings.name,
             python=settings.python,
-            keep=True,
             check=settings.check,
             ordered=settings.ordered,
         )
@@ -192,18 +214,28 @@ class Cluster(ClusterValues, ClusterViews):
             ranks = cluster._ranks = Ranks(settings, kept, ProxiedComms())
             cluster._monitor = ranks.monitor
         except zmq.ZMQError:
-            raise NoCluster(
-                f"another notebook is attached to the cluster {name!r}: shut down its kernel first."
-            ) from None
+            why = f"another notebook is attached to the cluster {name!r}: shut down its kernel first."
+            if not kept.has_notebook:
+                why = f"another program has the address {kept.url}, where the ranks of {name!r} look for a notebook."
+            raise NoCluster(why) from None
         except OSError:
             detached_file(name).unlink(missing_ok=True)
             raise NoCluster(f"the cluster {name!r} no longer runs: its host process has ended.") from None
-        ranks.take_over()
+        ranks.take_over(kept)
+        if ranks.reached.have_ended and not ranks.monitor.alive():
+            cluster.down()
+            raise NoCluster(
+                f"the ranks of the cluster {name!r} have ended: their lease has run out, or their hosts were restarted."
+            )
+        cluster._hosts = ranks.hosts
         cluster._cells = itertools.count(ranks.monitor.last_cell + 1)
         return cluster
 
     def down(self) -> None:
-        """End every process this cluster started and remove its files; harmless when it is down already."""
+        """End every process this cluster started and remove its files; harmless when it is down already.
+
+        Hosts that stay out of reach (`not_ended`) are told when they are reached, as long as this process runs.
+        """
         ranks, self._ranks = self._ranks, None
         if ranks is None:
             return
@@ -211,6 +243,7 @@ class Cluster(ClusterValues, ClusterViews):
             self._client.close()
             self._client = None
         ranks.end()
+        self.not_ended = ranks.reached.away
         self._watch.stop()
 
     def __enter__(self) -> Self:

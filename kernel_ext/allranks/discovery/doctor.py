@@ -17,7 +17,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from allranks.arguments import hosts_of, known_backend, parse_size
-from allranks.hosts.ssh import destination
+from allranks.hosts.ssh.command import destination
 from allranks.machine.facts import versions
 from allranks_backends.doctor import COMMANDS, Asked, Finding, HostFacts, examine, facts_of
 from allranks_backends.doctor.facts import Reach, version_in

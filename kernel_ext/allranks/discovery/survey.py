@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from allranks.hosts.ssh import SSH_OPTIONS, destination, explained
+from allranks.hosts.ssh.command import SSH_OPTIONS, destination, explained
 from allranks_backends.plan import Host
 
 COMMANDS_WITHIN = 15

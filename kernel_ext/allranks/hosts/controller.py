@@ -7,6 +7,7 @@ process that started it.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 import threading
@@ -28,7 +29,9 @@ class Controller(IPController):
     def init_hub(self) -> None:
         super().init_hub()
         process: Any = self.heartmonitor_process
-        self.heartmonitor_process: Any = threading.Thread(target=process._target, kwargs=process._kwargs, daemon=True)
+        # Engines out of reach would be a line of its log each second.
+        settings = {**process._kwargs, "log_level": logging.ERROR}
+        self.heartmonitor_process: Any = threading.Thread(target=process._target, kwargs=settings, daemon=True)
 
     def init_schedulers(self) -> None:
         self.mq_class = "allranks.hosts.relay.Relay"
@@ -98,8 +101,8 @@ def _config(settings: dict[str, Any]) -> Config:
             key.encode() for key in settings["curve"]
         )
     config.HeartMonitor.period = settings["heartbeat_ms"]
-    # A rank blocked in a collective still answers (its heart is a C thread); a stopped one is the lifeline's business.
-    config.HeartMonitor.max_heartmonitor_misses = 1000
+    # Silence says nothing: a rank may be stopped, or its host out of reach. Those that end are forgotten by name.
+    config.HeartMonitor.max_heartmonitor_misses = 1 << 40
     return config
 
 

@@ -21,6 +21,7 @@ from allranks.messages.host_messages import (
     HostAnswer,
     HostEvent,
     HostOrder,
+    Keep,
     Launch,
     Launched,
     Offer,
@@ -48,6 +49,16 @@ class HostGone:
 
 
 @dataclass(frozen=True)
+class HostAway:
+    """A host cannot be reached at the moment; its ranks go on, and it is tried again."""
+
+
+@dataclass(frozen=True)
+class HostBack:
+    """A host that was away is reached again."""
+
+
+@dataclass(frozen=True)
 class RankLost:
     """A rank went with the process that its scheduler had started."""
 
@@ -56,7 +67,7 @@ class RankLost:
     because: str
 
 
-HostReport: TypeAlias = HostEvent | HostGone | RankLost
+HostReport: TypeAlias = HostEvent | HostGone | HostAway | HostBack | RankLost
 OnEvent = Callable[[HostReport], None]
 ANSWER_WITHIN = 10.0
 """Seconds a host process gets to answer."""
@@ -73,6 +84,7 @@ class HostEnd:
         self._gone = threading.Event()
         self._changed = threading.Condition()
         self._living: set[int] = set()
+        self._ended_pids: set[int] = set()
         self._answers: dict[int, HostAnswer] = {}
         self._questions = itertools.count(1)
         self.directory = Path()
@@ -85,6 +97,10 @@ class HostEnd:
         """Why it could not carry out an order."""
         self.ended: HostGone | None = None
         """How the host process ended, once it has."""
+
+    def keep(self, lease: float | None, file: Path | None = None) -> None:
+        """Have it outlive this process by the `lease`; `file` is removed when it ends."""
+        self._order(Keep(lease, str(file) if file is not None else None))
 
     def start(self, ranks: Sequence[RankConfig]) -> None:
         """Start one engine for each of these."""
@@ -102,8 +118,11 @@ class HostEnd:
         """Free TCP ports of that host. Raises CannotStart where it does not answer."""
         answer = self._answer(Ports(count))
         if answer is None:
-            late = f"{self.name} did not report free ports within {ANSWER_WITHIN:g} s."
-            raise CannotStart(late if self.alive else f"{self.name}: the process that starts its ranks has ended.")
+            if not self.alive:
+                raise CannotStart(f"{self.name}: the process that starts its ranks has ended.")
+            if self.away:
+                raise CannotStart(f"{self.name} is out of reach. %distributed resize can go on without its ranks.")
+            raise CannotStart(f"{self.name} did not report free ports within {ANSWER_WITHIN:g} s.")
         return list(answer.ports)
 
     def offer(self, cluster: str, ranks: Sequence[RankConfig]) -> None:
@@ -127,6 +146,8 @@ class HostEnd:
 
     def _answer(self, order: HostOrder) -> HostAnswer | None:
         """Give an order and wait for its answer, which carries the number of the question: one may come too late."""
+        if self.away:
+            return None
         question = next(self._questions)
         self._order(order, question)
         with self._changed:
@@ -134,11 +155,11 @@ class HostEnd:
             return self._answers.pop(question, None)
 
     def wait_gone(self, pids: Iterable[int], within: float) -> set[int]:
-        """Wait until these processes have ended; returns those that have not."""
+        """Wait until these processes have ended; returns those that have not, none where the host is away."""
         wanted = set(pids)
         with self._changed:
-            self._changed.wait_for(lambda: not wanted & self._living or self._gone.is_set(), within)
-            return set() if self._gone.is_set() else wanted & self._living
+            self._changed.wait_for(lambda: not wanted & self._living or self._gone.is_set() or self.away, within)
+            return set() if self._gone.is_set() or self.away else wanted & self._living
 
     def forget(self, uuids: Sequence[str]) -> None:
         """These engines have ended: ipyparallel's clients must not wait for them."""
@@ -154,6 +175,11 @@ class HostEnd:
         self._gone.wait(GONE_WITHIN)
 
     @property
+    def away(self) -> bool:
+        """Whether it cannot be reached at the moment: what it is ordered is carried out when it can be."""
+        return False
+
+    @property
     def alive(self) -> bool:
         return not self._gone.is_set()
 
@@ -166,20 +192,49 @@ class HostEnd:
 
     def _hear(self, event: HostEvent) -> None:
         """Take an event of the host process in, and pass it on."""
+        if isinstance(event, Present):
+            self._catch_up(event)
         with self._changed:
             match event:
                 case Started(pid=pid) | Launched(pid):
                     self._living.add(pid)
-                case Present(processes):
-                    self._living.update(processes.values())
                 case Ended(pid=pid):
                     self._living.discard(pid)
+                    self._ended_pids.add(pid)
                 case HostAnswer(number):
                     self._answers[number] = event
                 case Trouble(text):
                     self.trouble = last_line(text)
             self._changed.notify_all()
         self._on_event(event)
+
+    def _catch_up(self, present: Present) -> None:
+        """Hear what was missed: what has been started, and what has ended."""
+        for name, pid in present.processes.items():
+            kind, _, number = name.partition(" ")
+            if kind == "rank" and pid not in self._living:
+                self._hear(Started(int(number), pid))
+        self._living.update(present.processes.values())
+        for ended in present.ended:
+            if ended.pid not in self._ended_pids:
+                self._hear(ended)
+
+    def _hear_all(self, reader: IO[bytes]) -> bool:
+        """Hear what comes, until there is no more; returns whether the host process said that it ends."""
+        for line in reader:
+            try:
+                event = read_event(line)
+            except NotUnderstood as error:
+                if line.startswith(b"{"):  # and not what a login shell prints
+                    self._hear(Trouble(f"{error}: it may have another version of allranks"))
+                continue
+            if isinstance(event, Gone):
+                return True
+            try:
+                self._hear(event)
+            except Exception:  # without this thread no death on that host would be known
+                logging.getLogger("allranks").exception("an event of %s could not be handled", self.name)
+        return False
 
     def _has_gone(self) -> None:
         """The host process is no more, or unreachable."""
@@ -232,19 +287,7 @@ class PipedHost(HostEnd):
                 self._gone.set()
 
     def _listen(self) -> None:
-        for line in self._reader:
-            try:
-                event = read_event(line)
-            except NotUnderstood as error:
-                if line.startswith(b"{"):  # and not what a login shell prints
-                    self._hear(Trouble(f"{error}: it may have another version of allranks"))
-                continue
-            if isinstance(event, Gone):
-                break
-            try:
-                self._hear(event)
-            except Exception:  # without this thread no death on that host would be known
-                logging.getLogger("allranks").exception("an event of %s could not be handled", self.name)
+        self._hear_all(self._reader)
         self._has_gone()
 
     def _how_ended(self) -> HostGone:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from allranks.machine.addresses import own_addresses
 from allranks.machine.facts import cuda_devices
@@ -21,7 +23,11 @@ from .host_process import HostEnd, OnEvent
 from .joined import JoinedHost
 from .listener import Listener, Progress
 from .local import LocalHost
-from .remote import RemoteHost, reach
+from .ssh.reaching import reach
+from .ssh.remote import RemoteHost, SavedHost
+
+CONTROLLER_STAYS = 7 * 86400.0
+"""Seconds that the controller stays longer: it cannot know whether ranks on other hosts still run a cell."""
 
 
 class Hosts:
@@ -82,6 +88,35 @@ class Hosts:
             on_event=self._on_event,
         )
         self.others.update({end.name: end for end in ends})
+
+    def keep(self, file: Path) -> None:
+        """Have all of them outlive this process by the lease; `file` tells another one how to attach."""
+        lease = self._settings.lease
+        for end in self.others.values():
+            end.keep(lease)
+        if lease is not None and self.others:
+            lease += CONTROLLER_STAYS
+        self.here.keep(lease, file)
+
+    def saved(self) -> dict[str, SavedHost]:
+        """What is needed to log in again to those that were logged in to, by name."""
+        return {name: end.saved() for name, end in self.others.items() if isinstance(end, RemoteHost)}
+
+    def log_in_again(self, hosts: Sequence[Host], saved: Mapping[str, SavedHost], within: float) -> None:
+        """Reach hosts that another head logged in to, and wait for them so many seconds; each is tried on."""
+        for host in {host.name: host for host in hosts if host.name in saved}.values():
+            self.others[host.name] = RemoteHost.again(
+                host,
+                saved[host.name],
+                python=self._settings.python,
+                engine_info=self.here.engine_info,
+                lifeline_url=self.here.lifeline_url,
+                on_event=self._on_event(host.name),
+            )
+        deadline = time.monotonic() + within
+        for end in self.others.values():
+            if isinstance(end, RemoteHost):
+                end.wait_reached(deadline)
 
     # What they say of themselves.
 
@@ -147,6 +182,16 @@ class Hosts:
         own = {address.partition("/")[0] for address in own_addresses()}
         return [*map(str, here), *(str(end.network.used) for end in ends)] if ends and here <= own else []
 
+    @property
+    def have_ended(self) -> bool:
+        """Whether there are other hosts, and nothing runs on them any more."""
+        return bool(self.others) and not any(end.alive for end in self.others.values())
+
+    @property
+    def away(self) -> list[str]:
+        """Those that are out of reach."""
+        return [end.name for end in self.others.values() if end.alive and end.away]
+
     def log(self) -> str:
         """What their processes complained of, a line for each that did."""
         logs = [self.here.log(), *(f"{end.name}: {end.log()}" for end in self.others.values() if end.log())]
@@ -154,17 +199,16 @@ class Hosts:
 
     # The end.
 
-    def end(self, lifeline: Lifeline, *, here: bool = True) -> None:
-        """End every process there and remove every file, and close the `lifeline`; this machine's only if `here`."""
+    def end(self, lifeline: Lifeline) -> None:
+        """End every process there and remove every file, and close the `lifeline`."""
         others: list[HostEnd] = list(self.others.values())
-        own: list[HostEnd] = [self.here] if here else []
         if self.listener is not None:  # its ends are reached over the lifeline
             self.listener.close()
             _end_all(others)
             lifeline.close()
-            return _end_all(own)
+            return _end_all([self.here])
         lifeline.close()
-        _end_all([*others, *own])
+        _end_all([*others, self.here])
 
 
 def _with_devices(platform: Platform, chosen: Sequence[str]) -> Platform:

@@ -1,4 +1,4 @@
-"""Where ranks come in that a scheduler started: these processes call in, those of `hosts.remote` are reached by ssh.
+"""Where ranks come in that a scheduler started: these processes call in, those of `hosts.ssh` are logged in to.
 
 Nobody can be logged in to, so the notebook listens: the lifeline and the engines' side of the controller, on all
 addresses of this machine, for whoever holds the keys of the join file. Each process that calls in carries the orders

@@ -16,6 +16,7 @@ import psutil
 import zmq
 
 from allranks.machine.files import write_private
+from allranks.machine.identity import identity_of
 from allranks.machine.ports import free_ports
 from allranks.messages.host_messages import Prepare
 
@@ -46,12 +47,20 @@ class LocalHost(PipedHost):
         self.directory = directory
         self.connection_file = directory / "ipcontroller-client.json"
         self.client_info: dict[str, Any] = {}
+        self.process = (0, 0.0)
+        """Number of the host process, and when it began."""
 
     @classmethod
     def begin(
-        cls, name: str, *, kept_as: Path | None, python: str, on_event: OnEvent, shared: bool, listen: str = LOOPBACK
+        cls,
+        name: str,
+        *,
+        python: str,
+        on_event: OnEvent,
+        shared: bool,
+        listen: str = LOOPBACK,
     ) -> LocalHost:
-        """Start a host process; with `kept_as`, the file that says how to attach, it outlives this notebook.
+        """Start a host process.
 
         `shared` says that ranks on other hosts connect to the controller, at the address `listen`.
         """
@@ -70,22 +79,22 @@ class LocalHost(PipedHost):
             )
         assert process.stdin is not None and process.stdout is not None
         host = cls(directory, process.stdout, process.stdin, on_event)
-        host._process = process
+        host._process, host.process = process, identity_of(process.pid)
         host.engine_info, host.client_info, controller = _controller_settings(directory, shared=shared, listen=listen)
-        host._order(
-            Prepare(str(directory), kept_as is not None, controller, also_remove=str(kept_as) if kept_as else None)
-        )
+        host._order(Prepare(str(directory), controller))
         write_private(host.connection_file, json.dumps(host.client_info))
         host.follow()
         return host
 
     @classmethod
-    def adopt(cls, directory: Path, engine_info: dict[str, Any], on_event: OnEvent) -> LocalHost:
+    def adopt(
+        cls, directory: Path, engine_info: dict[str, Any], process: tuple[int, float], on_event: OnEvent
+    ) -> LocalHost:
         """Take a kept host process over. Raises OSError when it is no more."""
         connection = socket.socket(socket.AF_UNIX)
         connection.connect(str(directory / "control"))
         host = cls(directory, connection.makefile("rb"), connection.makefile("wb"), on_event)
-        host.engine_info = engine_info
+        host.engine_info, host.process = engine_info, process
         host.client_info = json.loads(host.connection_file.read_text())
         host.follow()
         return host

@@ -19,6 +19,9 @@ class Relay(ThreadMonitoredQueue):
             super().run_device()  # type: ignore[no-untyped-call]
             return
         clients, engines, monitor = self._setup_sockets()  # type: ignore[no-untyped-call]
+        engines.setsockopt(
+            zmq.ROUTER_HANDOVER, 1
+        )  # an engine may be back before its old connection is known to be lost
         ways = {
             clients: (engines, self._in_prefix),
             engines: (clients, self._out_prefix),

@@ -11,7 +11,7 @@ from allranks.errors import CannotStart
 from allranks.messages.events import JoinedFrom
 from allranks.messages.host_messages import Prepared
 
-from .remote import differing, listing
+from .ssh.differences import differing, listing
 
 if TYPE_CHECKING:
     from allranks_backends.plan import Host

@@ -16,12 +16,12 @@ from allranks.cluster.cell import Cell
 from allranks.cluster.cluster import Cluster
 from allranks.cluster.result import CellResult
 from allranks.errors import AllranksError, CellInterrupted, UsageError
+from allranks.head.world.detached import left_behind
 from allranks.notebook.front_end import shown_in
-from allranks.units import ranks_text
 
 from . import auto, completion
 from .parsers import cell_parser, declared, line_parser, parse
-from .verbs import Verbs
+from .verbs import Verbs, end
 
 
 @magics_class
@@ -147,6 +147,8 @@ def load(shell: Any) -> None:
     shell.allranks_magics = magics
     parsers = {"%distributed": magics._lines, **{f"%%{name}": parser for name, parser in magics._cells.items()}}
     completion.install(shell, lambda: magics.cluster, parsers)
+    for name, kept in left_behind().items():
+        print(f"{name} runs without a notebook: {kept}. Take it over with %distributed attach {name}")
 
 
 def unload(shell: Any) -> None:
@@ -155,8 +157,7 @@ def unload(shell: Any) -> None:
     if magics is None:
         return
     if magics.cluster is not None:
-        magics.cluster.down()
-        print(f"{ranks_text(magics.cluster.size)} ended.")
+        print(end(magics.cluster))
     auto.switch(shell, False)
     completion.remove(shell)
     for kind, names in (("line", ["distributed"]), ("cell", ["distributed", "rank", "local"])):

@@ -103,6 +103,7 @@ def line_parser() -> Parser:
     up.add_argument("--connections", type=int, default=1, help="TCP connections per ring link")
     up.add_argument("--mpi-arg", action="append", default=[], metavar="A", help="passed to mpirun; may be repeated")
     up.add_argument("--keep", action="store_true", help="keep running when the notebook ends; see attach")
+    up.add_argument("--lease", metavar="T", help="how long ranks stay without a notebook: 12h (default), 0 or none")
     up.add_argument(
         "--check", choices=["off", "warn", "strict"], default="warn", help="check that ranks' collectives agree"
     )

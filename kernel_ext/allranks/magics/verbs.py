@@ -57,9 +57,21 @@ class Verbs:
             mpi_args=options.mpi_arg,
             name=options.name,
             keep=options.keep,
+            lease=options.lease,
             check=options.check,
             ordered=options.ordered,
         )
+        if cluster.was_left_behind():
+            print(f"{options.name} still runs, and its notebook is gone: taking it over, with all variables.")
+            try:
+                self._attach(options)
+            except NoCluster as error:
+                if cluster.was_left_behind():
+                    raise
+                print(f"{str(error).capitalize()} Starting others.")
+            else:
+                self.up_with = vars(options)
+                return
         if options.join or options.ipp_profile:
             from allranks.bench.measure import Progress
 
@@ -104,8 +116,7 @@ class Verbs:
     def _down(self, _: argparse.Namespace) -> None:
         cluster = self.ended = self._need()
         self.cluster = None
-        cluster.down()
-        print(f"{ranks_text(cluster.size)} ended.")
+        print(end(cluster))
 
     def _heal(self, options: argparse.Namespace) -> None:
         print(self._need().heal(source=options.source, kill=options.kill or (), progress=print))
@@ -231,3 +242,14 @@ class Verbs:
     def _auto(self, options: argparse.Namespace) -> None:
         self._need()
         auto.switch(self.shell, options.switch == "on")
+
+
+def end(cluster: Cluster) -> str:
+    """End the ranks; returns what became of them."""
+    cluster.down()
+    if not cluster.not_ended:
+        return f"{ranks_text(cluster.size)} ended."
+    return (
+        f"Ended all ranks but those on {', '.join(cluster.not_ended)}, which cannot be reached. They end when that is "
+        "possible again, as long as this kernel runs, or when their lease has run out."
+    )

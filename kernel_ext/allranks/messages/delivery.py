@@ -16,7 +16,7 @@ from typing import Protocol
 
 from .cell_options import CellRequest
 from .questions import Reply
-from .requests import Begun, HasBegun, Undelivered
+from .requests import Begun, HasBegun, Interrupt, Request, Undelivered
 
 ASK_AFTER = (1.0, 1.0, 2.0, 4.0, 8.0)
 """Seconds from each sending of a cell until its rank is asked whether it has begun it."""
@@ -32,7 +32,7 @@ class Line(Protocol):
     """The way to the ranks (`messages.lifeline.Lifeline`)."""
 
     def ask(self, uuid: str, question: Begun) -> Future[Reply[HasBegun]]: ...
-    def tell(self, uuid: str, request: Undelivered) -> None: ...
+    def tell(self, uuid: str, request: Undelivered | Interrupt) -> None: ...
 
 
 @dataclass
@@ -50,10 +50,21 @@ class Deliveries:
     def __init__(self, line: Line) -> None:
         self._line = line
         self._underway: dict[str, _Underway] = {}
+        self._stops: dict[str, Interrupt] = {}
 
     def add(self, uuid: str, request: CellRequest, send: Callable[[], None], now: float) -> None:
         """A cell was sent to this rank; `send` does it again."""
         self._underway[uuid] = _Underway(request, send, now + ASK_AFTER[0])
+
+    def told(self, uuid: str, request: Request) -> None:
+        """A rank is sent a request; a stop of its cell may get lost with the connection, and is kept."""
+        if isinstance(request, Interrupt):
+            self._stops[uuid] = request
+
+    def back(self, uuid: str) -> None:
+        """A rank has a connection, perhaps again; it ignores a stop of a cell that it does not run."""
+        if (stop := self._stops.pop(uuid, None)) is not None:
+            self._line.tell(uuid, stop)
 
     def begun(self, uuid: str, cell: int) -> None:
         """This rank has begun that cell, and all before it."""

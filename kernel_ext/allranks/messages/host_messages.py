@@ -34,10 +34,8 @@ class RankConfig:
     cwd_may_lack: bool = False
     """Whether to stay in the home folder where there is no `cwd`."""
     env: Mapping[str, str] = field(default_factory=dict)
-    keep: bool = False
-    """Whether the rank outlives the notebook."""
-    patience: float = 0.0
-    """Further seconds to wait for the notebook before ending oneself."""
+    lease: float | None = 0.0
+    """Seconds that it outlives the notebook while it runs nothing; None for ever."""
     holder: int | None = None
     """Descriptor by which the host process is given what is to outlive the rank (see `rank.world.held_sockets`)."""
 
@@ -50,13 +48,19 @@ class Prepare:
     """
 
     directory: str | None = None
-    keep: bool = False
-    """Whether the host process outlives the head."""
     controller: dict[str, JSON] | None = None
-    also_remove: str | None = None
-    """A file that goes with the directory."""
     patience: float | None = None
     """Seconds without a word after which the head, or the network to it, counts as gone."""
+
+
+@dataclass
+class Keep:
+    """Stay without a head from now on: another one can learn how to attach. Until then, all ends with the head."""
+
+    lease: float | None
+    """Seconds that everything stays while no head is there and no rank runs a cell; None for ever."""
+    also_remove: str | None = None
+    """A file that goes with the directory."""
 
 
 @dataclass
@@ -113,7 +117,7 @@ class Ports:
 
 @dataclass
 class Alive:
-    """The head is there."""
+    """The head is there. Answered by `Heard`."""
 
 
 @dataclass
@@ -121,7 +125,7 @@ class End:
     """End every process and remove every file."""
 
 
-HostOrder: TypeAlias = Prepare | Start | Launch | Offer | Signal | Forget | Runs | Ports | Alive | End
+HostOrder: TypeAlias = Prepare | Keep | Start | Launch | Offer | Signal | Forget | Runs | Ports | Alive | End
 
 
 @dataclass(frozen=True)
@@ -168,13 +172,6 @@ class Launched:
 
 
 @dataclass(frozen=True)
-class Present:
-    """To a head that took the host process over: what runs, by name."""
-
-    processes: dict[str, int]
-
-
-@dataclass(frozen=True)
 class Ended:
     """A process has ended: ``rank 3``, ``launcher`` or ``controller``."""
 
@@ -187,6 +184,25 @@ class Ended:
     """What it wrote last."""
     replaced: bool = False
     """Whether another was started in its place, at the same addresses."""
+
+
+@dataclass(frozen=True)
+class Present:
+    """To a head that has connected, perhaps again."""
+
+    processes: dict[str, int]
+    """What runs, by name."""
+    ended: list[Ended] = field(default_factory=list)
+    """What has ended so far; the head may have heard of it."""
+    received: int = 0
+    """Number of the last order that came."""
+
+
+@dataclass(frozen=True)
+class Heard:
+    """The host is there, and has received all orders up to this number."""
+
+    received: int
 
 
 @dataclass(frozen=True)
@@ -210,26 +226,32 @@ class Gone:
     """The last event."""
 
 
-HostEvent: TypeAlias = Prepared | Started | Launched | Present | Ended | HostAnswer | Trouble | Gone
+HostEvent: TypeAlias = Prepared | Started | Launched | Present | Ended | Heard | HostAnswer | Trouble | Gone
 
-_ORDERS = {each.__name__: each for each in (Prepare, Start, Launch, Offer, Signal, Forget, Runs, Ports, Alive, End)}
+_ORDERS = {
+    each.__name__: each for each in (Prepare, Keep, Start, Launch, Offer, Signal, Forget, Runs, Ports, Alive, End)
+}
 _EVENTS: dict[str, type[HostEvent]] = {
-    each.__name__: each for each in (Prepared, Started, Launched, Present, Ended, HostAnswer, Trouble, Gone)
+    each.__name__: each for each in (Prepared, Started, Launched, Present, Ended, Heard, HostAnswer, Trouble, Gone)
 }
 
 
-def to_line(message: HostOrder | HostEvent, number: int | None = None) -> bytes:
-    """As it travels, without the newline; with a `number`, an order is answered."""
-    return json.dumps({"type": type(message).__name__, "number": number, "body": asdict(message)}).encode()
+def to_line(message: HostOrder | HostEvent, number: int | None = None, serial: int | None = None) -> bytes:
+    """As it travels, without the newline; with a `number`, an order is answered.
+
+    Orders with a `serial` number are carried out once, though they may be sent again after a gap.
+    """
+    kind, body = type(message).__name__, asdict(message)
+    return json.dumps({"type": kind, "number": number, "serial": serial, "body": body}).encode()
 
 
-def read_order(line: bytes) -> tuple[HostOrder, int | None]:
+def read_order(line: bytes) -> tuple[HostOrder, int | None, int | None]:
     """What `to_line` was given. Raises ValueError, TypeError or KeyError for anything else."""
     found = json.loads(line)
     body = found["body"]
     if "ranks" in body:
         body["ranks"] = [RankConfig(**each) for each in body["ranks"]]
-    return _ORDERS[found["type"]](**body), found["number"]
+    return _ORDERS[found["type"]](**body), found["number"], found["serial"]
 
 
 def read_event(line: bytes) -> HostEvent:

@@ -38,10 +38,8 @@ from .requests.transfers import KINDS
 from .transfers import CannotHold, Transfers, is_large
 from .wire import Buffer, NotUnderstood, Reader, encode
 
-AT_ONCE = 1000
-"""Messages taken before orders are sent again: ranks that print without end must not keep an interrupt from them."""
-LOOK_EVERY = 0.25
-"""Seconds between two looks at what ranks have yet to answer, or to begin."""
+AT_ONCE = 1000  # messages taken before orders are sent again: endless output must not keep an interrupt from a rank
+LOOK_EVERY = 0.25  # seconds between two looks at what ranks have yet to answer, or to begin
 AFTER_TROUBLE = 0.05  # seconds until this thread goes on after an error of its own
 LONGEST_COMPLAINT = 300  # characters of the log's line on a message that was not understood
 Handler = Callable[[str, Event, Sequence[Buffer]], None]
@@ -116,7 +114,8 @@ class Lifeline:
         self._wake()
 
     def tell(self, uuid: str, request: Request, buffers: Sequence[Buffer] = ()) -> None:
-        """Send a request that needs no answer."""
+        """Send a request that needs no answer. A stop reaches a rank without a connection when it has one again."""
+        self._deliveries.told(uuid, request)
         self._send(uuid, request, buffers)
 
     def ask(self, uuid: str, question: Question[A], buffers: Sequence[Buffer] = ()) -> Future[Reply[A]]:
@@ -261,6 +260,7 @@ class Lifeline:
                 self._lost(identity)
             self._peers[identity] = connection
             self._greeted[identity] = next(self._greetings)
+            self._deliveries.back(uuid)
         elif self._peers.get(identity) != connection:  # a stranger, perhaps under a rank's name
             return
         if isinstance(event, EventOfTransfer):

@@ -49,6 +49,7 @@
  * @property {number} [effective]
  * @property {OpView[]} [ops]
  * @property {number} [stalled]
+ * @property {number} [away]
  * @property {string} [compiler]
  * @property {number} [compiling]
  */

@@ -48,7 +48,8 @@ class StallWatch:
         `since_failure`: seconds since the first rank failed, None while none has.
         """
         views = {rank: snapshot.ranks[rank] for rank in self.ranks if rank not in ended}
-        findings = [self._silent(view) for view in views.values() if view.state == "stopped"]
+        findings = [self._silent(view) for view in views.values() if view.state == "stopped" and view.away is None]
+        findings += self._away(views.values())
         findings.append(self._compiling(views.values()))
         grace = AFTER_DEATH if any(each.dead for each in ended.values()) else AFTER_FAILURE
         hopeless = since_failure is not None and since_failure >= grace
@@ -102,6 +103,19 @@ class StallWatch:
         text = f"{new[0].compiler} has been compiling{line} for {new[0].compiling} s: the first call makes the kernels"
         return Finding(tuple(view.rank for view in new), text)
 
+    def _away(self, views: Iterable[RankView]) -> list[Finding]:
+        """Hosts that cannot be reached, and those that can be again."""
+        findings = []
+        for host, members in _by_host(views).items():
+            away, numbers = members[0].away, tuple(view.rank for view in members)
+            if away is not None and self._first(numbers[0], f"away {host}"):
+                text = f"{host} is out of reach; its ranks go on, and their output comes when it is back"
+                findings.append(Finding(numbers, text))
+            elif away is None and (numbers[0], f"away {host}") in self._said:
+                self._said.discard((numbers[0], f"away {host}"))
+                findings.append(Finding(numbers, f"{host} is reached again"))
+        return findings
+
     def _silent(self, view: RankView) -> Finding | None:
         if not self._first(view.rank, "silent"):
             return None
@@ -123,6 +137,13 @@ class StallWatch:
         new = (rank, what) not in self._said
         self._said.add((rank, what))
         return new
+
+
+def _by_host(views: Iterable[RankView]) -> dict[str, list[RankView]]:
+    hosts: dict[str, list[RankView]] = {}
+    for view in views:
+        hosts.setdefault(view.host, []).append(view)
+    return hosts
 
 
 def _by_place(views: list[RankView]) -> list[list[RankView]]:

@@ -39,7 +39,7 @@ from .collective_times import CollectiveTimes
 from .history import History
 from .known_rank import Rank
 from .logged import Logged
-from .views import host_views, link_view, notes, rank_view
+from .views import snapshot_of
 from .widget_comms import NoComms, WidgetComms
 
 
@@ -61,6 +61,8 @@ class Monitor:
         """Whether ranks outside of a broken collective must answer those in it."""
         self.not_breakable = ""
         """Why not, where it could have been, as a clause."""
+        self.away: dict[str, float] = {}
+        """Hosts that cannot be reached at the moment, and since when, as `time.monotonic` has it."""
         self.left_pending: dict[int, tuple[str, ...]] = {}
         """By rank, names that wait for collectives of the world before this one, and are invalid."""
         self.ranks: list[Rank] = []
@@ -74,6 +76,7 @@ class Monitor:
         self.times = CollectiveTimes()
         self.changed = threading.Condition()
         self.acknowledge: Callable[[str, int], None] = lambda _uuid, _cell: None
+        self.dismiss: Callable[[str], None] = lambda _uuid: None
         self._by_uuid: dict[str, Rank] = {}
         self._listeners: dict[int, CellUpdates] = {}
 
@@ -132,6 +135,8 @@ class Monitor:
         with self.changed:
             rank = self._by_uuid.get(uuid)
             if rank is None:
+                if isinstance(event, Hello):  # it was replaced while its host was out of reach
+                    self.dismiss(uuid)
                 return
             rank.received_at = time.monotonic()
             self._take(rank, event, buffers)
@@ -229,6 +234,15 @@ class Monitor:
                 rank.connected = False
                 self.changed.notify_all()
 
+    def host_away(self, name: str, *, away: bool) -> None:
+        """A host cannot be reached now, or can be again; its ranks go on."""
+        with self.changed:
+            if away:
+                self.away.setdefault(name, time.monotonic())
+            else:
+                self.away.pop(name, None)
+            self.changed.notify_all()
+
     def died(self, number: int, cause: str) -> None:
         """The rank's process has ended."""
         with self.changed:
@@ -275,19 +289,11 @@ class Monitor:
     def alive(self) -> list[Rank]:
         return [rank for rank in self.ranks if rank.dead is None]
 
+    def awaited(self) -> list[Rank]:
+        """Those that are not connected, though their host can be reached."""
+        return [rank for rank in self.alive() if not rank.connected and rank.host not in self.away]
+
     def snapshot(self) -> Snapshot:
         """Everything there is to show, now."""
         with self.changed:
-            return Snapshot(
-                self.name,
-                self.backend,
-                self.state,
-                self.generation,
-                tuple(rank_view(rank, self.times) for rank in self.ranks),
-                time.time(),
-                notes(self.state, self.ranks, self.not_breakable),
-                hosts=host_views(self.ranks),
-                links=tuple(link_view(link, self.ranks) for link in self.links),
-                peak=self.peak,
-                straggler=self.times.straggler,
-            )
+            return snapshot_of(self)

@@ -3,21 +3,46 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from msgspec import structs
 
 from allranks.messages.events import LedgerEntry, Machine
-from allranks_backends.plan import Link, rank_label
-from allranks_backends.views import Collective, HostView, LinkView, OpView, RankView, WorldState
+from allranks_backends.plan import Link, rank_label, rank_list
+from allranks_backends.views import Collective, HostView, LinkView, OpView, RankView, Snapshot, WorldState
 
 from .collective_times import CollectiveTimes
 from .known_rank import Rank
 
+if TYPE_CHECKING:
+    from .monitor import Monitor
 
-def rank_view(rank: Rank, times: CollectiveTimes) -> RankView:
-    """One rank; `times` has how long its collectives took, where cells were timed."""
+
+def snapshot_of(monitor: Monitor) -> Snapshot:
+    """Everything there is to show, now; the monitor's lock is held."""
+    ranks = monitor.ranks
+    return Snapshot(
+        monitor.name,
+        monitor.backend,
+        monitor.state,
+        monitor.generation,
+        tuple(rank_view(rank, monitor.times, monitor.away.get(rank.host)) for rank in ranks),
+        time.time(),
+        notes(monitor.state, ranks, monitor.not_breakable, monitor.away),
+        hosts=host_views(ranks),
+        links=tuple(link_view(link, ranks) for link in monitor.links),
+        peak=monitor.peak,
+        straggler=monitor.times.straggler,
+    )
+
+
+def rank_view(rank: Rank, times: CollectiveTimes, away_since: float | None = None) -> RankView:
+    """One rank; `times` has how long its collectives took, where cells were timed.
+
+    `away_since` is when its host could last be reached, as `time.monotonic` has it; None where it can be now.
+    """
     report = rank.report
     memory = report.memory
     compiler = report.compiler if rank.cell is not None else None
@@ -44,6 +69,7 @@ def rank_view(rank: Rank, times: CollectiveTimes) -> RankView:
         ),
         stalled=report.stalled,
         compiler=compiler.program if compiler else None,
+        away=None if away_since is None or rank.dead is not None else int(time.monotonic() - away_since),
         compiling=compiler.seconds // 5 * 5 if compiler else None,  # ranks that do the same are one line
     )
 
@@ -69,11 +95,19 @@ def link_view(link: Link, ranks: Sequence[Rank]) -> LinkView:
     return LinkView(link, read.connections, read.nominal, read.sent, read.rate, read.rtt, read.retransmits, read.queued)
 
 
-def notes(state: WorldState, ranks: Sequence[Rank], not_breakable: str = "") -> tuple[str, ...]:
-    """What a user should know of the world, in sentences."""
+def notes(
+    state: WorldState, ranks: Sequence[Rank], not_breakable: str = "", away: Mapping[str, float] | None = None
+) -> tuple[str, ...]:
+    """What a user should know of the world, in sentences; `away` are hosts out of reach, and since when."""
     said = []
     if state == "broken":
         said.append("The world is broken. %distributed heal replaces dead ranks and re-forms it.")
+    for name in sorted({rank.host for rank in ranks if rank.dead is None} & set(away or {})):
+        numbers = rank_list([rank.rank for rank in ranks if rank.host == name]).replace(" ", "")
+        said.append(
+            f"{name} is out of reach, and is tried again every few seconds; its ranks go on. To replace them: "
+            f"%distributed heal --kill {numbers} (loses their variables)."
+        )
     if unordered := {rank.rank: rank.report.unordered for rank in ranks if rank.report.unordered}:
         most = max(unordered.values())
         said.append(

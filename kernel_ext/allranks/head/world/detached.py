@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,10 +14,13 @@ from jupyter_core.paths import jupyter_runtime_dir
 from allranks.errors import NoCluster
 from allranks.head.state.known_rank import Rank
 from allranks.head.state.monitor import Monitor
-from allranks.hosts.local import LocalHost
+from allranks.hosts.hosts import Hosts
+from allranks.hosts.ssh.remote import SavedHost
 from allranks.machine.files import write_private
+from allranks.machine.identity import identity_of, still_runs
 from allranks.messages.lifeline import Lifeline
 from allranks.settings import Settings
+from allranks.units import ranks_text
 from allranks_backends.plan import Host, Placement, WorldPlan
 from allranks_backends.registry import get_backend
 
@@ -35,14 +40,23 @@ class Detached:
     generation: int
     ranks: list[tuple[str, int]]
     """uuid and pid of each rank."""
+    hosts: list[dict[str, Any]]
+    """Where each rank runs: the fields of `Host`."""
+    logins: dict[str, dict[str, Any]]
+    """How the other hosts are reached again, by name: the fields of `SavedHost`."""
+    notebook: tuple[int, float]
+    """Process id of the notebook, and when that process was created, as `time.time` has it."""
+    host_process: tuple[int, float]
+    """The same of the host process that holds the controller."""
     breakable: bool = False
     """Whether collectives of the world can be aborted."""
     not_breakable: str = ""
     """Why not, where they could have been."""
 
     @classmethod
-    def of(cls, settings: Settings, host: LocalHost, lifeline: Lifeline, monitor: Monitor) -> Detached:
+    def of(cls, settings: Settings, plan: WorldPlan, reached: Hosts, lifeline: Lifeline, monitor: Monitor) -> Detached:
         """The cluster as it is now."""
+        host = reached.here
         return cls(
             settings={**vars(settings), "env": dict(settings.env)},
             directory=str(host.directory),
@@ -52,13 +66,21 @@ class Detached:
             backend=monitor.backend,
             generation=monitor.generation,
             ranks=[(rank.uuid, rank.pid or 0) for rank in monitor.ranks],
+            hosts=[asdict(placement.host) for placement in plan.placements],
+            logins={name: asdict(saved) for name, saved in reached.saved().items()},
+            notebook=identity_of(),
+            host_process=host.process,
             breakable=monitor.breakable,
             not_breakable=monitor.not_breakable,
         )
 
     def expect(self, monitor: Monitor, connections: int) -> WorldPlan:
         """The ranks are to connect; returns the plan of their world."""
-        placements = tuple(Placement(number, Host("localhost"), number) for number in range(len(self.ranks)))
+        hosts = [Host(**{name: _tuples(value) for name, value in each.items()}) for each in self.hosts]
+        before = [[each.name for each in hosts[:number]] for number in range(len(hosts))]
+        placements = tuple(
+            Placement(number, host, before[number].count(host.name)) for number, host in enumerate(hosts)
+        )
         plan = WorldPlan(self.backend, placements, self.generation, connections)
         monitor.adopting = True
         backend = get_backend(self.backend)
@@ -66,13 +88,37 @@ class Detached:
         monitor.breakable, monitor.revocable = self.breakable or backend.breakable, backend.revocable
         monitor.not_breakable = self.not_breakable
         for number, (uuid, pid) in enumerate(self.ranks):
-            monitor.put(Rank(number, "localhost", uuid, pid=pid))
+            monitor.put(Rank(number, hosts[number].name, uuid, pid=pid))
         return plan
 
+    @property
+    def exists(self) -> bool:
+        """Whether its host process here still runs, which outlives those on other hosts."""
+        return still_runs(*self.host_process)
+
+    @property
+    def has_notebook(self) -> bool:
+        """Whether the notebook that it belongs to still runs."""
+        return still_runs(*self.notebook)
+
+    def __str__(self) -> str:
+        hosts = list(dict.fromkeys(host["name"] for host in self.hosts))
+        return f"{ranks_text(len(self.ranks), self.backend)} on {', '.join(hosts)}"
+
+    @property
+    def saved_hosts(self) -> dict[str, SavedHost]:
+        """How the other hosts are reached again, by name."""
+        return {name: SavedHost(**fields) for name, fields in self.logins.items()}
+
     def write(self) -> None:
-        path = detached_file(self.settings["name"])
+        path = detached_file(self.settings["attached_as"])
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_private(path, json.dumps(asdict(self)))
+
+
+def _tuples(value: Any) -> Any:
+    """`value` with tuples in place of JSON's lists."""
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 def detached_file(name: str) -> Path:
@@ -85,7 +131,8 @@ def read_detached(name: str) -> Detached | None:
     try:
         content = json.loads(detached_file(name).read_text())
         ranks = [(uuid, pid) for uuid, pid in content.pop("ranks")]
-        return Detached(**{**content, "keys": tuple(content["keys"])}, ranks=ranks)
+        pairs = {field: tuple(content[field]) for field in ("keys", "notebook", "host_process")}
+        return Detached(**{**content, **pairs}, ranks=ranks)
     except FileNotFoundError:
         return None
     except (ValueError, TypeError, KeyError, AttributeError):
@@ -96,5 +143,28 @@ def read_detached(name: str) -> Detached | None:
 
 
 def detached_names() -> list[str]:
-    """Names of all detached clusters."""
+    """Names of all clusters that outlive their notebook, or would."""
     return sorted(path.stem for path in detached_file("x").parent.glob("*.json"))
+
+
+def readable(name: str) -> Detached | None:
+    """The same; None too where its file is damaged, which is told when it is asked for."""
+    with suppress(NoCluster):
+        return read_detached(name)
+    return None
+
+
+def left_behind() -> dict[str, Detached]:
+    """The clusters that run without a notebook, by the name for attaching."""
+    found = {name: kept for name in detached_names() if (kept := readable(name)) is not None}
+    return {name: kept for name, kept in found.items() if kept.exists and not kept.has_notebook}
+
+
+def free_name(name: str) -> str:
+    """`name`, or what begins with it and no cluster that still runs is attached by."""
+    for tried in itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2))):
+        with suppress(NoCluster):
+            kept = read_detached(tried)
+            if kept is None or not kept.exists:
+                return tried
+    raise AssertionError("there is always another number")

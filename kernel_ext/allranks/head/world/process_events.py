@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from allranks.head.state.known_rank import Rank
 from allranks.head.state.monitor import Monitor
-from allranks.hosts.host_process import HostEnd, HostGone, HostReport, OnEvent, RankLost
+from allranks.hosts.host_process import HostAway, HostBack, HostEnd, HostGone, HostReport, OnEvent, RankLost
 from allranks.hosts.local import LocalHost
 from allranks.messages.host_messages import Ended, Launched, Present, Started
 from allranks.messages.requests import Refuse, Register, Request
@@ -53,7 +53,10 @@ class ProcessEvents:
             case RankLost(number, pid, because):
                 if self._is_rank(number, pid, name):
                     self.died(number, f"lost on {name}: {because}")
+            case HostAway() | HostBack():
+                self._monitor.host_away(name, away=isinstance(event, HostAway))
             case HostGone(because=because) if name != LocalHost.NAME:
+                self._monitor.host_away(name, away=False)
                 for rank in self._monitor.alive():
                     if rank.host == name:
                         self.died(rank.rank, f"lost with its host {name}: {because}")

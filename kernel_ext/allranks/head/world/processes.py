@@ -77,7 +77,7 @@ class Processes:
             cwd=shared.cwd,
             cwd_may_lack=not host.local and not shared.cwd_named,
             env=dict(shared.env),
-            keep=shared.keep,
+            lease=shared.lease,
         )
 
     def offer(self, plan: WorldPlan, numbers: Sequence[int]) -> list[Spawn]:
@@ -175,6 +175,8 @@ class Processes:
             end = self.end_of_rank(number)
             if backend.launcher != "mpirun":
                 end.signal(rank.pid, _SIGKILL)
+                if end.away:
+                    self._process_events.died(number, f"given up while {rank.host} was out of reach")
             elif end is self._hosts.here:
                 with suppress(psutil.NoSuchProcess):
                     psutil.Process(rank.pid).kill()

@@ -7,6 +7,7 @@ import shlex
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,21 +23,19 @@ from allranks.hosts.local import LocalHost
 from allranks.machine.ports import says_port_is_taken
 from allranks.messages.lifeline import Lifeline
 from allranks.messages.questions import Reply
-from allranks.messages.requests import Acknowledge, Answer, Interrupt, Question, Register, Spawn
+from allranks.messages.requests import Acknowledge, Answer, Exit, Interrupt, Question, Register, Spawn
 from allranks.messages.wire import Buffer
 from allranks.settings import Settings
 from allranks_backends.plan import Host, Platform, Site, WorldPlan, alike, rank_label
 from allranks_backends.registry import Backend, BackendError, can_run, get_backend, this_platform
 
 from . import forming
-from .detached import Detached, detached_file
+from .detached import Detached, detached_file, free_name
 from .process_events import ProcessEvents
 from .processes import Processes
 
-START_WITHIN = 60.0
-"""Seconds a rank's process gets to come up."""
-TAKE_OVER_WITHIN = 10.0
-"""Seconds the ranks of a detached cluster get to find the new notebook; they try once a second."""
+START_WITHIN = 60.0  # seconds a rank's process gets to come up
+TAKE_OVER_WITHIN = 10.0  # seconds the ranks of a detached cluster get to find the new notebook; they try once a second
 EVERYWHERE = "0.0.0.0"
 
 A = TypeVar("A", bound=Answer)
@@ -53,11 +52,10 @@ class Ranks:
         self.monitor = Monitor(settings.name, comms)
         self.plan: WorldPlan | None = None
         self.hosts: list[Host] = []
-        self.most_hosts: list[Host] = []
-        """Those of the largest world so far."""
-        self.can_run: Sequence[str] | None = None
-        """Names of the backends that the hosts can run; None where it was not asked."""
+        self.most_hosts: list[Host] = []  # those of the largest world so far
+        self.can_run: Sequence[str] | None = None  # names of the backends that the hosts can run, once asked
         self.monitor.acknowledge = lambda uuid, cell: self.lifeline.tell(uuid, Acknowledge(cell))
+        self.monitor.dismiss = lambda uuid: self.lifeline.tell(uuid, Exit())
         self.monitor.comms.tell = lambda uuid, request, buffers: self.lifeline.tell(uuid, request, buffers)
         self.process_events = ProcessEvents(
             self.monitor,
@@ -93,34 +91,34 @@ class Ranks:
         self.host.lifeline_url = self.lifeline.url
         self.reached = Hosts(settings, self.host, self.listener, self.process_events.of)
         self.processes = Processes(settings, self.monitor, self.lifeline, self.reached, self.process_events)
-        self._at_exit = weakref.finalize(self, self.reached.end, self.lifeline, here=not settings.keep)
+        at_exit = self.lifeline.close if settings.keep else partial(self.reached.end, self.lifeline)
+        self._at_exit = weakref.finalize(self, at_exit)
         self.lifeline.connect_engines(self.host.client_info)
 
     def _local_host(self, kept: Detached | None, listen: str) -> LocalHost:
         """The host process of this machine, begun or taken over."""
         settings, on_event = self.settings, self.process_events.of(LocalHost.NAME)
         if kept is not None:
-            return LocalHost.adopt(Path(kept.directory), kept.engine_info, on_event)
+            return LocalHost.adopt(Path(kept.directory), kept.engine_info, kept.host_process, on_event)
         return LocalHost.begin(
             settings.name,
-            kept_as=detached_file(settings.name) if settings.keep else None,
             python=settings.python_here,
             on_event=on_event,
             shared=settings.shared,
             listen=listen,
         )
 
-    def take_over(self) -> None:
-        """Wait until the ranks of a detached cluster have connected; those that did not are dead."""
-        self.monitor.wait(lambda: all(rank.connected for rank in self.monitor.ranks), TAKE_OVER_WITHIN)
-        self.monitor.state = "whole"
-        for rank in self.monitor.ranks:
-            if rank.connected:
-                self.lifeline.tell(rank.uuid, Register())  # its controller may have been replaced meanwhile
-            else:
-                self.process_events.died(rank.rank, "ended while no notebook was attached")
-
-    # Start and end.
+    def take_over(self, kept: Detached) -> None:
+        """Reach the hosts, and wait until the ranks have connected; those that did not are dead, or their host away."""
+        monitor = self.monitor
+        self.reached.log_in_again(self.hosts, kept.saved_hosts, TAKE_OVER_WITHIN)
+        monitor.wait(lambda: not monitor.awaited(), TAKE_OVER_WITHIN)
+        monitor.state = "whole" if len(monitor.alive()) == len(monitor.ranks) else "broken"
+        for rank in monitor.awaited():
+            self.process_events.died(rank.rank, "ended while no notebook was attached")
+        for rank in monitor.alive():
+            self.lifeline.tell(rank.uuid, Register())  # its controller may have been replaced meanwhile
+        self._save()
 
     def open_listener(self) -> dict[str, Any]:
         """Let ranks in that others start; returns what these must know, which is secret. Raises UsageError."""
@@ -217,8 +215,15 @@ class Ranks:
         forming.form(*world, spawn=spawn, until_connected=self._until_connected)
         self.monitor.links = self.backend.links(self.plan)
         self.wait_for("ready", lambda rank: rank.ready)
-        if self.settings.keep:
-            Detached.of(self.settings, self.host, self.lifeline, self.monitor).write()
+        self._save()
+
+    def _save(self) -> None:
+        """Write down what another notebook needs to take the cluster over."""
+        assert self.plan is not None
+        if self.settings.lease != 0:
+            self.settings.attached_as = self.settings.attached_as or free_name(self.settings.name)
+            Detached.of(self.settings, self.plan, self.reached, self.lifeline, self.monitor).write()
+            self.reached.keep(detached_file(self.settings.attached_as))
 
     def _until_connected(self, unless: Callable[[], bool] = lambda: False) -> None:
         self.wait_for("connected", lambda rank: rank.connected or unless())
@@ -256,8 +261,6 @@ class Ranks:
     def backend(self) -> Backend:
         assert self.plan is not None
         return get_backend(self.plan.backend)
-
-    # Waiting and asking.
 
     def wait_for(self, what: str, condition: Callable[[Rank], bool]) -> None:
         """Wait until `condition` holds for every rank. Raises CannotStart with what they died of."""

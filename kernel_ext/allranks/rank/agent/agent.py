@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from allranks.machine.lease import BUSY_EVERY, touch_busy
 from allranks.messages import values
 from allranks.messages.events import Answered, Entering, Failed, Hello, Leaving, Ready
 from allranks.messages.host_messages import RankConfig
@@ -46,7 +47,7 @@ EXIT = os._exit  # the engine wraps os._exit for the user's calls; this one is o
 SEND_EVERY = 0.03
 """Seconds between two batches of output: enough for an eye, and few enough messages for Jupyter."""
 ORPHAN_AFTER = 60.0
-"""Seconds without a notebook after which a rank that may not outlive it ends itself.
+"""Seconds without a notebook after which a rank ends itself, on top of its lease.
 
 A last resort, long enough for a notebook that is stopped with Ctrl-Z or a machine that sleeps: the host process ends
 its ranks as soon as the notebook's process is gone."""
@@ -85,7 +86,7 @@ class Agent:
         self._requests = Requests(self)
         self.open_console: Callable[[], str] = str
         """Has the engine listen for a console; returns its connection file. Set by the engine."""
-        self.register_again: Callable[[], object] = lambda: None
+        self.register_again: Callable[[], None] = lambda: None
         """Registers the engine with ipyparallel's controller again. Set by the engine."""
         self.beginning = Beginning.now()
         self._ready = False
@@ -93,6 +94,7 @@ class Agent:
         self._alone = 0.0
         """Seconds without a notebook."""
         self._ticked_at = time.monotonic()
+        self._busy_at = 0.0
 
     def start(self) -> None:
         self.lifeline.start()
@@ -176,8 +178,17 @@ class Agent:
     def _end_if_orphaned(self, now: float) -> None:
         # A process that was stopped, or whose machine slept, may still find its notebook: only its waking hours count.
         step, self._ticked_at = min(now - self._ticked_at, 2.0), now
-        self._alone = 0.0 if self.lifeline.connected else self._alone + step
-        if self._alone > ORPHAN_AFTER + self.config.patience and not self.config.keep:
+        lease = self.config.lease
+        if self.lifeline.connected:
+            self._alone = 0.0
+        elif self.cell.running and lease != 0:
+            self._alone = 0.0
+            if now - self._busy_at >= BUSY_EVERY:
+                self._busy_at = now
+                touch_busy(self.config.directory)
+        else:
+            self._alone += step
+        if lease is not None and self._alone > ORPHAN_AFTER + lease:
             self.world.jaccl.release()
             EXIT(0)
 

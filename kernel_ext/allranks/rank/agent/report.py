@@ -7,7 +7,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from allranks.messages.events import LedgerEntry, State
-from allranks.rank.collectives import computed
+from allranks.rank.arrays import computed
 from allranks.rank.collectives.record import Record
 from allranks.rank.metrics.compiler import CompilerWatch
 from allranks.rank.metrics.meters import Reading

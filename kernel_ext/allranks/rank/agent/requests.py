@@ -16,10 +16,10 @@ from allranks.messages import requests, values
 from allranks.messages.questions import Reply
 from allranks.messages.requests import Answer, Nothing, Request
 from allranks.messages.wire import Buffer
+from allranks.rank.arrays.pending import names_in, pending_names, settle
 from allranks.rank.cell import not_run
 from allranks.rank.cell.stdio import RankStream
 from allranks.rank.collectives.exchanges import exchanges_of
-from allranks.rank.collectives.pending import names_in, pending_names, settle
 from allranks.rank.collectives.trace import TRACE, now
 from allranks.rank.debug import introspection
 from allranks.rank.values import checkpoint, process_state, variables

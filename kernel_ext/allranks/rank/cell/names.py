@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from allranks.messages.events import CellError
-from allranks.rank.collectives.invalid import arrays_in
-from allranks.rank.collectives.pending import names_in, pending_names
+from allranks.rank.arrays.invalid import arrays_in
+from allranks.rank.arrays.pending import names_in, pending_names
 from allranks.rank.values.variables import is_pending
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
-"""The ledger of collectives, their order, what is refused, what waits for one, and what is invalid since an abort.
+"""The ledger of collectives: their numbers, order and times, and what becomes of those that are aborted.
 
 Runs in: a rank's main thread; the agent's thread reads.
 Called by: all rooms of the rank, and MLX's own functions, which the ledger wraps.
-May call: ``messages``.
+May call: ``messages``, ``rank.functions`` and ``rank.arrays``.
 """

@@ -11,8 +11,9 @@ import weakref
 from dataclasses import dataclass
 from typing import Any
 
-from . import computed
-from .pending import waits_for_collective
+from allranks.rank.arrays import computed
+from allranks.rank.arrays.pending import waits_for_collective
+
 from .record import Place
 
 MOST = 64

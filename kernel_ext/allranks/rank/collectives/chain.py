@@ -11,9 +11,9 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .invalid import arrays_in
-from .pending import is_pending
-from .transforms import TRACING
+from allranks.rank.arrays.invalid import arrays_in
+from allranks.rank.arrays.pending import is_pending
+from allranks.rank.functions.transforms import TRACING
 
 UNCHAINED = frozenset({"recv", "recv_like"})
 """They depend on no array: `recv_like` takes the shape and dtype of one (mlx 0.32.4)."""

@@ -16,16 +16,16 @@ from itertools import takewhile
 from typing import Any
 
 from allranks.messages.events import LedgerEntry
+from allranks.rank.functions.limits import Limits
+from allranks.rank.functions.replaced import is_replaced, replaced
+from allranks.rank.functions.streams import Turns
 
 from . import poison
 from .aborted import CollectiveAborted
 from .chain import Chain
-from .limits import Limits
 from .order import EvaluationOrder
 from .record import NO_KIND, Call, Kind, Record, record_of
 from .recorded import COLLECTIVE, recorded, user_place
-from .replaced import is_replaced, replaced
-from .streams import Turns
 from .trace import TRACE
 
 OPERATIONS = (*sorted(COLLECTIVE), "send", "recv", "recv_like")

@@ -18,12 +18,13 @@ from collections.abc import Callable
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any
 
-from . import computed
+from allranks.rank.arrays import computed
+from allranks.rank.arrays.invalid import InvalidArrays, is_computed
+from allranks.rank.arrays.pending import is_collective
+from allranks.rank.functions.replaced import is_replaced, leave_out_our_frames, replaced
+
 from .aborted import FAILED, Aborted
 from .at_once import AtOnce
-from .invalid import InvalidArrays, is_computed
-from .pending import is_collective
-from .replaced import is_replaced, leave_out_our_frames, replaced
 from .trace import TRACE, now
 
 if TYPE_CHECKING:

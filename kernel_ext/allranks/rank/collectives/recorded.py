@@ -13,12 +13,13 @@ from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from allranks.rank.functions.limits import COLLECTIVES
+from allranks.rank.functions.replaced import leave_out_our_frames, original
+from allranks.rank.functions.transforms import TRACING
+
 from .chain import subject_of
-from .limits import COLLECTIVES
 from .record import NOWHERE, Call, Kind, Place, record_of
-from .replaced import leave_out_our_frames, original
 from .trace import TRACE
-from .transforms import TRACING
 
 if TYPE_CHECKING:
     from .ledger import Ledger

@@ -14,8 +14,8 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
+from allranks.rank.arrays.pending import waits
 from allranks.rank.collectives.ledger import Ledger
-from allranks.rank.collectives.pending import waits
 
 from . import introspection
 

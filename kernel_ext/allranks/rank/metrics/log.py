@@ -16,8 +16,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from allranks.messages.events import LogCall, LogCalls
-from allranks.rank.collectives import computed, transforms
-from allranks.rank.collectives.pending import is_pending, waiting, waits_for_collective
+from allranks.rank.arrays import computed
+from allranks.rank.arrays.pending import is_pending, waiting, waits_for_collective
+from allranks.rank.functions import transforms
 
 if TYPE_CHECKING:
     from allranks.rank.agent.agent import Agent

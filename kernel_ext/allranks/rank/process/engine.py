@@ -115,6 +115,7 @@ def _engine_config(config: RankConfig) -> Config:
     settings.IPEngine.id = config.rank  # what plain ipyparallel calls it
     settings.IPEngine.enable_nanny = False
     settings.IPEngine.timeout = 60.0
+    settings.IPEngine.max_heartbeat_misses = 0  # else it ends itself 75 s after it last heard of the controller
     settings.IPEngine.out_stream_factory = RankStream
     settings.ProfileDir.location = str(Path(config.directory).parent / "profile")
     settings.IPEngine.work_dir = os.getcwd()

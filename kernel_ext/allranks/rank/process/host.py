@@ -1,8 +1,8 @@
 """The host process: one on each host, parent of that host's ranks.
 
 It starts them, says how they ended (which only a parent can know exactly), and ends them with the notebook. It speaks
-JSON lines over its standard input and output, so that the same process serves under ``ssh``. When its input closes the
-notebook is gone and everything it started is ended, unless the cluster is kept.
+JSON lines over its standard input and output, or over a Unix socket to which a login connects (`reach`). A head that is
+away may come back: everything is ended when the lease has run out that the head gave, at once where it gave none.
 
 Standard library only until ranks start; single-threaded, so that on Linux ranks can be forked from it after it has
 imported what all of them need: four ranks then cost one import instead of four.
@@ -17,10 +17,8 @@ import os
 import select
 import shutil
 import signal
-import socket
 import sys
 import tempfile
-import time
 import traceback
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -28,15 +26,17 @@ from pathlib import Path
 
 from allranks.machine.facts import description
 from allranks.machine.files import last_words, make_private, offered, write_private
+from allranks.machine.lease import seconds_left
 from allranks.messages.host_messages import (
     Alive,
     End,
     Ended,
     Forget,
     Gone,
+    Heard,
     HostAnswer,
-    HostEvent,
     HostOrder,
+    Keep,
     Launch,
     Launched,
     Offer,
@@ -51,13 +51,14 @@ from allranks.messages.host_messages import (
     Started,
     Trouble,
     read_order,
-    to_line,
 )
 from allranks.rank.world.held_sockets import Holder
 
 from . import start
 from .children import CONTROLLER, LAUNCHER, Children
 from .controller import Controller
+from .head_connection import HeadConnection
+from .login import write_login
 from .start import EXIT
 
 FORK = sys.platform == "linux"
@@ -67,82 +68,61 @@ ROOM = 8 << 20
 
 
 class HostProcess:
-    def __init__(self) -> None:
+    """`login` is the process by which the head has logged in to this host, if it has."""
+
+    def __init__(self, login: int | None = None) -> None:
         self._children = Children(self._tell_end)
         self._controller: Controller | None = None
         self._directory: Path | None = None
-        self._keep = False
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_write, False)
-        self._input, self._protocol = 0, os.dup(1)
-        self._listener: socket.socket | None = None
+        self._head = HeadConnection()
+        self._say = self._head.say
+        self._login = login
+        self._ended: list[Ended] = []
         self._holder = Holder()
-        self._also_remove: Path | None = None
-        self._patience: float | None = None
-        """Seconds without a word after which the notebook, or the network to it, counts as gone."""
-        self._heard = time.monotonic()
-        os.dup2(2, 1)  # a stray print must not break the protocol
+        self._also_remove: set[Path] = set()
+        self._lease: float | None = 0.0
 
     def run(self) -> None:
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal reaches the whole group; ranks decide
         signal.signal(signal.SIGTERM, lambda *_: self._end())
-        rest = b""
         while True:
-            listener = self._listener.fileno() if self._listener is not None else -1
-            watched = [each for each in (self._input, self._wake_read, listener) if each >= 0]
-            due = [each for each in (self._patience and self._patience / 4, self._close_held()) if each is not None]
-            ready, _, _ = select.select(watched + self._holder.watched(), [], [], min(due, default=None))
+            watched = [*self._head.watched(), self._wake_read, *self._holder.watched()]
+            due = [each for each in (self._head.look_within(), self._close_held(), self._left()) if each is not None]
+            ready, _, _ = select.select(watched, [], [], min(due, default=None))
             self._holder.take(ready)
             if self._wake_read in ready:
                 os.read(self._wake_read, 4096)
                 self._children.reap()
-            if self._input in ready:
-                data, self._heard = _read(self._input), time.monotonic()
-                if not data:
-                    self._notebook_gone()
-                *lines, rest = (rest + data).split(b"\n")
-                for line in lines:
-                    self._handle(line)
-            elif self._patience is not None and time.monotonic() - self._heard > self._patience:
-                self._end()
-            if listener in ready:
-                rest = b""
-                self._take_over()
+            for line in self._head.lines(ready):
+                self._handle(line)
+            if self._head.is_called(ready):
+                self._head.accept()
+                self._say(Present(self._children.pids, self._ended, self._head.received))
 
     def _close_held(self) -> float | None:
         """Seconds until there is something to close; without a notebook nobody unblocks a dead rank's neighbours."""
-        return self._holder.close_due(now=self._input < 0)
+        return self._holder.close_due(now=self._head.away_since is not None)
 
-    def _notebook_gone(self) -> None:
-        """End everything, or wait for the next notebook if the cluster is kept."""
-        if not self._keep:
+    def _left(self) -> float | None:
+        """Seconds until the lease is to be looked at again; ends everything when it has run out."""
+        away = self._head.away_since
+        if away is None or self._lease is None:
+            return None
+        folders = [folder for folder in (self._directory, *self._also_remove) if folder is not None]
+        left = seconds_left(away, self._lease, folders)
+        if left <= 0:
             self._end()
-        os.close(self._input)
-        if self._protocol != self._input:
-            os.close(self._protocol)
-        self._input, self._protocol = -1, os.open(os.devnull, os.O_WRONLY)
-
-    def _take_over(self) -> None:
-        """Another notebook attaches: from now on it gives the orders, whatever became of the one before."""
-        assert self._listener is not None
-        connection, _ = self._listener.accept()
-        if self._input >= 0:
-            self._notebook_gone()
-        os.close(self._protocol)
-        self._input = self._protocol = connection.detach()
-        self._say(Present(self._children.pids))
-
-    def _say(self, event: HostEvent) -> None:
-        try:
-            os.write(self._protocol, to_line(event) + b"\n")
-        except OSError:
-            pass  # nobody listens any more
+        return left
 
     def _handle(self, line: bytes) -> None:
         try:
-            order, number = read_order(line)
+            order, number, serial = read_order(line)
+            if not self._head.is_new(serial):
+                return
             answer = self._carry_out(order)
             if number is not None:
                 self._say(replace(answer or HostAnswer(0), number=number))
@@ -153,6 +133,8 @@ class HostProcess:
         match order:
             case Prepare():
                 self._prepare(order)
+            case Keep():
+                self._keep(order)
             case Start():
                 self._start(order.ranks)
             case Launch():
@@ -173,24 +155,23 @@ class HostProcess:
             case End():
                 self._end()
             case Alive():
-                pass
+                self._say(Heard(self._head.received))
         return None
 
     def _prepare(self, order: Prepare) -> None:
-        directory, keep = order.directory, order.keep
-        self._keep, self._patience = keep, order.patience
+        directory, self._head.patience = order.directory, order.patience
         self._directory = Path(directory or tempfile.mkdtemp(prefix="allranks-"))
         if directory is None:
             (self._directory / "profile").mkdir()  # the engines' own
             if shutil.disk_usage(self._directory).free < ROOM:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._directory))
             self._say(Prepared(str(self._directory), **description()))
-        if keep:
-            self._also_remove = Path(order.also_remove) if order.also_remove else None
-            # In a folder only this user can enter.
-            self._listener = socket.socket(socket.AF_UNIX)
-            self._listener.bind(str(self._directory / "control"))
-            self._listener.listen()
+        if self._login is not None:
+            write_login(self._directory, self._login)
+            log = os.open(self._directory / "host.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            for descriptor in (1, 2):  # the login may end without this process
+                os.dup2(log, descriptor)
+            os.close(log)
         if order.controller is not None:
             self._controller = Controller(self._children, order.controller, self._directory / "controller.log")
         if FORK:
@@ -198,6 +179,13 @@ class HostProcess:
 
             gc.collect()
             gc.freeze()  # else the first collection in each rank would copy all these pages
+
+    def _keep(self, order: Keep) -> None:
+        assert self._directory is not None
+        self._lease = order.lease
+        if order.also_remove is not None:
+            self._also_remove.add(Path(order.also_remove))
+        self._head.listen(self._directory / "control")
 
     def _start(self, ranks: Sequence[RankConfig]) -> None:
         for config in ranks:
@@ -228,16 +216,15 @@ class HostProcess:
         for config in order.ranks:
             config.directory = str(folder / f"rank-{config.rank}")
             write_private(folder / f"{config.rank}.json", json.dumps(asdict(config)))
-        self._also_remove = folder
+        self._also_remove.add(folder)
         (folder / "profile").mkdir(exist_ok=True)
 
     def _drop(self) -> None:
         """In a forked rank: close what is the host process's alone."""
-        for descriptor in {self._wake_read, self._wake_write, self._protocol, self._input} - {0, -1}:
-            os.close(descriptor)
+        os.close(self._wake_read)
+        os.close(self._wake_write)
+        self._head.drop()
         self._holder.close()
-        if self._listener is not None:
-            self._listener.close()
         if self._controller is not None:
             self._controller.close_input()
 
@@ -246,7 +233,10 @@ class HostProcess:
         unread = self._holder.unread(ended.name)
         log = last_words(self._directory, ended.name, unread) if self._directory is not None else ""
         again = ended.name == CONTROLLER and self._controller is not None and self._controller.again(ended.code)
-        self._say(replace(ended, log=log, replaced=again))
+        ended = replace(ended, log=log, replaced=again)
+        if ended.name != CONTROLLER:
+            self._ended.append(ended)
+        self._say(ended)
 
     def _end(self) -> None:
         """End every process and file of this host's, then oneself."""
@@ -254,12 +244,11 @@ class HostProcess:
         self._children.end()
         if self._controller is not None:
             self._controller.kill()
-        if self._directory is not None:
-            shutil.rmtree(self._directory, ignore_errors=True)
-        if self._also_remove is not None and self._also_remove.is_dir():
-            shutil.rmtree(self._also_remove, ignore_errors=True)
-        elif self._also_remove is not None:
-            self._also_remove.unlink(missing_ok=True)
+        for path in (self._directory, *self._also_remove):
+            if path is not None and path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            elif path is not None:
+                path.unlink(missing_ok=True)
         self._say(Gone())
         if os.getpgrp() == os.getpid():
             os.killpg(0, signal.SIGKILL)  # what cells have started, as a kernel does that shuts down
@@ -277,12 +266,5 @@ def _if_running(pid: int) -> int:
     return pid
 
 
-def _read(descriptor: int) -> bytes:
-    try:
-        return os.read(descriptor, 1 << 16)
-    except OSError:  # a connection that was reset
-        return b""
-
-
 if __name__ == "__main__":
-    HostProcess().run()
+    HostProcess(int(sys.argv[1]) if sys.argv[1:] else None).run()

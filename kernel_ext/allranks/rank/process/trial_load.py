@@ -48,7 +48,7 @@ def _namespace(rank: int, size: int) -> dict[str, Any]:
     """That of a rank's cells."""
     import mlx.core as mx
 
-    from allranks.rank.collectives import transforms
+    from allranks.rank.functions import transforms
     from allranks.rank.world import recompile
 
     recompile.install(mx)

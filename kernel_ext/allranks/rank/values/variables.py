@@ -8,8 +8,8 @@ from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
 from allranks.messages.requests import Leaf, Variable
-from allranks.rank.collectives import pending
-from allranks.rank.collectives.pending import MOST_LEAVES
+from allranks.rank.arrays import pending
+from allranks.rank.arrays.pending import MOST_LEAVES
 
 DEEPEST = 30
 """Containers within containers looked into."""

@@ -18,9 +18,9 @@ from contextlib import suppress
 from itertools import compress, filterfalse
 from typing import Any, TypeAlias
 
+from allranks.rank.arrays.pending import indexes, is_pending, waiting
 from allranks.rank.collectives import poison
-from allranks.rank.collectives.pending import indexes, is_pending, waiting
-from allranks.rank.collectives.replaced import original
+from allranks.rank.functions.replaced import original
 
 Array: TypeAlias = "weakref.ref[Any]"
 

@@ -15,20 +15,20 @@ from typing import TYPE_CHECKING, Any
 
 from allranks.machine.files import write_private
 from allranks.messages.requests import Form, Joined
-from allranks.rank.collectives import transforms
+from allranks.rank.arrays.pending import learn_collectives
 from allranks.rank.collectives.aborted import PEER_LOST
 from allranks.rank.collectives.ledger import OPERATIONS
-from allranks.rank.collectives.pending import learn_collectives
-from allranks.rank.collectives.replaced import leave_out_our_frames, replaced
+from allranks.rank.functions import transforms
+from allranks.rank.functions.replaced import leave_out_our_frames, replaced
 from allranks.rank.metrics.thread_times import threads
 
 from . import rebind, recompile
 from .given_names import GivenNames
-from .jaccl_in_place import JacclInPlace
-from .jaccl_member import JacclMember
+from .jaccl.in_place import JacclInPlace
+from .jaccl.member import JacclMember
 from .left_behind import Array, LeftBehind, asked, compute
-from .mpi_in_place import MpiInPlace
-from .mpi_member import MpiMember
+from .mpi.in_place import MpiInPlace
+from .mpi.member import MpiMember
 from .rendezvous import in_turn, time_limit, wait_for_listeners
 from .ring_in_place import RingInPlace
 from .sockets import close_refused, own_sockets

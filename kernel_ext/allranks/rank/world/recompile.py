@@ -14,8 +14,8 @@ from typing import Any
 
 from allranks.rank.collectives.ledger import Ledger
 from allranks.rank.collectives.record import Kind
-from allranks.rank.collectives.replaced import is_replaced, leave_out_our_frames, replaced
-from allranks.rank.collectives.transforms import TRACING
+from allranks.rank.functions.replaced import is_replaced, leave_out_our_frames, replaced
+from allranks.rank.functions.transforms import TRACING
 
 
 class Generation:

@@ -13,10 +13,10 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from allranks.rank.collectives import poison
+from allranks.rank.world.failure import break_failed
+from allranks.rank.world.last_signal import before_sigterm
 
-from .failure import break_failed
-from .jaccl_in_place import JacclInPlace
-from .last_signal import before_sigterm
+from .in_place import JacclInPlace
 from .verbs_check import Trial
 from .verbs_table import NotInPlace, VerbsTable
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from allranks.messages.requests import Form
 from allranks.rank.collectives.aborted import FAILED
+from allranks.rank.world.failure import break_failed
+from allranks.rank.world.rendezvous import time_limit
 
-from .failure import break_failed
-from .mpi_functions import NotInPlace
-from .mpi_in_place import MpiInPlace
-from .rendezvous import time_limit
+from .functions import NotInPlace
+from .in_place import MpiInPlace
 
 if TYPE_CHECKING:
     from allranks.rank.agent.agent import Agent

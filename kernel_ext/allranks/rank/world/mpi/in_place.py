@@ -17,7 +17,7 @@ from allranks.messages.requests import Spawn
 from allranks.rank.collectives.aborted import FAILED
 from allranks.rank.collectives.poison import Asked
 
-from .mpi_functions import MpiFunctions, NotInPlace
+from .functions import MpiFunctions, NotInPlace
 
 T = TypeVar("T")
 HELP_EVERY = 0.01

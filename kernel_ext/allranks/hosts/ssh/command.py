@@ -9,21 +9,24 @@ from allranks_backends.runtimes.checks import known_as, login_and_port
 
 CONNECT_WITHIN = 8
 """Seconds ssh gets to connect and log in."""
-SSH_OPTIONS = (
-    *(
-        "-T",
-        "-o",
-        "BatchMode=yes",
-        "-o",
-        f"ConnectTimeout={CONNECT_WITHIN}",
-        "-o",
-        "ExitOnForwardFailure=yes",
-        "-o",
-        "LogLevel=INFO",
-    ),
-    # A network that is gone is noticed after 15 to 20 s; one of some seconds costs nothing.
-    *("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3", "-o", "ControlPath=none"),
-)
+
+
+def ssh_options(within: int = CONNECT_WITHIN) -> list[str]:
+    """For a login without questions, which gets so many seconds to connect."""
+    options = {
+        "BatchMode": "yes",
+        "ConnectTimeout": within,
+        "ExitOnForwardFailure": "yes",
+        "LogLevel": "INFO",
+        # A network that is gone is noticed after 15 to 20 s.
+        "ServerAliveInterval": 5,
+        "ServerAliveCountMax": 3,
+        "ControlPath": "none",
+    }
+    return ["-T", *(word for name, value in options.items() for word in ("-o", f"{name}={value}"))]
+
+
+SSH_OPTIONS = ssh_options()
 
 _NOT_INSTALLED = "allranks is not installed for {python} there. There: {python} -m pip install allranks"
 _NO_PYTHON = "there is no {python} there. Name the Python that has allranks with --python"

@@ -1,0 +1,6 @@
+"""Hosts that are logged in to: logins by ssh, their tunnels, and the notebook's ends of the host processes there.
+
+Runs in: the notebook's kernel, or a script.
+Called by: ``hosts.hosts`` and ``discovery``.
+May call: ``hosts.host_process``, ``hosts.addresses``, ``messages``, ``machine``, ``allranks_backends``.
+"""

@@ -1,0 +1,235 @@
+"""The connection to a host process, by one login after another: it is made again whenever it is lost.
+
+Orders are numbered, and kept until the host has said that it has them; after a gap the others are sent again.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+from allranks.messages.host_messages import Alive, Gone, Heard, HostEvent, HostOrder, Present, read_event, to_line
+from allranks.messages.wire import NotUnderstood
+
+from .login import Login
+
+ALIVE_EVERY = 1.0
+SILENT_AFTER = 4.0
+"""Seconds without an answer after which a host counts as out of reach, and is logged in to again."""
+RECONNECT_WITHIN = (3, 3, 8)
+"""Seconds that tries to reach a host again get to connect, in turn: a network that is back answers at once, and one
+that is slow must have its chance."""
+ANSWER_WITHIN = 25.0
+"""Seconds more until the host process answers; then something there hangs, and the login is made again."""
+_log = logging.getLogger("allranks")
+
+
+class Connection:
+    """`hear_all` reads events until a login's output ends, and returns whether the host process said that it ends.
+
+    `on_event` is called with what is not heard by `hear_all`, the first event of another login. `on_away` is called
+    with whether the host is away, each time that this changes, and `on_end` when there is nothing to reach any more.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        python: str,
+        tunnels: Mapping[int, int],
+        *,
+        hear_all: Callable[[IO[bytes]], bool],
+        on_event: Callable[[HostEvent], None],
+        on_away: Callable[[bool], None],
+        on_end: Callable[[], None],
+    ) -> None:
+        self._name, self._python, self.tunnels = name, python, tunnels
+        self._hear_all, self._on_event, self._on_away, self._on_end = hear_all, on_event, on_away, on_end
+        self.login: Login | None = None
+        """The one that is used, or was the last."""
+        self.folder: Path | None = None
+        """That of the host process, by which it is reached again; None until it can be."""
+        self.away_since: float | None = None
+        """Since when the host cannot be reached, as `time.monotonic` has it."""
+        self.said_gone = False
+        """Whether the host process is known to have ended."""
+        self._unconfirmed: deque[tuple[int, bytes]] = deque()
+        """Orders that the host has not said to have, with their numbers."""
+        self._serials = itertools.count(int(time.time() * 1000))  # above those of a head before this one
+        self._lock = threading.Lock()
+        self._ended = False
+        self._attempt: Login | None = None
+        """One that has not taken the other's place yet."""
+        self._heard_at = 0.0
+        self._look = threading.Event()
+
+    def begin(self) -> Login:
+        """Log in, and start a host process."""
+        self.login = Login(self._name, self._python, tunnels=self.tunnels)
+        self._follow(self.login)
+        return self.login
+
+    def keep(self, folder: Path, *, away: bool = False) -> None:
+        """From now on reach the host process of this folder again whenever that is needed; it is now where `away`."""
+        self.folder, self._heard_at = folder, time.monotonic()
+        if away:
+            self._leave()
+        threading.Thread(target=self._keep_reached, name=f"allranks-alive-{self._name}", daemon=True).start()
+
+    def order(self, order: HostOrder, number: int | None = None) -> None:
+        """Send an order, now or when the host is reached again."""
+        with self._lock:
+            serial = next(self._serials)
+            self._unconfirmed.append((serial, to_line(order, number, serial)))
+            if self.away_since is None:
+                self._write(self._unconfirmed[-1][1])
+
+    def heard(self, event: HostEvent) -> None:
+        """Something has come from the host: it is there."""
+        self._heard_at = time.monotonic()
+        if isinstance(event, Heard | Present):
+            with self._lock:
+                while self._unconfirmed and self._unconfirmed[0][0] <= event.received:
+                    self._unconfirmed.popleft()
+        if (attempt := self._attempt) is not None:  # the other login works again: it is not to be replaced
+            attempt.process.kill()
+        self._come_back()
+
+    def end(self) -> None:
+        """It is not made again."""
+        with self._lock:
+            self._ended, login = True, self.login
+        self._look.set()
+        if (attempt := self._attempt) is not None:
+            attempt.process.kill()
+        if login is not None:
+            login.end()
+
+    def _write(self, line: bytes) -> None:
+        assert self.login is not None
+        with suppress(OSError, ValueError):  # it is sent again when the connection is back
+            self.login.writer.write(line + b"\n")
+            self.login.writer.flush()
+
+    def _follow(self, login: Login) -> None:
+        """Hear the host process through this login, in a thread."""
+
+        def listen() -> None:
+            gone = self._hear_all(login.reader)
+            login.closed = True
+            if login is not self.login or (self._attempt is not None and not gone):
+                return  # another has taken its place, or is about to
+            if gone or self._ended or self.folder is None:
+                self.said_gone = gone
+                self._stop()
+                login.end()
+            else:
+                self._leave()
+                self._look.set()
+
+        threading.Thread(target=listen, name=f"allranks-host-{self._name}", daemon=True).start()
+
+    def _stop(self) -> None:
+        self._ended = True
+        self._on_end()
+
+    def _keep_reached(self) -> None:
+        """Tell the host that somebody is there; log in again when it cannot be reached, as long as it takes."""
+        tries = 0
+        while not self._ended:
+            if self.away_since is None:
+                tries = 0
+                with self._lock:
+                    self._write(to_line(Alive()))
+                if time.monotonic() - self._heard_at > SILENT_AFTER:
+                    self._leave()
+            else:
+                try:
+                    self._try_again(RECONNECT_WITHIN[tries % len(RECONNECT_WITHIN)])
+                except OSError:
+                    pass  # this machine has no process or descriptor left for ssh at the moment
+                except Exception:  # without this thread the host would never be reached again
+                    _log.exception("%s could not be reached again", self._name)
+                tries += 1
+            if not self._ended:
+                self._look.wait(ALIVE_EVERY)
+                self._look.clear()
+
+    def _try_again(self, within: int) -> None:
+        """Log in again; the login that was there before stays until another has taken its place."""
+        try:
+            login, event = self._log_in(within)
+        finally:
+            self._attempt = None
+        with self._lock:
+            taken = not self._ended and isinstance(event, Present | Gone)
+            if taken:
+                self.login = login
+                self.away_since = self.away_since or time.monotonic()  # what the login before took may be lost
+        if not taken or event is None:
+            login.end()
+            if self.login is not None and self.login.closed:
+                self._leave()
+            return
+        if isinstance(event, Gone):
+            login.end()
+            self.said_gone = True
+            self._stop()
+            return
+        self.heard(event)
+        self._on_event(event)
+        self._follow(login)
+
+    def _log_in(self, within: int) -> tuple[Login, HostEvent | None]:
+        """One try; returns the login and the first event that came by it."""
+
+        def attempt(*more: str, tunnels: Mapping[int, int]) -> tuple[Login, HostEvent | None]:
+            arguments = [str(self.folder), *more]
+            self._attempt = login = Login(self._name, self._python, arguments, tunnels=tunnels, within=within)
+            limit = threading.Timer(within + ANSWER_WITHIN, login.process.kill)
+            limit.daemon = True
+            limit.start()
+            try:
+                return login, _first_event(login.reader)
+            finally:
+                limit.cancel()
+
+        # First without tunnels: what is left of the old ones must be gone at both ends. An sshd that no cut network
+        # tells of its end has the ports, and a controller takes no second connection under an engine's name.
+        login, event = attempt("--free", tunnels={})
+        if not isinstance(event, Heard):
+            return login, event
+        login.end()
+        if self.login is not None:
+            self.login.end()
+        return attempt(tunnels=self.tunnels)
+
+    def _leave(self) -> None:
+        with self._lock:
+            if self.away_since is not None:
+                return
+            self.away_since = time.monotonic()
+        self._on_away(True)
+
+    def _come_back(self) -> None:
+        with self._lock:
+            if self.away_since is None:
+                return
+            self.away_since = None
+            for _, line in self._unconfirmed:
+                self._write(line)
+        self._on_away(False)
+
+
+def _first_event(reader: IO[bytes]) -> HostEvent | None:
+    """The first line that is an event, after what a login shell prints; None where the output ends before."""
+    for line in reader:
+        with suppress(NotUnderstood):
+            return read_event(line)
+    return None

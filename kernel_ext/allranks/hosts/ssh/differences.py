@@ -1,0 +1,37 @@
+"""Packages whose versions on a host differ from the notebook's, and what to type."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+
+from allranks.machine.facts import versions
+
+FROM_SOURCE = "(from source)"
+"""The version of a package that is only on the path, not installed."""
+
+
+def differing(theirs: Mapping[str, str]) -> list[tuple[str, str, str]]:
+    """What must be equal and is not: name, here, there."""
+    differs = []
+    for name, mine in versions().items():
+        other = theirs.get(name, "")
+        same = mine.split(".")[:2] == other.split(".")[:2] if name == "python" else mine == other
+        if not same:
+            differs.append((name, mine or FROM_SOURCE, other or "missing"))
+    return differs
+
+
+def listing(differs: Sequence[tuple[str, str, str]], python: str) -> str:
+    rows = [("", "here", "there", ""), *((*row, _fix(row, python)) for row in differs)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+
+
+def _fix(row: tuple[str, str, str], python: str) -> str:
+    name, mine, _ = row
+    if name == "python":
+        return f"use a Python {'.'.join(mine.split('.')[:2])} there: --python"
+    if mine == FROM_SOURCE:
+        return f"there: install {name} from the same source as this notebook"
+    return f"there: {shlex.quote(python)} -m pip install {name}=={mine}"

@@ -1,0 +1,107 @@
+"""One ssh connection to a host: lines to and from its host process, and tunnels from there to ports of this machine."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from .command import CONNECT_WITHIN, destination, explained, ssh_options
+
+_ALLOCATED = re.compile(r"Allocated port (\d+) for remote forward to 127\.0\.0\.1:(\d+)")
+_NOISE = ("Warning: Permanently added", "Allocated port")
+ENDS_WITHIN = 2.0
+"""Seconds ssh gets to end."""
+
+
+class Login:
+    """Begins to log in when it is made."""
+
+    def __init__(
+        self,
+        name: str,
+        python: str,
+        arguments: Sequence[str] = (),
+        *,
+        tunnels: Mapping[int, int],
+        within: int = CONNECT_WITHIN,
+    ) -> None:
+        """`arguments` are those of the relay there (`allranks.rank.process.reach`).
+
+        `tunnels` gives for a port here the one there; 0 for any. `within`: seconds to connect.
+        """
+        self._name, self._python = name, python
+        self.tunnels = {here: there for here, there in tunnels.items() if there}
+        """The port there for each port here, as far as they are known."""
+        self._wanted = len(tunnels)
+        self.said: list[str] = []
+        """The last lines that ssh, or the host's shell, complained with."""
+        self.closed = False
+        """Whether all has been read of it."""
+        self.on_tunnel: Callable[[], None] = lambda: None
+        """Called when there is another tunnel."""
+        forwards = [word for here, there in tunnels.items() for word in ("-R", f"127.0.0.1:{there}:127.0.0.1:{here}")]
+        command = shlex.join([python, "-m", "allranks.rank.process.reach", *arguments])
+        self.process = subprocess.Popen(
+            ["ssh", *ssh_options(within), *forwards, *destination(name), f"exec {command}"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C in a terminal is for the notebook
+        )
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.reader, self.writer = self.process.stdout, self.process.stdin
+        self._complaints = threading.Thread(target=self._read_complaints, name=f"allranks-ssh-{name}", daemon=True)
+        self._complaints.start()
+
+    @property
+    def has_tunnels(self) -> bool:
+        """Whether all of them are there."""
+        return len(self.tunnels) >= self._wanted
+
+    def why_not(self, more: Sequence[str] = ()) -> str:
+        """What ssh, the host's shell, or `more` complained of, in words; empty where nothing did."""
+        self._complaints.join(0.05)  # the last one may still be on its way
+        said = [*self.said, *more]
+        return explained(said, self._name, self._python) if said else ""
+
+    def end(self) -> None:
+        """Close the connection, and wait until ssh has ended."""
+        with suppress(OSError):
+            self.writer.close()
+        self.process.terminate()
+        try:
+            self.process.wait(ENDS_WITHIN)
+        except subprocess.TimeoutExpired:  # it waits for its tunnels
+            self.process.kill()
+            self.process.wait()
+
+    def _read_complaints(self) -> None:
+        assert self.process.stderr is not None
+        for raw in self.process.stderr:
+            line = raw.decode(errors="replace").strip()
+            if found := _ALLOCATED.search(line):
+                self.tunnels[int(found[2])] = int(found[1])
+                self.on_tunnel()
+            elif line and not line.startswith(_NOISE):
+                self.said = [*self.said[-30:], line]
+
+
+def engine_ports(info: Mapping[str, Any]) -> list[int]:
+    """The ports that an engine connects to, by its connection info."""
+    return [*(port for port in info.values() if isinstance(port, int)), *info["broadcast"]]
+
+
+def through(info: Mapping[str, Any], tunnels: Mapping[int, int]) -> dict[str, Any]:
+    """Connection info for an engine at the other end of the tunnels."""
+    mapped = {key: tunnels[value] if isinstance(value, int) else value for key, value in info.items()}
+    return mapped | {"broadcast": [tunnels[port] for port in info["broadcast"]]}
+
+
+def port_of(url: str) -> int:
+    """Of ``tcp://127.0.0.1:5000``."""
+    return int(url.rpartition(":")[2])

@@ -1,0 +1,57 @@
+"""Log in to several hosts at once."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from allranks.errors import CannotStart
+from allranks_backends.plan import Host
+
+from .remote import READY_WITHIN, RemoteHost
+
+
+def reach(
+    hosts: Sequence[Host],
+    *,
+    python: str,
+    engine_info: Mapping[str, Any],
+    lifeline_url: str,
+    on_event: Any,
+) -> list[RemoteHost]:
+    """Log in to all `hosts` at once; returns when each can start ranks. Raises CannotStart, naming each that cannot."""
+    if not hosts:
+        return []
+    ends: list[RemoteHost] = []
+    failures = []
+    try:
+        for host in hosts:
+            end = RemoteHost.begin(
+                host,
+                python=python,
+                engine_info=engine_info,
+                lifeline_url=lifeline_url,
+                on_event=on_event(host.name),
+            )
+            ends.append(end)
+        deadline = time.monotonic() + READY_WITHIN
+        for end in ends:
+            try:
+                end.ready(deadline)
+            except CannotStart as error:
+                failures.append(str(error))
+        if failures:
+            raise CannotStart("\n".join(failures))
+    except BaseException as error:  # Ctrl-C too, and a machine that has no processes or descriptors left
+        for end in ends:
+            threading.Thread(target=end.end, daemon=True).start()
+        for end in ends:
+            end.wait_end()
+        if isinstance(error, FileNotFoundError):
+            raise CannotStart("ssh was not found on this machine; ranks on other hosts need it.") from None
+        if isinstance(error, OSError):
+            raise CannotStart(f"ssh cannot be started on this machine: {error.strerror}.") from None
+        raise
+    return ends

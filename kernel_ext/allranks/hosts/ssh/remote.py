@@ -1,0 +1,233 @@
+"""Hosts over ssh: one login each, which carries the host process's orders and, in tunnels, the ranks' way back.
+
+Controller and lifeline listen on the notebook's loopback only, and at the other end of the tunnel on the host's
+loopback, where CurveZMQ keeps other users out. So nobody is asked for an address, and no firewall or NAT between the
+notebook and a host matters. The ranks' own traffic goes straight from host to host.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from allranks.errors import CannotStart
+from allranks.hosts.addresses import HostNetwork
+from allranks.hosts.host_process import HostAway, HostBack, HostEnd, HostGone, OnEvent
+from allranks.messages.host_messages import Heard, HostEvent, HostOrder, Prepare, Prepared, read_event, to_line
+from allranks_backends.plan import Host, Platform
+from allranks_backends.runtimes.nccl import visible_devices
+
+from .connection import Connection
+from .differences import differing, listing
+from .login import engine_ports, port_of, through
+
+READY_WITHIN = 25.0
+"""Seconds a host gets until its host process answers, which may come from a cold disk; ssh has limits of its own."""
+PATIENCE = 16.0
+"""Seconds without a word from the notebook after which it counts as gone, and the lease begins."""
+
+
+@dataclass(frozen=True)
+class SavedHost:
+    """What a head needs to reach a host process that another one started."""
+
+    directory: str
+    tunnels: dict[str, int]
+    """The port there for each port here."""
+    prepared: str
+    """What the host said of itself, as it came."""
+
+
+class RemoteHost(HostEnd):
+    """A host process at the other end of an ssh connection, which is made again whenever it is lost.
+
+    The host process and its ranks do not depend on the connection: they stay until their lease has run out.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        *,
+        python: str,
+        tunnels: Mapping[int, int],
+        engine_info: Mapping[str, Any],
+        lifeline_url: str,
+        on_event: OnEvent,
+    ) -> None:
+        """`tunnels` gives for a port here the one there; 0 for any."""
+        super().__init__(host.name, on_event)
+        self.host, self._python = host, python
+        self._engine_info_here, self._lifeline_here = engine_info, lifeline_url
+        self._connection = Connection(
+            host.name,
+            python,
+            tunnels,
+            hear_all=self._hear_all,
+            on_event=self._hear,
+            on_away=self._went,
+            on_end=self._has_gone,
+        )
+        self._ended_orderly = False
+        self.prepared: Prepared | None = None
+        """What the host says of itself."""
+
+    @classmethod
+    def begin(
+        cls,
+        host: Host,
+        *,
+        python: str,
+        engine_info: Mapping[str, Any],
+        lifeline_url: str,
+        on_event: OnEvent,
+    ) -> RemoteHost:
+        """Log in and start a host process; does not wait for it (see `ready`)."""
+        ports = sorted({*engine_ports(engine_info), port_of(lifeline_url)})
+        here: Any = {"engine_info": engine_info, "lifeline_url": lifeline_url, "on_event": on_event}
+        end = cls(host, python=python, tunnels=dict.fromkeys(ports, 0), **here)
+        login = end._connection.begin()
+        login.on_tunnel = end._notice
+        end._order(Prepare(patience=PATIENCE))
+        return end
+
+    @classmethod
+    def again(
+        cls,
+        host: Host,
+        saved: SavedHost,
+        *,
+        python: str,
+        engine_info: Mapping[str, Any],
+        lifeline_url: str,
+        on_event: OnEvent,
+    ) -> RemoteHost:
+        """Reach a host that another head logged in to; until then (see `wait_reached`) it is away."""
+        tunnels = {int(here): there for here, there in saved.tunnels.items()}
+        here: Any = {"engine_info": engine_info, "lifeline_url": lifeline_url, "on_event": on_event}
+        end = cls(host, python=python, tunnels=tunnels, **here)
+        prepared = read_event(saved.prepared.encode())
+        assert isinstance(prepared, Prepared)
+        end.prepared = prepared
+        end._use(Path(saved.directory))
+        end._connection.keep(end.directory, away=True)
+        return end
+
+    def saved(self) -> SavedHost:
+        """What `again` needs, in another process."""
+        assert self.prepared is not None
+        tunnels = {str(here): there for here, there in self._connection.tunnels.items()}
+        return SavedHost(str(self.directory), tunnels, to_line(self.prepared).decode())
+
+    def ready(self, deadline: float) -> None:
+        """Wait until it can start ranks. Raises CannotStart."""
+        login = self._connection.login
+        assert login is not None
+
+        def settled() -> bool:
+            there = self.prepared is not None and login.has_tunnels
+            return self._gone.is_set() or bool(self.trouble) or there
+
+        with self._changed:
+            self._changed.wait_for(settled, max(0.0, deadline - time.monotonic()))
+        if self.prepared is None or self.trouble or not login.has_tunnels:
+            raise CannotStart(f"{self.name}: {self._why_not()}.")
+        if differs := differing(self.prepared.versions):
+            raise CannotStart(f"{self.name} differs from this notebook:\n{listing(differs, self._python)}")
+        login.said.clear()  # what ssh said until now was no trouble
+        self._connection.tunnels = dict(login.tunnels)
+        self._use(Path(self.prepared.directory))
+        self._connection.keep(self.directory)
+
+    def wait_reached(self, deadline: float) -> bool:
+        """Wait until it can be reached, or has ended; returns whether it can."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self.away or self._gone.is_set(), max(0.0, deadline - time.monotonic()))
+        return not self.away
+
+    @property
+    def away(self) -> bool:
+        """See `HostEnd.away`."""
+        return self._connection.away_since is not None
+
+    @property
+    def network(self) -> HostNetwork:
+        """Its network."""
+        seen, own = self._seen, self.prepared.addresses if self.prepared is not None else ()
+        return HostNetwork(own, seen[2] if seen else None)
+
+    @property
+    def sees_notebook_at(self) -> str | None:
+        """The notebook's address as this host sees it."""
+        return self._seen[0] if self._seen else None
+
+    @property
+    def _seen(self) -> list[str]:
+        """Address and port of ssh's two ends: the notebook's (or a jump host's), and its own."""
+        seen = self.prepared.ssh.split() if self.prepared else []
+        return seen if len(seen) == 4 else []
+
+    @property
+    def platform(self) -> Platform:
+        """What the host says it can run."""
+        assert self.prepared is not None
+        return Platform(**asdict(self.prepared.platform))
+
+    @property
+    def cuda(self) -> tuple[str, ...]:
+        """The CUDA devices it was told to use; empty for all of them."""
+        assert self.prepared is not None
+        return visible_devices({"CUDA_VISIBLE_DEVICES": self.prepared.cuda})
+
+    def end(self) -> None:
+        """See `HostEnd.end`; a host that stays away is still tried, to end its ranks when it is reached."""
+        self._ended_orderly = True
+        super().end()
+        if self.alive and self.away:
+            return
+        self._gone.set()
+        self._connection.end()
+
+    def _use(self, directory: Path) -> None:
+        """The host process is there: its folder, and how engines and ranks there connect."""
+        self.directory = directory
+        self.engine_info = through(self._engine_info_here, self._connection.tunnels)
+        self.lifeline_url = f"tcp://127.0.0.1:{self._connection.tunnels[port_of(self._lifeline_here)]}"
+
+    def _order(self, order: HostOrder, number: int | None = None) -> None:
+        self._connection.order(order, number)
+
+    def _hear(self, event: HostEvent) -> None:
+        self._connection.heard(event)
+        if isinstance(event, Prepared):
+            self.prepared = event
+            self._notice()
+        elif not isinstance(event, Heard):
+            super()._hear(event)
+
+    def _notice(self) -> None:
+        """Wake those that wait for something of this host."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def _went(self, away: bool) -> None:
+        self._notice()
+        self._on_event(HostAway() if away else HostBack())
+
+    def _why_not(self) -> str:
+        """What went wrong, and what to do, from what ssh and the host said."""
+        login = self._connection.login
+        if login is not None and (said := login.why_not([self.trouble] if self.trouble else [])):
+            return said
+        if self.alive:
+            return f"it accepted the connection but did not answer within {READY_WITHIN:g} s"
+        return "the connection closed without an error message"
+
+    def _how_ended(self) -> HostGone:
+        if self._ended_orderly:
+            return HostGone()
+        if self.directory.name and self._connection.said_gone:
+            return HostGone("its host process has ended")
+        return HostGone(self._why_not())

@@ -1,0 +1,43 @@
+"""How long a host's processes stay when nobody is attached: a lease, counted while no rank runs a cell.
+
+A rank that is out of touch with the head and runs a cell says so by the age of a file in its folder, which the host
+process looks at: it needs no thread and no connection for that.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+BUSY = "busy"
+BUSY_EVERY = 2.0
+"""Seconds between two touches of the file."""
+LOOK_EVERY = 30.0
+"""Seconds after which a lease is looked at again, at the latest: a rank may have become idle, or a clock been set."""
+
+
+def touch_busy(directory: str | Path) -> None:
+    """In a rank: it runs a cell now."""
+    with suppress(OSError):  # a disk that is full ends no cell
+        descriptor = os.open(Path(directory, BUSY), os.O_WRONLY | os.O_CREAT, 0o600)
+        os.close(descriptor)
+        os.utime(Path(directory, BUSY))
+
+
+def seconds_left(away_since: float, lease: float, folders: Iterable[Path]) -> float:
+    """Until the lease is to be looked at again; zero or less where it has run out.
+
+    It begins when the head went away (`away_since`, by `time.time`), and again with each sign of a cell in `folders`.
+    """
+    begun = max([away_since, *(_modified(file) for folder in folders for file in folder.glob(f"rank-*/{BUSY}"))])
+    return min(begun + lease - time.time(), LOOK_EVERY)
+
+
+def _modified(file: Path) -> float:
+    try:
+        return file.stat().st_mtime
+    except OSError:
+        return 0.0

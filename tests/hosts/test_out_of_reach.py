@@ -1,0 +1,219 @@
+"""The notebook and its hosts lose sight of each other: the ranks go on, and nothing is lost when the way is back."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psutil
+import pytest
+
+from allranks import Cluster
+from allranks.errors import NoCluster
+from tests.hosts.lab import Hosts
+from tests.waiting import comes_true
+
+pytestmark = [pytest.mark.hosts, pytest.mark.slow]
+
+WITHIN = 60.0
+TRAINS = """
+import time
+for step in range({steps}):
+    print(step)
+    log(loss=1 / (step + 1))
+    total = mx.distributed.all_sum(mx.ones(4))
+    mx.eval(total)
+    time.sleep({pause})
+total.tolist()"""
+
+
+@contextmanager
+def cut_off(hosts: Hosts) -> Iterator[None]:
+    """Within, nothing passes between this machine and the hosts, which reach each other as before."""
+    hosts.cut_off(True)
+    try:
+        yield
+    finally:
+        hosts.cut_off(False)
+
+
+def gone(hosts: Hosts, within: float) -> bool:
+    """Whether nothing of ours is left on any host within so many seconds."""
+    deadline = time.monotonic() + within
+    while any(map(hosts.processes, hosts.names)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return not any(map(hosts.processes, hosts.names))
+
+
+def away(cluster: Cluster) -> list[int]:
+    return [view.rank for view in cluster.snapshot.ranks if view.away is not None]
+
+
+@pytest.mark.parametrize("backend", ["ring", pytest.param("mpi", marks=pytest.mark.mpi)])
+def test_a_gap_during_training_costs_nothing(hosts3: Hosts, backend: str, request: pytest.FixtureRequest) -> None:
+    if backend == "mpi":
+        request.getfixturevalue("need_mpi")
+    seconds, pause = 18, 0.05  # longer than a host waits for a word, and than ssh waits for an answer
+    steps = int((seconds + 12) / pause)
+    with Cluster(hosts=hosts3.names, backend=backend) as cluster:
+        cluster.run("kept = rank * 10")
+        pids = [view.pid for view in cluster.snapshot.ranks]
+        cell = cluster.begin(TRAINS.format(steps=steps, pause=pause))
+        assert comes_true(cluster, lambda now: all(view.state in ("running", "waiting") for view in now.ranks), WITHIN)
+        with cut_off(hosts3):
+            begun = time.monotonic()
+            assert comes_true(cluster, lambda now: all(view.away is not None for view in now.ranks), WITHIN)
+            doing = cluster.snapshot.doing(range(3))
+            assert "out of reach for" in doing and "reconnecting" in doing
+            assert any("its ranks go on" in note for note in cluster.snapshot.notes)
+            time.sleep(max(0.0, begun + seconds - time.monotonic()))
+        assert comes_true(cluster, lambda now: not away(cluster), WITHIN)
+        result = cell.finish(200)
+        assert result.ok
+        for rank in range(3):
+            assert result[rank].stdout.split() == [str(step) for step in range(steps)], "in order, and once"
+            assert result[rank].value == [3.0] * 4
+            assert (cluster.logged("loss")["rank"] == rank).sum() == steps
+        assert cluster.pull("kept") == [0, 10, 20]
+        assert [view.pid for view in cluster.snapshot.ranks] == pids
+        assert cluster.state == "whole" and not any("out of reach" in note for note in cluster.snapshot.notes)
+        assert cluster.client.ids == [0, 1, 2]
+        assert cluster.client[:].apply_sync(os.getpid) == pids
+
+
+@pytest.fixture
+def talking_shell(hosts3: Hosts) -> Iterator[None]:
+    """The login shell of a host prints something first."""
+    (hosts3.home("host1") / ".bashrc").write_text("echo Welcome to this host\n")
+    hosts3.restart_sshd("host1", HOME=str(hosts3.home("host1")))
+    yield
+    hosts3.restart_sshd("host1")
+
+
+def test_an_ssh_client_that_is_killed_is_replaced(hosts3: Hosts, talking_shell: None) -> None:
+    with Cluster(hosts=hosts3.names[:2], backend="ring") as cluster:
+        cluster.run("kept = rank")
+        for _ in range(2):
+            for process in psutil.Process().children():
+                if process.name() == "ssh":
+                    process.kill()
+            assert comes_true(cluster, lambda now: any(view.away is not None for view in now.ranks), WITHIN)
+            assert comes_true(cluster, lambda now: not away(cluster), WITHIN)
+        assert cluster.run("mx.distributed.all_sum(mx.array(rank + 1)).item()")[0].value == 3
+        assert cluster.pull("kept") == [0, 1]
+        cluster.resize(3)
+        assert cluster.run("mx.distributed.all_sum(mx.array(1)).item()")[2].value == 3
+
+
+def test_what_dies_while_nobody_looks_is_known_afterwards(hosts3: Hosts) -> None:
+    with Cluster(hosts=hosts3.names[:2], backend="ring") as cluster:
+        cluster.run("kept = rank")
+        pid = cluster.snapshot.ranks[1].pid
+        assert pid is not None
+        with cut_off(hosts3):
+            assert comes_true(cluster, lambda now: len(away(cluster)) == 2, WITHIN)
+            os.kill(pid, signal.SIGKILL)  # the hosts share this machine's processes
+            time.sleep(1)
+        assert comes_true(cluster, lambda now: now.ranks[1].state == "dead", WITHIN)
+        assert "SIGKILL" in (cluster.snapshot.ranks[1].cause or "")
+        assert comes_true(cluster, lambda now: not away(cluster), WITHIN)
+        cluster.heal(source=0)
+        assert cluster.pull("kept") == [0, 0]
+
+
+def test_a_host_process_that_ended_meanwhile_is_told_from_a_cut_network(hosts3: Hosts) -> None:
+    with Cluster(hosts=hosts3.names[:2], backend="ring") as cluster:
+        cluster.run("kept = rank")
+        parent = psutil.Process(cluster.snapshot.ranks[1].pid).parent()
+        assert parent is not None
+        parent.kill()
+        assert comes_true(cluster, lambda now: now.ranks[1].state == "dead", WITHIN)
+        cluster.heal(source=0)
+        assert cluster.pull("kept") == [0, 0]
+
+
+NOTEBOOK = """
+import allranks, sys
+cluster = allranks.Cluster(hosts={hosts}, backend="ring", name=sys.argv[1], lease={lease}).up()
+cluster.run("kept = rank * 10")
+cell = cluster.begin({code!r})
+cluster._ranks.monitor.wait(lambda: all(rank.report.line for rank in cluster._ranks.monitor.ranks), 30)
+print("running", flush=True)
+sys.stdin.read()
+"""
+
+
+def killed_notebook(hosts: Hosts, name: str, lease: float, code: str) -> None:
+    """A notebook that is killed while its cell runs."""
+    script = NOTEBOOK.format(hosts=hosts.names, lease=lease, code=code)
+    with subprocess.Popen(
+        [sys.executable, "-c", script, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as notebook:
+        assert notebook.stdout is not None
+        assert notebook.stdout.readline() == "running\n"
+        notebook.kill()
+
+
+def test_a_world_survives_its_killed_notebook_and_is_attached(hosts3: Hosts) -> None:
+    name = f"hosts-{uuid.uuid4().hex[:8]}"
+    killed_notebook(hosts3, name, 600.0, TRAINS.format(steps=100, pause=0.05))
+    cluster = Cluster.attach(name)
+    try:
+        (cell,) = cluster.adopted_cells()
+        result = cell.finish(WITHIN)
+        assert [result[rank].value for rank in range(3)] == [[3.0] * 4] * 3
+        assert result[2].stdout.split() == [str(step) for step in range(100)]
+        assert cluster.pull("kept") == [0, 10, 20]
+        assert cluster.run("mx.distributed.all_sum(mx.array(1)).item()")[0].value == 3
+        os.kill(cluster.snapshot.ranks[1].pid or 0, signal.SIGKILL)
+        assert comes_true(cluster, lambda now: now.ranks[1].state == "dead", WITHIN)
+        cluster.heal(source=0)
+        assert cluster.pull("kept") == [0, 0, 20]
+    finally:
+        cluster.down()
+    assert gone(hosts3, WITHIN)
+    with pytest.raises(NoCluster):
+        Cluster.attach(name)
+
+
+def test_a_lease_that_runs_out_leaves_nothing(hosts3: Hosts) -> None:
+    name = f"hosts-{uuid.uuid4().hex[:8]}"
+    killed_notebook(hosts3, name, 4.0, "import time\ntime.sleep(10)")
+    time.sleep(7)
+    assert all(hosts3.processes(host) for host in hosts3.names), "a lease is not counted while a cell runs"
+    assert gone(hosts3, WITHIN)
+    with pytest.raises(NoCluster):
+        Cluster.attach(name)
+
+
+def test_stop_and_down_while_a_host_is_away(hosts3: Hosts) -> None:
+    cluster = Cluster(hosts=hosts3.names[:2], backend="ring", lease=5.0).up()
+    try:
+        cell = cluster.begin("import time\nwhile True: time.sleep(0.05)")
+        with cut_off(hosts3):
+            assert comes_true(cluster, lambda now: len(away(cluster)) == 2, WITHIN)
+            threading.Timer(0.5, cell.stop).start()
+            with pytest.raises(KeyboardInterrupt, match="out of reach"):
+                cell.finish()
+        assert comes_true(cluster, lambda now: not away(cluster), WITHIN)
+        assert comes_true(cluster, lambda now: all(view.state == "failed" for view in now.ranks), WITHIN)
+        assert cluster.run("rank")[1].value == 1
+    finally:
+        cluster.down()
+
+
+def test_a_host_that_was_away_for_down_is_ended_when_it_is_reached(hosts3: Hosts) -> None:
+    cluster = Cluster(hosts=hosts3.names[:2], backend="ring").up()
+    with cut_off(hosts3):
+        assert comes_true(cluster, lambda now: len(away(cluster)) == 2, WITHIN)
+        cluster.down()
+        assert cluster.not_ended == hosts3.names[:2]
+        assert all(map(hosts3.processes, hosts3.names[:2]))
+    assert gone(hosts3, WITHIN)

@@ -1,0 +1,147 @@
+"""The host process's line to a head that goes away and comes back."""
+
+from __future__ import annotations
+
+import json
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+
+from allranks.messages.host_messages import (
+    Alive,
+    Ended,
+    Heard,
+    HostEvent,
+    Keep,
+    Launch,
+    Launched,
+    Prepare,
+    Prepared,
+    Present,
+    Signal,
+    read_event,
+    to_line,
+)
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Unix sockets")
+
+WITHIN = 20.0
+
+
+class Head:
+    """What the notebook does, at the lowest level: lines to a host process, and back."""
+
+    def __init__(self, to: IO[bytes], back: IO[bytes]) -> None:
+        self._to, self._back = to, back
+
+    def say(self, *lines: bytes) -> None:
+        self._to.write(b"".join(line + b"\n" for line in lines))
+        self._to.flush()
+
+    def hear(self, kind: type[Any]) -> Any:
+        """The next event of that kind."""
+        while True:
+            event = self.next()
+            if isinstance(event, kind):
+                return event
+
+    def next(self) -> HostEvent:
+        ready, _, _ = select.select([self._back], [], [], WITHIN)
+        assert ready, "nothing came"
+        line = self._back.readline()
+        assert line, "it has closed"
+        return read_event(line)
+
+
+@contextmanager
+def reached(*arguments: str) -> Iterator[Head]:
+    """As a login does it."""
+    command = [sys.executable, "-m", "allranks.rank.process.reach", *arguments]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as relay:
+        assert relay.stdin is not None and relay.stdout is not None
+        try:
+            yield Head(relay.stdin, relay.stdout)
+        finally:
+            relay.stdin.close()
+            relay.kill()
+
+
+def test_orders_are_carried_out_once_and_what_ended_is_told_again(tmp_path: Path) -> None:
+    with reached() as head:
+        head.say(to_line(Prepare()), to_line(Keep(lease=60.0), serial=1))
+        folder = head.hear(Prepared).directory
+        join = str(Path(folder) / "join.json")
+        launch = Launch(["sh", "-c", f"echo once >> {tmp_path}/ran; sleep 600"], {}, [], join)
+        head.say(to_line(launch, serial=2), to_line(launch, serial=2))
+        pid = head.hear(Launched).pid
+        head.say(to_line(Alive()))
+        assert head.hear(Heard).received == 2
+    with reached(folder) as head:
+        present = head.next()
+        assert isinstance(present, Present)
+        assert (present.processes, present.ended, present.received) == ({"launcher": pid}, [], 2)
+        head.say(to_line(launch, serial=2), to_line(Signal(pid, signal.SIGKILL), serial=3))
+        assert head.hear(Ended).pid == pid
+    with reached(folder) as head:
+        present = head.next()
+        assert isinstance(present, Present)
+        assert [(each.name, each.pid, each.code) for each in present.ended] == [("launcher", pid, -9)]
+        assert (tmp_path / "ran").read_text() == "once\n"
+        head.say(b"no order", b"{}", json.dumps({"type": "Ports"}).encode())
+        head.say(to_line(Alive()))
+        assert head.hear(Heard).received == 3, "junk does not end it"
+        head.say(b'{"type": "End", "number": null, "serial": 9, "body": {}}')
+        while head._back.readline():
+            pass
+    assert not Path(folder).exists()
+
+
+def test_a_host_process_that_is_gone_is_said_to_be(tmp_path: Path) -> None:
+    with reached(str(tmp_path)) as head:
+        assert type(head.next()).__name__ == "Gone"
+
+
+def test_what_nobody_can_attach_to_yet_ends_with_its_login() -> None:
+    with reached() as head:
+        head.say(to_line(Prepare(), serial=1))
+        folder = Path(head.hear(Prepared).directory)
+    assert vanishes(folder)
+
+
+def test_a_head_that_says_nothing_counts_as_gone() -> None:
+    with reached() as head:
+        head.say(to_line(Prepare(patience=1.0), serial=1))
+        folder = Path(head.hear(Prepared).directory)
+        assert vanishes(folder), "though its connection is open"
+
+
+def vanishes(folder: Path) -> bool:
+    deadline = time.monotonic() + WITHIN
+    while folder.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return not folder.exists()
+
+
+def test_another_users_socket_is_no_way_in(tmp_path: Path) -> None:
+    with reached() as head:
+        head.say(to_line(Prepare()), to_line(Keep(lease=60.0), serial=1))
+        folder = Path(head.hear(Prepared).directory)
+        head.say(to_line(Alive()))
+        head.hear(Heard)
+        assert folder.stat().st_mode & 0o077 == 0
+        control = socket.socket(socket.AF_UNIX)
+        control.connect(str(folder / "control"))  # the owner gets in, and is the head from now on
+        with control, control.makefile("rb") as back:
+            assert isinstance(read_event(back.readline()), Present)
+            control.sendall(b'{"type": "End", "number": null, "serial": null, "body": {}}\n')
+            assert b"Gone" in back.read()
+    assert not folder.exists()
