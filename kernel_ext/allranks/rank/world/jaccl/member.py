@@ -100,7 +100,8 @@ class JacclMember:
         world, table = self._agent.world, self._table
         with self._releasing:
             if table is None:
-                if world.verbs and not self._agent.reporter.blocked:
+                # Between cells the main thread may wait for Python's own lock, which looks like a collective.
+                if world.verbs and not (self._agent.cell.running and self._agent.reporter.blocked):
                     world.abandon()
             elif any(table.held.values()):
                 self._refuse()  # until the process ends, the main thread goes on
