@@ -118,7 +118,7 @@ def test_worlds_are_as_asked_kept_where_wanted_and_measured(tmp_path: Path) -> N
     assert table["array"].tolist() == [2.5] * 4 and table["result.tag"].tolist() == ["mine"] * 4
     two = table.iloc[2]
     assert two["world.start"] > 0 and two["world.busbw"] > 1e6 and two["world.rss"] > 1e7
-    assert two["world.wait"] > 0.02 and "rank 1 was last in 1 of 1" in two["world.straggler"]
+    assert two["world.wait"] > 0.01 and "rank 1 was last in 1 of 1" in two["world.straggler"]
     assert two["world.topology"] == "ranks 0-1 on localhost, loopback" and two["world.backend"] == "ring"
     assert two["world.mlx"] and two["world.python"] and two["world.machine"]
     assert pandas.read_parquet(tmp_path / "w/results.parquet")["list"].tolist() == ["[1, 2]"] * 4

@@ -18,6 +18,7 @@ import pytest
 
 from allranks.messages.host_messages import (
     Alive,
+    End,
     Ended,
     Heard,
     HostEvent,
@@ -103,6 +104,21 @@ def test_orders_are_carried_out_once_and_what_ended_is_told_again(tmp_path: Path
         while head._back.readline():
             pass
     assert not Path(folder).exists()
+
+
+def test_a_long_path_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    long = tmp_path / ("a" * 60) / ("b" * 60)
+    long.mkdir(parents=True)
+    monkeypatch.setenv("TMPDIR", str(long))
+    with reached() as head:
+        head.say(to_line(Prepare(), serial=1), to_line(Keep(60.0), serial=2), to_line(Alive()))
+        folder = head.hear(Prepared).directory
+        assert head.hear(Heard).received == 2
+        assert folder.startswith(str(long))
+    with reached(folder) as head:
+        assert isinstance(head.next(), Present)
+        head.say(to_line(End(), serial=3))
+        assert vanishes(Path(folder))
 
 
 def test_a_host_process_that_is_gone_is_said_to_be(tmp_path: Path) -> None:

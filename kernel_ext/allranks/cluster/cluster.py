@@ -158,11 +158,9 @@ class Cluster(ClusterValues, ClusterViews):
             )
 
     def was_left_behind(self) -> bool:
-        """Whether one of this name, over the same hosts, runs without a notebook: `attach` takes it over."""
+        """Whether one like this one runs without a notebook: `attach` takes it over."""
         kept = left_behind().get(self.name) if self._settings.lease != 0 else None
-        if kept is None or [host["name"] for host in kept.hosts] != [host.name for host in self._hosts]:
-            return False
-        return self._backend_name in ("auto", kept.backend)
+        return kept is not None and kept.is_like(self._settings, self._hosts, self._backend_name)
 
     def _gather(self, ranks: Ranks, progress: Callable[[str], None]) -> None:
         """Let in the ranks that others start."""

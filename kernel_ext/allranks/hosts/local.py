@@ -9,6 +9,8 @@ import shutil
 import socket
 import subprocess
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -30,6 +32,8 @@ CONTROLLER_PORTS = {
 CONTROLLER_RANGE = range(14_000, 20_000)
 """Below the ports that the system gives outgoing connections, which may take one before the controller does, and apart
 from the ring's, which are chosen before the controller has taken its own."""
+LONGEST = 90
+"""Characters of a folder's path to which a socket's name can be added."""
 HEARTBEAT_MS = 1000
 """ipyparallel counts an engine as registered after its first heartbeat; our own readiness comes over the lifeline."""
 
@@ -92,7 +96,8 @@ class LocalHost(PipedHost):
     ) -> LocalHost:
         """Take a kept host process over. Raises OSError when it is no more."""
         connection = socket.socket(socket.AF_UNIX)
-        connection.connect(str(directory / "control"))
+        with _short(directory) as folder:
+            connection.connect(f"{folder}/control")
         host = cls(directory, connection.makefile("rb"), connection.makefile("wb"), on_event)
         host.engine_info, host.process = engine_info, process
         host.client_info = json.loads(host.connection_file.read_text())
@@ -125,6 +130,20 @@ class LocalHost(PipedHost):
             return "\n".join(filter(None, (said, self.trouble)))
         except OSError:
             return ""
+
+
+@contextmanager
+def _short(folder: Path) -> Iterator[str]:
+    """A path to the folder that a socket's path may begin with, of which some 100 characters are allowed."""
+    if len(str(folder)) < LONGEST:
+        yield str(folder)
+        return
+    link = f"/tmp/allranks-{secrets.token_hex(8)}"
+    os.symlink(folder, link)
+    try:
+        yield link
+    finally:
+        os.unlink(link)
 
 
 def _controller_settings(

@@ -39,13 +39,24 @@ def redirect_to_log(directory: str) -> None:
     """Point the descriptors 0, 1 and 2 away from the host's protocol; crashes of C code are written to the log."""
     import faulthandler
 
-    log = os.open(Path(directory, "rank.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    log = open_log(Path(directory, "rank.log"))
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.dup2(log, 1)
     os.dup2(log, 2)
     # The engine later captures descriptor 2; a crash must be written where its parent can read it.
     faulthandler.enable(os.fdopen(log, "w"))
+
+
+def open_log(path: Path) -> int:
+    """A descriptor that appends to the file (0600)."""
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+
+def touch_private(path: Path) -> None:
+    """Give the file (0600), which is made where there is none, the present time."""
+    os.close(open_log(path))
+    os.utime(path)
 
 
 def write_private(path: Path, content: str | bytes | bytearray | memoryview) -> None:

@@ -6,11 +6,12 @@ process looks at: it needs no thread and no connection for that.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+
+from .files import touch_private
 
 BUSY = "busy"
 BUSY_EVERY = 2.0
@@ -22,9 +23,7 @@ LOOK_EVERY = 30.0
 def touch_busy(directory: str | Path) -> None:
     """In a rank: it runs a cell now."""
     with suppress(OSError):  # a disk that is full ends no cell
-        descriptor = os.open(Path(directory, BUSY), os.O_WRONLY | os.O_CREAT, 0o600)
-        os.close(descriptor)
-        os.utime(Path(directory, BUSY))
+        touch_private(Path(directory, BUSY))
 
 
 def seconds_left(away_since: float, lease: float, folders: Iterable[Path]) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,6 +24,9 @@ from allranks.settings import Settings
 from allranks.units import ranks_text
 from allranks_backends.plan import Host, Placement, WorldPlan
 from allranks_backends.registry import get_backend
+
+ASKED_FOR = ("env", "cwd", "python", "connections", "mpi_args", "check", "ordered")
+"""Settings in which clusters that are alike are equal."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +104,14 @@ class Detached:
     def has_notebook(self) -> bool:
         """Whether the notebook that it belongs to still runs."""
         return still_runs(*self.notebook)
+
+    def is_like(self, settings: Settings, hosts: Sequence[Host], backend: str) -> bool:
+        """Whether it is what was asked for with these settings, hosts and backend."""
+        if [host["name"] for host in self.hosts] != [host.name for host in hosts]:
+            return False
+        asked = json.loads(json.dumps({**vars(settings), "env": dict(settings.env)}))
+        same = all(self.settings.get(name) == asked[name] for name in ASKED_FOR)
+        return same and backend in ("auto", self.backend)
 
     def __str__(self) -> str:
         hosts = list(dict.fromkeys(host["name"] for host in self.hosts))

@@ -66,8 +66,7 @@ class Ranks:
         if kept is not None:
             self.plan = kept.expect(self.monitor, settings.connections)
             self.hosts = self.most_hosts = [placement.host for placement in self.plan.placements]
-        self._spawn: list[Spawn] = []
-        """Processes that the ranks of MPI start when they form the next world."""
+        self._spawn: list[Spawn] = []  # processes that the ranks of MPI start when they form the next world
         self.listener: Listener | None = None
         """Where ranks come in that a scheduler started."""
         if settings.joins:
@@ -109,13 +108,14 @@ class Ranks:
         )
 
     def take_over(self, kept: Detached) -> None:
-        """Reach the hosts, and wait until the ranks have connected; those that did not are dead, or their host away."""
+        """Reach the hosts, and wait until the ranks that run there have connected; the others are dead."""
         monitor = self.monitor
         self.reached.log_in_again(self.hosts, kept.saved_hosts, TAKE_OVER_WITHIN)
         monitor.wait(lambda: not monitor.awaited(), TAKE_OVER_WITHIN)
         monitor.state = "whole" if len(monitor.alive()) == len(monitor.ranks) else "broken"
         for rank in monitor.awaited():
-            self.process_events.died(rank.rank, "ended while no notebook was attached")
+            if not self.reached.end_at(rank.host).runs(rank.pid or 0):
+                self.process_events.died(rank.rank, "ended while no notebook was attached")
         for rank in monitor.alive():
             self.lifeline.tell(rank.uuid, Register())  # its controller may have been replaced meanwhile
         self._save()

@@ -192,6 +192,14 @@ class Agent:
             self.world.jaccl.release()
             EXIT(0)
 
+    def interrupt_main(self) -> None:
+        """SIGINT to the main thread, also where that waits in its event loop, as a cell with `await` does.
+
+        Its handler of such a cell (ipykernel 7.4) only asks the loop to call something, which wakes no loop that waits.
+        """
+        signal.pthread_kill(self.main.ident or 0, signal.SIGINT)
+        self.call_main(lambda: None)
+
     def ask_to_enter(self, record: Record) -> None:
         """Tell the notebook which collective this rank is about to enter (see `rank.collectives.barrier`)."""
         collective = self.reporter.collective(record)

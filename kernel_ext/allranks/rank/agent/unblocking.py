@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -108,7 +107,7 @@ class Unblocker:
         agent.lifeline.send(Unblocked(agent.cell.number, collective, broke=True))
         # Python raises it when the collective has returned, which it does at once.
         agent.cell.interrupt.unblocked = not stopped
-        signal.pthread_kill(agent.main.ident or 0, signal.SIGINT)
+        agent.interrupt_main()
         agent.world.break_up(pattern)
         return True
 
@@ -148,4 +147,4 @@ class Unblocker:
 
     def _interrupt(self) -> None:
         self._stood, self._looks = self._place(), 0
-        signal.pthread_kill(self._agent.main.ident or 0, signal.SIGINT)
+        self._agent.interrupt_main()

@@ -38,7 +38,11 @@ class HeadConnection:
         if self._listener is not None:
             return
         self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(str(path))
+        before = os.open(".", os.O_RDONLY)
+        os.chdir(path.parent)  # a socket's path may have some 100 characters only
+        self._listener.bind(path.name)
+        os.fchdir(before)
+        os.close(before)
         self._listener.listen()
 
     def watched(self) -> list[int]:

@@ -25,7 +25,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from allranks.machine.facts import description
-from allranks.machine.files import last_words, make_private, offered, write_private
+from allranks.machine.files import last_words, make_private, offered, open_log, write_private
 from allranks.machine.lease import seconds_left
 from allranks.messages.host_messages import (
     Alive,
@@ -168,7 +168,7 @@ class HostProcess:
             self._say(Prepared(str(self._directory), **description()))
         if self._login is not None:
             write_login(self._directory, self._login)
-            log = os.open(self._directory / "host.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            log = open_log(self._directory / "host.log")
             for descriptor in (1, 2):  # the login may end without this process
                 os.dup2(log, descriptor)
             os.close(log)

@@ -28,8 +28,9 @@ def main(arguments: Sequence[str]) -> None:
     end_login(folder, os.getppid())
     connection = socket.socket(socket.AF_UNIX)
     try:
-        connection.connect(str(folder / "control"))
-    except OSError:  # it has ended, as its machine has perhaps
+        os.chdir(folder)  # a socket's path may have some 100 characters only
+        connection.connect("control")
+    except (FileNotFoundError, ConnectionRefusedError):  # it has ended, as its machine has perhaps
         _write_all(1, to_line(Gone()) + b"\n")
         return
     if "--free" in arguments:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 from typing import TYPE_CHECKING
 
@@ -25,4 +24,4 @@ def break_failed(agent: Agent) -> None:
         agent.lifeline.send(Unblocked(agent.cell.number, collective, broke=True))
         if threading.current_thread() is not agent.main:  # what read the result without mx.eval goes on with it
             agent.cell.interrupt.unblocked = True
-            signal.pthread_kill(agent.main.ident or 0, signal.SIGINT)
+            agent.interrupt_main()
