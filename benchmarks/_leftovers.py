@@ -68,9 +68,16 @@ class Leftovers:
         for what, first, now in zip(("processes", "listening ports", "files"), self._shape, shape):
             if now > first:
                 said.append(f"{first} to {now} {what}")
-        strangers = [process for process in self._children() if process.pid not in self._others]
+        strangers = [process for process in self._children() if not self._is_known(process)]
         said += [f"left: {_words(process)}" for process in strangers if process not in processes]
         return said
+
+    def _is_known(self, process: psutil.Process) -> bool:
+        """Whether it, or what started it, was there before: a browser of other tests starts processes of its own."""
+        try:
+            return bool(self._others & {process.pid, *(each.pid for each in process.parents())})
+        except psutil.Error:
+            return True  # it has ended
 
     def _named(self) -> list[tuple[str, int]]:
         ranks = self._cluster._ranks

@@ -20,8 +20,8 @@ from allranks_backends.protocol import WORLD_VARIABLES, Backend
 
 FORM_WITHIN = 30.0
 """Seconds a rank waits for its neighbours."""
-SPAWN_WITHIN = 60.0
-"""Seconds more in which processes are to come up that the ranks start themselves."""
+MPI_WITHIN = 60.0
+"""Seconds more for MPI, in which it starts, a compiler runs, and ranks start processes themselves."""
 LISTEN_WITHIN = 2.0
 """Seconds the last rank of a ring waits for the others to listen before it enters all the same."""
 STAGGER = 0.03
@@ -67,13 +67,13 @@ def form(
     entered = max(rank.entered for rank in monitor.ranks)
     refused = refusals(limits(backend, can_run))
     new = {each.rank for each in spawn}
+    more = MPI_WITHIN if backend.launcher == "mpirun" else 0.0
     answers: dict[int, Future[Reply[Joined]]] = {}
 
     def ask(numbers: Iterable[int]) -> None:
         for number in numbers:
             request = _request(plan, backend, number, entered, refused)
-            if new:
-                request.timeout += SPAWN_WITHIN
+            request.timeout += more
             if number not in new:
                 request.spawn = list(spawn)
             answers[number] = lifeline.ask(monitor.ranks[number].uuid, request)
@@ -85,7 +85,7 @@ def form(
     failures = {
         rank: failure
         for rank, answer in sorted(answers.items())
-        if (failure := _failure(answer, monitor.ranks[rank], monitor, SPAWN_WITHIN if new else 0.0))
+        if (failure := _failure(answer, monitor.ranks[rank], monitor, more))
     }
     if failures:
         listing = "; ".join(f"{rank_label(ranks)}: {failure}" for failure, ranks in alike(failures).items())
