@@ -29,6 +29,18 @@ def kept_look():
 mx.eval(kept)
 """
 
+TRAINING = """
+import mlx.nn as nn, mlx.optimizers as optim
+mx.random.seed(3)
+model, opt = nn.Linear(8, 8), optim.Adam(1e-2)
+def step(n):
+    loss, grads = nn.value_and_grad(model, lambda m: m(mx.ones((4, 8)) * n).square().mean())(model)
+    opt.update(model, nn.average_gradients(grads))
+    mx.eval(model.parameters(), opt.state)
+step(1)
+"""
+"""Defines `step` of a training with an all_sum of the gradients, and takes the first."""
+
 SUM = "mx.distributed.all_sum(mx.arange(6) * (rank + 1)).tolist()"
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from allranks.errors import CellInterrupted, CellTimeout
-from tests.faults.kept import keep, look, sums_are_right
+from tests.faults.kept import TRAINING, keep, look, sums_are_right
 from tests.faults.stop import stop_pressed, waiting
 from tests.waiting import comes_true, idle
 
@@ -106,18 +106,6 @@ def test_a_value_that_is_computed_when_the_cell_is_over_is_none_if_that_was_abor
     result = mpi2.run(code, timeout=WITHIN)
     assert list(result.errors) == [1] and not result[0].ok and result[0].value is None
     assert idle(mpi2) and sums_are_right(mpi2)
-
-
-TRAINING = """
-import mlx.nn as nn, mlx.optimizers as optim
-mx.random.seed(3)
-model, opt = nn.Linear(8, 8), optim.Adam(1e-2)
-def step(n):
-    loss, grads = nn.value_and_grad(model, lambda m: m(mx.ones((4, 8)) * n).square().mean())(model)
-    opt.update(model, nn.average_gradients(grads))
-    mx.eval(model.parameters(), opt.state)
-step(1)
-"""
 
 
 @pytest.mark.parametrize("victim", [0, 2])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from allranks.errors import CellInterrupted, CellTimeout
-from tests.faults.kept import keep, look, sums_are_right
+from tests.faults.kept import TRAINING, keep, look, sums_are_right
 from tests.faults.stop import stop_pressed, waiting
 from tests.jaccl.lab.lab import CUT, FAIL_NEXT
 from tests.waiting import comes_true, idle
@@ -135,18 +135,6 @@ def test_a_transfer_that_fails_is_never_a_result(device: tuple[int, int], world:
         cluster.heal()
         return
     assert sums_are_right(cluster) and world.pids() == pids
-
-
-TRAINING = """
-import mlx.nn as nn, mlx.optimizers as optim
-mx.random.seed(3)
-model, opt = nn.Linear(8, 8), optim.Adam(1e-2)
-def step(n):
-    loss, grads = nn.value_and_grad(model, lambda m: m(mx.ones((4, 8)) * n).square().mean())(model)
-    opt.update(model, nn.average_gradients(grads))
-    mx.eval(model.parameters(), opt.state)
-step(1)
-"""
 
 
 @pytest.fixture(scope="module")

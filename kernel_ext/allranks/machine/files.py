@@ -59,6 +59,12 @@ def touch_private(path: Path) -> None:
     os.utime(path)
 
 
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write all of it, however little a pipe or a socket takes at a time. Raises OSError."""
+    while data:
+        data = data[os.write(descriptor, data) :]
+
+
 def write_private(path: Path, content: str | bytes | bytearray | memoryview) -> None:
     """Write a file (0600) that readers see whole, or not at all."""
     with private_file(path) as file:

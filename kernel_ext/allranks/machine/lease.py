@@ -1,4 +1,4 @@
-"""How long a host's processes stay when nobody is attached: a lease, counted while no rank runs a cell.
+"""How long a host's processes stay when no head is attached: a lease, counted while no rank runs a cell.
 
 A rank that is out of touch with the head and runs a cell says so by the age of a file in its folder, which the host
 process looks at: it needs no thread and no connection for that.

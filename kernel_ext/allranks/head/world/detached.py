@@ -160,7 +160,7 @@ def detached_names() -> list[str]:
 
 
 def readable(name: str) -> Detached | None:
-    """The same; None too where its file is damaged, which is told when it is asked for."""
+    """As `read_detached`, but None also if the file is damaged."""
     with suppress(NoCluster):
         return read_detached(name)
     return None

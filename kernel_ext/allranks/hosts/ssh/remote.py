@@ -86,8 +86,14 @@ class RemoteHost(HostEnd):
     ) -> RemoteHost:
         """Log in and start a host process; does not wait for it (see `ready`)."""
         ports = sorted({*engine_ports(engine_info), port_of(lifeline_url)})
-        here: Any = {"engine_info": engine_info, "lifeline_url": lifeline_url, "on_event": on_event}
-        end = cls(host, python=python, tunnels=dict.fromkeys(ports, 0), **here)
+        end = cls(
+            host,
+            python=python,
+            tunnels=dict.fromkeys(ports, 0),
+            engine_info=engine_info,
+            lifeline_url=lifeline_url,
+            on_event=on_event,
+        )
         login = end._connection.begin()
         login.on_tunnel = end._notice
         end._order(Prepare(patience=PATIENCE))
@@ -106,8 +112,14 @@ class RemoteHost(HostEnd):
     ) -> RemoteHost:
         """Reach a host that another head logged in to; until then (see `wait_reached`) it is away."""
         tunnels = {int(here): there for here, there in saved.tunnels.items()}
-        here: Any = {"engine_info": engine_info, "lifeline_url": lifeline_url, "on_event": on_event}
-        end = cls(host, python=python, tunnels=tunnels, **here)
+        end = cls(
+            host,
+            python=python,
+            tunnels=tunnels,
+            engine_info=engine_info,
+            lifeline_url=lifeline_url,
+            on_event=on_event,
+        )
         prepared = read_event(saved.prepared.encode())
         assert isinstance(prepared, Prepared)
         end.prepared = prepared

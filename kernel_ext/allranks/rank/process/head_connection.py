@@ -12,6 +12,7 @@ import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
+from allranks.machine.files import write_all
 from allranks.messages.host_messages import HostEvent, to_line
 
 
@@ -96,12 +97,10 @@ class HeadConnection:
         return new
 
     def say(self, event: HostEvent) -> None:
-        line = to_line(event) + b"\n"
         try:
-            while line:
-                line = line[os.write(self._output, line) :]
+            write_all(self._output, to_line(event) + b"\n")
         except OSError:
-            pass  # nobody listens any more
+            pass  # the head is gone
 
     def drop(self) -> None:
         """In a forked child: close what is the host process's alone."""

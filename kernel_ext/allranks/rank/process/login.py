@@ -1,6 +1,6 @@
 """Which login the head reaches a host by, so that the next one can take its tunnels' ports.
 
-When a network is cut, the sshd of the old login may hold its ports for hours: nothing tells it that nobody is there.
+When a network is cut, the sshd of the old login may hold its ports for hours: it is not told that the head is gone.
 The ranks are to be reached at the same ports, so it is ended; it is this user's own process.
 """
 

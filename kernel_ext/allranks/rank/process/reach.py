@@ -15,6 +15,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from allranks.machine.files import write_all
 from allranks.messages.host_messages import Gone, Heard, to_line
 
 from .login import end_login, write_login
@@ -31,10 +32,10 @@ def main(arguments: Sequence[str]) -> None:
         os.chdir(folder)  # a socket's path may have some 100 characters only
         connection.connect("control")
     except (FileNotFoundError, ConnectionRefusedError):  # it has ended, as its machine has perhaps
-        _write_all(1, to_line(Gone()) + b"\n")
+        write_all(1, to_line(Gone()) + b"\n")
         return
     if "--free" in arguments:
-        _write_all(1, to_line(Heard(0)) + b"\n")
+        write_all(1, to_line(Heard(0)) + b"\n")
         return
     write_login(folder, os.getppid())
     relay(connection.detach())
@@ -61,14 +62,9 @@ def relay(connection: int) -> None:
             if not data:
                 return
             try:
-                _write_all(ways[source], data)
+                write_all(ways[source], data)
             except OSError:
                 return
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(descriptor, data) :]
 
 
 if __name__ == "__main__":
