@@ -39,10 +39,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     check = commands.add_parser("doctor", help=text, description=text.capitalize() + ".")
     text = "find how hosts are connected, and write a hostfile; exits with 1 if they cannot form a world yet"
     look = commands.add_parser("discover", help=text, description=text.capitalize() + ".")
-    from allranks.discovery import discover, doctor
+    text = "list the clusters that run on this machine, or on other hosts, and their notebooks"
+    lists = commands.add_parser("list", help=text, description=text.capitalize() + ".")
+    text = "end a cluster, wherever its notebook is; exits with 1 if ranks may be left"
+    ends = commands.add_parser("down", help=text, description=text.capitalize() + ".")
+    from allranks.discovery import discover, doctor, shell
 
     doctor.add_arguments(check)
     discover.add_arguments(look)
+    shell.add_arguments(lists, ends)
     experiment = commands.add_parser("experiment", help="run an experiment, or continue it")
     experiment.add_argument("file", metavar="FILE", help="the experiment in TOML: see docs/experiments.md")
     experiment.add_argument("--again", choices=["failed", "changed", "all"], help="run these again")
@@ -54,6 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _diagnose(options)
     if options.command == "discover":
         return _look(options)
+    if options.command in ("list", "down"):
+        return shell.list_clusters(options) if options.command == "list" else shell.end(options)
     if options.command == "experiment":
         from allranks.experiment.toml_file import main as run_experiment
 

@@ -25,6 +25,14 @@ def seconds_text(seconds: float) -> str:
     return f"{three_digits(seconds * scale)} {unit}"
 
 
+def duration_text(seconds: float) -> str:
+    """``45 s``, ``12 min``, ``3 h``, ``2 days``: rounded to a whole unit."""
+    for length, unit in ((86400, "days"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} s"
+
+
 def rate_text(per_second: float) -> str:
     """Bytes (or bits) a second in units of 1e9."""
     return three_digits(per_second / 1e9)

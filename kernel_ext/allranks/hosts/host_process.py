@@ -14,6 +14,7 @@ from typing import IO, Any, TypeAlias
 
 from allranks.errors import CannotStart
 from allranks.messages.host_messages import (
+    Describe,
     End,
     Ended,
     Forget,
@@ -101,6 +102,10 @@ class HostEnd:
     def keep(self, lease: float | None, file: Path | None = None) -> None:
         """Have it outlive this process by the `lease`; `file` is removed when it ends."""
         self._order(Keep(lease, str(file) if file is not None else None))
+
+    def describe(self, order: Describe) -> None:
+        """Have it write down which cluster it belongs to."""
+        self._order(order)
 
     def start(self, ranks: Sequence[RankConfig]) -> None:
         """Start one engine for each of these."""

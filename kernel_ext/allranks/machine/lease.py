@@ -31,8 +31,12 @@ def seconds_left(away_since: float, lease: float, folders: Iterable[Path]) -> fl
 
     It begins when the head went away (`away_since`, by `time.time`), and again with each sign of a cell in `folders`.
     """
-    begun = max([away_since, *(_modified(file) for folder in folders for file in folder.glob(f"rank-*/{BUSY}"))])
-    return min(begun + lease - time.time(), LOOK_EVERY)
+    return min(max(away_since, busy_at(folders)) + lease - time.time(), LOOK_EVERY)
+
+
+def busy_at(folders: Iterable[Path]) -> float:
+    """The last sign of a cell in `folders`, by `time.time`; 0 where there was none."""
+    return max((_modified(file) for folder in folders for file in folder.glob(f"rank-*/{BUSY}")), default=0.0)
 
 
 def _modified(file: Path) -> float:

@@ -64,6 +64,27 @@ class Keep:
 
 
 @dataclass
+class Describe:
+    """Write down which cluster this is, for those who list and end clusters from a shell."""
+
+    cluster: str
+    """The same on all its hosts."""
+    name: str
+    backend: str
+    size: int
+    hosts: list[str]
+    """All of them, as the notebook calls them."""
+    host: str
+    """This one, likewise."""
+    notebook: str
+    """Where it runs, in words."""
+    python: str
+    """The interpreter of the ranks on other hosts."""
+    pids: dict[str, int]
+    """Processes of its ranks on this host, by name: a launcher's are not the host process's own."""
+
+
+@dataclass
 class Start:
     """Start one engine for each of these."""
 
@@ -125,7 +146,7 @@ class End:
     """End every process and remove every file."""
 
 
-HostOrder: TypeAlias = Prepare | Keep | Start | Launch | Offer | Signal | Forget | Runs | Ports | Alive | End
+HostOrder: TypeAlias = Prepare | Keep | Describe | Start | Launch | Offer | Signal | Forget | Runs | Ports | Alive | End
 
 
 @dataclass(frozen=True)
@@ -229,7 +250,8 @@ class Gone:
 HostEvent: TypeAlias = Prepared | Started | Launched | Present | Ended | Heard | HostAnswer | Trouble | Gone
 
 _ORDERS = {
-    each.__name__: each for each in (Prepare, Keep, Start, Launch, Offer, Signal, Forget, Runs, Ports, Alive, End)
+    each.__name__: each
+    for each in (Prepare, Keep, Describe, Start, Launch, Offer, Signal, Forget, Runs, Ports, Alive, End)
 }
 _EVENTS: dict[str, type[HostEvent]] = {
     each.__name__: each for each in (Prepared, Started, Launched, Present, Ended, Heard, HostAnswer, Trouble, Gone)

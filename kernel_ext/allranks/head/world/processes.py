@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import platform
 import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -14,7 +16,8 @@ from allranks.head.state.known_rank import Rank
 from allranks.head.state.monitor import Monitor
 from allranks.hosts.host_process import HostEnd
 from allranks.hosts.hosts import Hosts
-from allranks.messages.host_messages import RankConfig
+from allranks.hosts.joined import JoinedHost
+from allranks.messages.host_messages import Describe, RankConfig
 from allranks.messages.lifeline import Lifeline
 from allranks.messages.requests import Exit, Spawn
 from allranks.settings import Settings
@@ -37,8 +40,8 @@ class Processes:
     ) -> None:
         self._settings, self._monitor, self._lifeline = settings, monitor, lifeline
         self._hosts, self._process_events = hosts, process_events
-        self._cluster = secrets.token_hex(6)
-        """What the hosts call it, where a launcher's ranks look for their settings."""
+        self._cluster = hashlib.sha256(settings.token.encode()).hexdigest()[:12]
+        """What the hosts call it, where a launcher's ranks look for their settings; the same for the next notebook."""
 
     def end_of_rank(self, number: int) -> HostEnd:
         """The notebook's end of the host process where the rank lives."""
@@ -118,6 +121,27 @@ class Processes:
             reached_at=self._hosts.meet_at(),
         )
         here.launch(command, backend.launcher_env(as_root=as_root), configs)
+
+    def describe(self, plan: WorldPlan) -> None:
+        """Each host writes down which cluster its ranks belong to."""
+        hosts = list(dict.fromkeys(placement.host.name for placement in plan.placements))
+        for end in (self._hosts.here, *self._hosts.others.values()):
+            if isinstance(end, JoinedHost):  # a scheduler's processes are listed and ended by it
+                continue
+            pids = {f"rank {rank.rank}": rank.pid for rank in self._monitor.ranks if rank.host == end.name and rank.pid}
+            end.describe(
+                Describe(
+                    self._cluster,
+                    self._settings.name,
+                    plan.backend,
+                    plan.size,
+                    hosts,
+                    end.name,
+                    f"process {os.getpid()} on {platform.node()}",
+                    self._settings.python,
+                    pids,
+                )
+            )
 
     # End.
 

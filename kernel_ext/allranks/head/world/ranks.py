@@ -100,11 +100,7 @@ class Ranks:
         if kept is not None:
             return LocalHost.adopt(Path(kept.directory), kept.engine_info, kept.host_process, on_event)
         return LocalHost.begin(
-            settings.name,
-            python=settings.python_here,
-            on_event=on_event,
-            shared=settings.shared,
-            listen=listen,
+            settings.name, python=settings.python_here, on_event=on_event, shared=settings.shared, listen=listen
         )
 
     def take_over(self, kept: Detached) -> None:
@@ -220,6 +216,7 @@ class Ranks:
     def _save(self) -> None:
         """Write down what another notebook needs to take the cluster over."""
         assert self.plan is not None
+        self.processes.describe(self.plan)
         if self.settings.lease != 0:
             self.settings.attached_as = self.settings.attached_as or free_name(self.settings.name)
             Detached.of(self.settings, self.plan, self.reached, self.lifeline, self.monitor).write()

@@ -29,6 +29,7 @@ from allranks.machine.files import last_words, make_private, offered, open_log, 
 from allranks.machine.lease import seconds_left
 from allranks.messages.host_messages import (
     Alive,
+    Describe,
     End,
     Ended,
     Forget,
@@ -57,6 +58,7 @@ from allranks.rank.world.held_sockets import Holder
 from . import start
 from .children import CONTROLLER, LAUNCHER, Children
 from .controller import Controller
+from .description import Description
 from .head_connection import HeadConnection
 from .login import write_login
 from .start import EXIT
@@ -81,6 +83,7 @@ class HostProcess:
         self._login = login
         self._ended: list[Ended] = []
         self._holder = Holder()
+        self._description = Description()
         self._also_remove: set[Path] = set()
         self._lease: float | None = 0.0
 
@@ -90,6 +93,7 @@ class HostProcess:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal reaches the whole group; ranks decide
         signal.signal(signal.SIGTERM, lambda *_: self._end())
         while True:
+            self._description.update(self._folders, self._children.pids, self._lease, self._head.away_since)
             watched = [*self._head.watched(), self._wake_read, *self._holder.watched()]
             due = [each for each in (self._head.look_within(), self._close_held(), self._left()) if each is not None]
             ready, _, _ = select.select(watched, [], [], min(due, default=None))
@@ -112,11 +116,15 @@ class HostProcess:
         away = self._head.away_since
         if away is None or self._lease is None:
             return None
-        folders = [folder for folder in (self._directory, *self._also_remove) if folder is not None]
-        left = seconds_left(away, self._lease, folders)
+        left = seconds_left(away, self._lease, self._folders)
         if left <= 0:
             self._end()
         return left
+
+    @property
+    def _folders(self) -> list[Path]:
+        """What the cluster has here."""
+        return [folder for folder in (self._directory, *sorted(self._also_remove)) if folder is not None]
 
     def _handle(self, line: bytes) -> None:
         try:
@@ -135,6 +143,8 @@ class HostProcess:
                 self._prepare(order)
             case Keep():
                 self._keep(order)
+            case Describe():
+                self._description.take(order)
             case Start():
                 self._start(order.ranks)
             case Launch():
@@ -244,10 +254,10 @@ class HostProcess:
         self._children.end()
         if self._controller is not None:
             self._controller.kill()
-        for path in (self._directory, *self._also_remove):
-            if path is not None and path.is_dir():
+        for path in self._folders:
+            if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)
-            elif path is not None:
+            else:
                 path.unlink(missing_ok=True)
         self._say(Gone())
         if os.getpgrp() == os.getpid():

@@ -1,0 +1,236 @@
+"""The clusters that run on this machine and on other hosts, whichever notebook started them: find them, and end them.
+
+Nothing of a cluster is asked, but its hosts: so it works, too, where notebook, host process or ranks are stuck or gone.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from allranks.errors import NoCluster, UsageError
+from allranks.head.world.detached import Detached, detached_file, detached_names, readable
+from allranks.hosts.ssh.command import explained
+from allranks.machine.clusters import HOST_PROCESS, HostedCluster
+from allranks.units import duration_text, ranks_text
+from allranks_backends.hostfile import host_named
+from allranks_backends.plan import Host
+
+from .survey import survey
+
+HERE = "localhost"
+MODULE = "allranks.rank.process.clusters"
+
+
+@dataclass(frozen=True)
+class OnHost:
+    """One host's part of a cluster."""
+
+    cluster: HostedCluster
+    running: list[str]
+    """Names of the processes that run there."""
+    asked: str = HERE
+    """The host, as it was asked for."""
+
+    @property
+    def ranks(self) -> int:
+        """How many run there."""
+        return sum(name.startswith("rank ") for name in self.running)
+
+    @property
+    def attached(self) -> bool:
+        """Whether the notebook is there, as far as the host process knows."""
+        return self.cluster.away_since is None and HOST_PROCESS in self.running
+
+
+@dataclass(frozen=True)
+class RunningCluster:
+    """A cluster, as far as the hosts know it that were asked."""
+
+    parts: Sequence[OnHost]
+
+    @property
+    def cluster(self) -> HostedCluster:
+        """What is the same on all hosts."""
+        return self.parts[0].cluster
+
+    @property
+    def attached(self) -> bool:
+        """Whether a notebook is there."""
+        return any(part.attached for part in self.parts)
+
+    @property
+    def ends_in(self) -> float | None:
+        """Seconds until the lease of its ranks runs out, unless a cell runs; None for never."""
+        parts = [part for part in self.parts if part.ranks] or self.parts
+        if any(part.cluster.lease is None for part in parts):
+            return None
+        begun = max(max(part.cluster.away_since or 0.0, part.cluster.busy_at) for part in parts)
+        return max(0.0, begun + min(part.cluster.lease or 0.0 for part in parts) - time.time())
+
+    @property
+    def notebook(self) -> str:
+        """Where the notebook is, or since when it is gone and what that means."""
+        if self.attached:
+            return self.cluster.notebook
+        away = [part.cluster.away_since for part in self.parts if part.cluster.away_since is not None]
+        said = [f"gone for {duration_text(time.time() - min(away))}" if away else "gone"]
+        if any(part.cluster.runs_a_cell for part in self.parts):
+            said.append("a cell runs")
+        elif self.ends_in is None:
+            said.append("ranks stay until they are ended")
+        else:
+            said.append(f"ranks end in {duration_text(self.ends_in)}")
+        lost = [part.asked for part in self.parts if HOST_PROCESS not in part.running]
+        return "; ".join([*said, *(f"no host process on {name}" for name in lost)])
+
+    def as_json(self) -> dict[str, object]:
+        """For other programs: seconds, and times as `time.time` has them."""
+        told = self.cluster
+        return {
+            "name": told.name,
+            "id": told.cluster,
+            "backend": told.backend,
+            "size": told.size,
+            "hosts": told.hosts,
+            "since": min(part.cluster.since for part in self.parts),
+            "notebook": told.notebook,
+            "attached": self.attached,
+            "runs_a_cell": None if self.attached else any(part.cluster.runs_a_cell for part in self.parts),
+            "ends_in": None if self.attached else self.ends_in,
+            "running": {part.asked: part.running for part in self.parts},
+        }
+
+
+@dataclass(frozen=True)
+class Search:
+    """What hosts answered."""
+
+    clusters: Sequence[RunningCluster]
+    unreached: Mapping[str, str]
+    """Hosts that could not be asked, and why."""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What became of a cluster."""
+
+    name: str
+    id: str
+    ended: Mapping[str, int]
+    """How many ranks, by host."""
+    unreached: Mapping[str, str]
+    """Hosts that could not be asked, and why: its ranks may still run there."""
+
+    def __str__(self) -> str:
+        each = [f"{ranks_text(count)} on {host}" for host, count in self.ended.items() if count]
+        return f"{self.name} has ended: {', '.join(each) or 'no rank was running'}."
+
+
+def running_clusters(hosts: Iterable[str] = (), python: str | None = None) -> Search:
+    """This user's clusters with a process on this machine, or on one of `hosts`, where `python` has allranks."""
+    parts, unreached = _ask(dict.fromkeys([HERE, *hosts], python or sys.executable))
+    by_id: dict[str, list[OnHost]] = {}
+    for part in parts:
+        if part.running:
+            by_id.setdefault(part.cluster.cluster, []).append(part)
+    return Search([RunningCluster(each) for each in by_id.values()], unreached)
+
+
+def end_cluster(name: str, hosts: Iterable[str] = (), python: str | None = None, *, force: bool = False) -> Ending:
+    """End a cluster on this machine, on `hosts`, and where this machine knows that it has ranks.
+
+    `name` is its name or its id. Raises NoCluster where there is none, and UsageError where several are called so, or
+    a notebook is attached and it is not to be ended all the same (`force`).
+    """
+    parts, unreached = _ask(dict.fromkeys([HERE, *hosts], python or sys.executable))
+    kept = readable(name)
+    mine = [part for part in parts if name in (part.cluster.name, part.cluster.cluster)]
+    asked = {HERE, *hosts}
+    elsewhere = {host: python or there for host, there in _elsewhere(mine, kept).items() if host not in asked}
+    more, silent = _ask(elsewhere)
+    unreached |= silent
+    known = {part.cluster.cluster for part in mine}
+    mine += [part for part in more if part.cluster.cluster in known or (not known and part.cluster.name == name)]
+    ids = sorted({part.cluster.cluster for part in mine})
+    if not ids:
+        raise NoCluster(_no_such(name, parts, unreached))
+    if len(ids) > 1:
+        each = ", ".join(f"{part.cluster.cluster} ({part.cluster.notebook})" for part in mine)
+        raise UsageError(f"{len(ids)} clusters are called {name!r}. Choose by id: {each}.")
+    if not force and (attached := [part for part in mine if part.attached]):
+        where = attached[0].cluster.notebook
+        raise UsageError(
+            f"a notebook is attached to {name!r}: {where}. End it there with %distributed down, or here with --force."
+        )
+    answers, silent = _run({part.asked: python or part.cluster.python for part in mine}, ids[0])
+    ended = {host: sum(str(each).startswith("rank ") for each in names) for host, names in answers.items()}
+    unreached |= silent
+    if kept is not None and not unreached:
+        detached_file(name).unlink(missing_ok=True)
+    return Ending(mine[0].cluster.name, ids[0], ended, unreached)
+
+
+def _elsewhere(mine: Sequence[OnHost], kept: Detached | None) -> dict[str, str]:
+    """The other hosts of a cluster whose notebook was on this machine, and which Python has allranks there."""
+    found = {}
+    if kept is not None:
+        python = str(kept.settings.get("python") or sys.executable)
+        found = {str(host["name"]): python for host in kept.hosts}
+    for part in mine:
+        if part.cluster.host == part.asked == HERE:
+            found |= dict.fromkeys(part.cluster.hosts, part.cluster.python)
+    return found
+
+
+def _no_such(name: str, parts: Sequence[OnHost], unreached: Mapping[str, str]) -> str:
+    others = ", ".join(sorted({part.cluster.name for part in parts if part.running}))
+    said = f"no cluster called {name!r} was found. " + (f"There are: {others}. " if others else "")
+    if unreached:
+        return said + " ".join(f"{host} could not be asked: {why}." for host, why in unreached.items())
+    return said + "To look on other hosts, too: --hosts A,B."
+
+
+def _ask(pythons: Mapping[str, str]) -> tuple[list[OnHost], dict[str, str]]:
+    """What hosts have of any cluster, and why the others cannot be asked; for each, which Python has allranks there."""
+    answers, unreached = _run(pythons, "list")
+    parts = []
+    for name, told in answers.items():
+        for each in told:
+            try:
+                part = msgspec.convert(each, OnHost)
+            except msgspec.ValidationError:
+                unreached[name] = "it has another version of allranks"
+            else:
+                parts.append(replace(part, asked=name))
+    return parts, unreached
+
+
+def _run(pythons: Mapping[str, str], what: str) -> tuple[dict[str, list[object]], dict[str, str]]:
+    """The answers of `MODULE` on these hosts, and why the others have none."""
+    folders = [kept.directory for each in detached_names() if (kept := readable(each)) is not None]
+
+    def command(host: Host) -> dict[str, str]:
+        words = (
+            [sys.executable, "-m", MODULE, what, *folders] if host.local else [pythons[host.name], "-m", MODULE, what]
+        )
+        return {"clusters": shlex.join(words)}
+
+    answers: dict[str, list[object]] = {}
+    unreached = {}
+    for told in survey([host_named(name) for name in pythons], command):
+        name, answer = told.host.name, told.answers.get("clusters")
+        if told.trouble or answer is None:
+            unreached[name] = told.trouble
+            continue
+        try:
+            answers[name] = msgspec.json.decode(answer.out, type=list[object])
+        except msgspec.DecodeError:
+            said = answer.err.splitlines() or ["it did not answer in time"]
+            unreached[name] = explained(said, name, pythons[name])
+    return answers, unreached

@@ -1,0 +1,122 @@
+"""What host processes write down about the cluster they belong to, so that a shell can list and end clusters."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import psutil
+
+from .files import write_private
+from .identity import still_runs
+from .lease import busy_at
+
+FILE = "cluster.json"
+HOST_PROCESS = "host process"
+RUNS_A_CELL = 10.0
+"""Seconds since its last sign within which a cell counts as running."""
+ENDS_WITHIN = 8.0
+"""Seconds a host process gets to end everything before it is killed."""
+
+
+@dataclass(frozen=True)
+class HostedCluster:
+    """One cluster's processes on this machine."""
+
+    cluster: str
+    name: str
+    backend: str
+    size: int
+    hosts: list[str]
+    host: str
+    """The name of this machine there."""
+    notebook: str
+    python: str
+    node: str
+    """This machine's own name: where the folder of temporary files is shared, others find this description too."""
+    processes: dict[str, tuple[int, float]]
+    """Number of each, and when it began, by name: ``host process``, ``rank 3``, ``controller``, ``launcher``."""
+    since: float
+    """When it was first described, as `time.time` has it."""
+    lease: float | None = 0.0
+    away_since: float | None = None
+    """When the notebook went, as `time.time` has it; None while it is there."""
+    folders: list[str] = field(default_factory=list)
+    """All that the cluster has on this machine, the one of this description first; files too."""
+    busy_at: float = 0.0
+    """Once the notebook is away: the last sign of a cell, by `time.time`."""
+
+    @property
+    def running(self) -> list[str]:
+        """Names of the processes that still run."""
+        return [name for name, (pid, since) in self.processes.items() if still_runs(pid, since)]
+
+    @property
+    def runs_a_cell(self) -> bool:
+        """Whether a rank here has lately said so; those with a notebook tell that instead."""
+        return self.busy_at > time.time() - RUNS_A_CELL
+
+    def write(self) -> None:
+        """Into the first of its folders."""
+        write_private(Path(self.folders[0], FILE), json.dumps(asdict(self)))
+
+
+def hosted_clusters(also: Iterable[str | Path] = ()) -> list[HostedCluster]:
+    """This user's clusters on this machine, those that have left nothing but files included.
+
+    They are looked for where temporary files are, and in the folders `also`.
+    """
+    places = {tempfile.gettempdir(), "/tmp"}
+    folders = {file.parent.resolve() for place in places for file in Path(place).glob(f"allranks-*/{FILE}")}
+    found = (_read(folder) for folder in sorted(folders | {Path(each) for each in also}))
+    return [each for each in found if each is not None]
+
+
+def _read(folder: Path) -> HostedCluster | None:
+    """None where there is none, or another user's, another machine's or another version's."""
+    try:
+        if folder.stat().st_uid != os.getuid():
+            return None
+        told = json.loads((folder / FILE).read_text())
+        told["processes"] = {name: (int(pid), float(since)) for name, (pid, since) in told["processes"].items()}
+        if told["node"] != platform.node():
+            return None
+        told["busy_at"] = busy_at(map(Path, told["folders"]))
+        return HostedCluster(**told)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def end(cluster: HostedCluster) -> list[str]:
+    """End its processes on this machine, and remove its files; returns the names of those that were ended."""
+    running = cluster.running
+    pid, _ = cluster.processes[HOST_PROCESS]
+    if HOST_PROCESS in running:
+        with suppress(psutil.NoSuchProcess):
+            process = psutil.Process(pid)
+            process.terminate()
+            with suppress(psutil.TimeoutExpired):
+                process.wait(ENDS_WITHIN)
+    for name in cluster.running:
+        left, _ = cluster.processes[name]
+        with suppress(ProcessLookupError):
+            # In the group of the host process: with it goes what its cells have started.
+            if os.getpgid(left) == pid:
+                os.killpg(pid, signal.SIGKILL)
+            else:
+                os.kill(left, signal.SIGKILL)
+    for path in map(Path, cluster.folders):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+    return running

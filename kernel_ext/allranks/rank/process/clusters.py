@@ -1,0 +1,23 @@
+"""What a shell asks a machine: which of this user's clusters have processes here; or, with an id, to end that one."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from allranks.machine.clusters import end, hosted_clusters
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Print JSON: the clusters, or the names of the processes that were ended."""
+    found = hosted_clusters(arguments[1:])
+    if arguments and arguments[0] != "list":
+        print(json.dumps([name for each in found if each.cluster == arguments[0] for name in end(each)]))
+    else:
+        print(json.dumps([{"cluster": asdict(each), "running": each.running} for each in found]))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,60 @@
+"""The file in which a host process says which cluster it belongs to, and what runs of it here."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from allranks.messages.host_messages import Describe
+
+
+class Description:
+    """Nothing is written before the head has described the cluster."""
+
+    def __init__(self) -> None:
+        self._told: Describe | None = None
+        self._since = time.time()
+        self._written: object = None
+
+    def take(self, order: Describe) -> None:
+        self._told = order
+
+    def update(
+        self, folders: Sequence[Path], processes: Mapping[str, int], lease: float | None, away_since: float | None
+    ) -> None:
+        """Write the file anew where something in it has changed."""
+        if self._told is None:
+            return
+        now = (self._told, tuple(folders), dict(processes), lease, away_since)
+        if now == self._written:
+            return
+        self._written = now
+        import psutil  # no host process needs it before its ranks are there
+
+        from allranks.machine.clusters import HOST_PROCESS, HostedCluster
+        from allranks.machine.identity import identity_of
+
+        identities = {HOST_PROCESS: identity_of()}
+        for name, pid in {**self._told.pids, **processes}.items():
+            try:
+                identities[name] = identity_of(pid)
+            except psutil.Error:  # it has ended meanwhile
+                continue
+        told = asdict(self._told)
+        del told["pids"]
+        cluster = HostedCluster(
+            **told,
+            node=platform.node(),
+            processes=identities,
+            since=self._since,
+            lease=lease,
+            away_since=away_since,
+            folders=[str(folder) for folder in folders],
+        )
+        try:
+            cluster.write()
+        except OSError:  # a disk that is full ends no cluster
+            pass

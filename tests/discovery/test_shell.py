@@ -1,0 +1,185 @@
+"""`allranks list` and `allranks down`: clusters whose notebooks live elsewhere, or not any more."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from allranks import Cluster
+from allranks.discovery.running import Ending, OnHost, RunningCluster
+from allranks.machine.clusters import FILE, HOST_PROCESS, HostedCluster, hosted_clusters
+from allranks.machine.identity import identity_of
+from tests.shell import WITHIN, allranks, described_as
+
+KEEPS = """
+import sys, time, allranks
+with_name = allranks.Cluster(2, backend="ring", keep=True, name=sys.argv[1]).up()
+print("up", flush=True)
+time.sleep(600)
+"""
+
+
+def listed(name: str) -> list[dict[str, Any]]:
+    done = allranks("list", "--json")
+    assert done.returncode == 0, done.stderr
+    return [each for each in json.loads(done.stdout) if each["name"] == name]
+
+
+def wait_listed(name: str, count: int) -> None:
+    deadline = time.monotonic() + WITHIN
+    while len(listed(name)) < count:
+        assert time.monotonic() < deadline
+
+
+class Script:
+    """A program that keeps a cluster of its own."""
+
+    def __init__(self) -> None:
+        self.name = f"shell{os.getpid()}-{time.monotonic_ns()}"
+        line = [sys.executable, "-c", KEEPS, self.name]
+        self.process = subprocess.Popen(line, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None and self.process.stdout.readline() == "up\n"
+        self.described = described_as(self.name)
+        self.pids = [int(pid) for pid, _ in self.described.processes.values()]
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(WITHIN)
+
+
+@pytest.fixture
+def script() -> Iterator[Script]:
+    made = Script()
+    yield made
+    made.kill()
+    allranks("down", made.name, "--force")
+
+
+def ended(pids: list[int], within: float = WITHIN) -> bool:
+    processes = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
+    return not psutil.wait_procs(processes, within)[1]
+
+
+@pytest.mark.slow
+def test_one_that_outlives_its_notebook_is_listed_and_ended(script: Script) -> None:
+    (found,) = listed(script.name)
+    assert (found["size"], found["backend"], found["hosts"], found["attached"]) == (2, "ring", ["localhost"], True)
+    assert {"rank 0", "rank 1"} < set(found["running"]["localhost"])
+    refused = allranks("down", script.name)
+    assert refused.returncode == 2 and f"process {script.process.pid}" in refused.stderr and "--force" in refused.stderr
+    script.kill()
+    deadline = time.monotonic() + WITHIN
+    while (found := listed(script.name)[0])["attached"] and time.monotonic() < deadline:
+        pass
+    assert 11 * 3600 < found["ends_in"] <= 12 * 3600 and found["runs_a_cell"] is False
+    assert "gone for" in allranks("list").stdout
+    folder = Path(script.described.folders[0])
+    done = allranks("down", script.name)
+    assert (done.returncode, done.stdout) == (0, f"{script.name} has ended: 2 ranks on localhost.\n"), done.stderr
+    assert ended(script.pids) and not folder.exists() and not listed(script.name)
+    again = allranks("down", script.name)
+    assert again.returncode == 2 and "was found" in again.stderr
+
+
+@pytest.mark.slow
+def test_files_of_a_cluster_whose_processes_were_killed_are_removed(script: Script) -> None:
+    host, _ = script.described.processes[HOST_PROCESS]
+    script.kill()
+    psutil.Process(host).kill()
+    assert ended(script.pids), "ranks end with their host process"
+    assert not listed(script.name)
+    folder = Path(script.described.folders[0])
+    assert folder.exists()
+    done = allranks("down", script.name)
+    assert done.stdout == f"{script.name} has ended: no rank was running.\n", done.stderr
+    assert not folder.exists()
+
+
+@pytest.mark.slow
+def test_of_two_with_one_name_one_is_chosen_by_its_id(script: Script, ring2: Cluster) -> None:
+    with Cluster(1, backend="ring", name=script.name):
+        wait_listed(script.name, 2)
+        refused = allranks("down", script.name, "--force")
+        assert refused.returncode == 2 and "2 clusters are called" in refused.stderr
+        assert allranks("down", script.described.cluster, "--force").returncode == 0
+        assert [each["size"] for each in listed(script.name)] == [1]
+    assert ring2.run("rank").check()[1].value == 1, "others go on"
+
+
+@pytest.mark.parametrize("words", [["down"], ["down", "a", "b"], ["list", "--hosts"]])
+def test_what_is_no_command_is_refused(words: list[str]) -> None:
+    assert allranks(*words).returncode == 2
+
+
+@pytest.mark.slow  # each is a login
+def test_a_host_that_cannot_be_asked_is_named() -> None:
+    done = allranks("list", "--hosts", "no-such-host.invalid")
+    assert done.returncode == 1 and "no-such-host.invalid could not be asked" in done.stderr
+    done = allranks("down", "nothing", "--hosts", "no-such-host.invalid")
+    assert done.returncode == 2 and "no-such-host.invalid could not be asked" in done.stderr
+
+
+def described(**fields: Any) -> HostedCluster:
+    told: dict[str, Any] = {
+        "cluster": "1234",
+        "name": "main",
+        "backend": "ring",
+        "size": 2,
+        "hosts": ["mac1"],
+        "host": "mac1",
+        "notebook": "process 7 on laptop",
+        "python": sys.executable,
+        "node": platform.node(),
+        "processes": {HOST_PROCESS: identity_of()},
+        "since": time.time() - 7200,
+    }
+    return HostedCluster(**{**told, **fields})
+
+
+def test_files_of_others_are_passed_over(tmp_path: Path) -> None:
+    mine, theirs, damaged = tmp_path / "a", tmp_path / "b", tmp_path / "c"
+    for folder in (mine, theirs, damaged):
+        folder.mkdir()
+    described(folders=[str(mine)]).write()
+    described(folders=[str(theirs)], node="another machine, with the same files").write()
+    (damaged / FILE).write_text('{"cluster": 7')
+    (damaged / "d").mkdir()
+    (damaged / "d" / FILE).write_text('["nothing of ours"]')
+    found = hosted_clusters([mine, theirs, damaged, damaged / "d", tmp_path / "e"])
+    assert [each.folders for each in found if str(tmp_path) in str(each.folders)] == [[str(mine)]]
+    assert next(each for each in found if each.folders == [str(mine)]).running == [HOST_PROCESS]
+
+
+@pytest.mark.parametrize(
+    ("fields", "running", "said"),
+    [
+        ({}, [HOST_PROCESS, "rank 0"], "process 7 on laptop"),
+        ({"away": 120, "lease": 3600}, [HOST_PROCESS, "rank 0"], "gone for 2 min; ranks end in 58 min"),
+        ({"away": 120, "lease": None}, [HOST_PROCESS, "rank 0"], "gone for 2 min; ranks stay until they are ended"),
+        ({"away": 120, "lease": 60, "busy": 1}, [HOST_PROCESS, "rank 0"], "gone for 2 min; a cell runs"),
+        ({"lease": None}, ["rank 0"], "gone; ranks stay until they are ended; no host process on localhost"),
+    ],
+)
+def test_what_is_said_of_the_notebook(fields: dict[str, Any], running: list[str], said: str) -> None:
+    now = time.time()
+    away, busy = fields.pop("away", None), fields.pop("busy", None)
+    fields |= {"away_since": now - away} if away else {}
+    fields |= {"busy_at": now - busy} if busy else {}
+    assert RunningCluster([OnHost(described(**fields), running)]).notebook == said
+
+
+def test_the_end_in_words() -> None:
+    assert str(Ending("main", "1", {"mac1": 1, "localhost": 0, "mac2": 3}, {})) == (
+        "main has ended: 1 rank on mac1, 3 ranks on mac2."
+    )
+    assert str(Ending("main", "1", {"localhost": 0}, {})) == "main has ended: no rank was running."
