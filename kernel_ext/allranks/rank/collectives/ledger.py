@@ -24,7 +24,7 @@ from . import poison
 from .aborted import CollectiveAborted
 from .chain import Chain
 from .order import EvaluationOrder
-from .record import NO_KIND, Call, Kind, Record, record_of
+from .record import NO_KIND, Call, Kind, Record, record_of, records_of
 from .recorded import COLLECTIVE, recorded, user_place
 from .trace import TRACE
 
@@ -179,8 +179,11 @@ class Ledger:
 
     def shared_since(self, number: int) -> list[Record]:
         """The records of what all ranks share after that `number`, oldest first, as far as they are kept."""
+        return records_of(self._shared_calls(number))
+
+    def _shared_calls(self, number: int) -> list[Call]:
         calls = takewhile(lambda call: call.entered > number, self._newest_first())
-        return [record_of(call) for call in calls if call.kind.shared][::-1]
+        return [call for call in calls if call.kind.shared][::-1]
 
     @property
     def keep(self) -> int:
@@ -223,9 +226,9 @@ class Ledger:
         after, before = self.order.returned, self.order.called_before
         left = {number for number, _ in list(self.order.pending) if number > before}
         calls = self.calls(min([after, *(number - 1 for number in left)]))
-        found = [record_of(call) for call in calls if call.seq > after or call.seq in left]
+        found = records_of([call for call in calls if call.seq > after or call.seq in left])
         # Those inside mx.grad, mx.vmap and mx.compile, of sub-groups, and with the check off are not tracked.
-        return found or [record_of(call) for call in self.calls(self.order.settled)]
+        return found or records_of(self.calls(self.order.settled))
 
     def raise_if_refused(self) -> None:
         """Raise CollectiveAborted where no collective may be entered."""
@@ -235,11 +238,13 @@ class Ledger:
 
     def fingerprint(self, number: int) -> tuple[int, int]:
         """How many shared collectives came after that `number`, and a checksum of them and of what was swapped."""
-        shared, swapped = self.shared_since(number), self.swapped(number)
+        shared, swapped = [call.kind for call in self._shared_calls(number)], self.swapped(number)
         if not shared and not swapped:
             return 0, 0
-        text = repr([(record.op, record.shape, record.dtype) for record in shared] + swapped)
-        return len(shared), zlib.crc32(text.encode())
+        alike = {id(kind): kind for kind in shared}  # a few, of thousands of calls
+        texts = {key: f"{kind.op} {tuple(kind.shape)} {kind.dtype}\n" for key, kind in alike.items()}
+        text = "".join([texts[id(kind)] for kind in shared])
+        return len(shared), zlib.crc32(f"{text}{swapped}".encode())
 
     def swapped(self, number: int) -> list[tuple[int, int]]:
         """Which collectives were evaluated before which older ones, counted from that `number`."""
@@ -249,7 +254,7 @@ class Ledger:
 
     def records(self, numbers: Collection[int]) -> list[Record]:
         """The records of the calls with these numbers among all, as far as they are kept."""
-        return [record_of(call) for call in self.calls(min(numbers) - 1) if call.seq in numbers] if numbers else []
+        return records_of([call for call in self.calls(min(numbers) - 1) if call.seq in numbers]) if numbers else []
 
     def settled(self) -> int:
         """All shared collectives up to this number have been evaluated, for all that is known."""

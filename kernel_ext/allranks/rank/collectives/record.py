@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from types import CodeType
 from typing import Any, NamedTuple
 
@@ -69,10 +70,21 @@ class Record(NamedTuple):
 
 def record_of(call: Call) -> Record:
     """A call with sizes, file and line worked out."""
-    seq, entered, (op, shape, dtype, where, shared, peer) = call
-    name = str(dtype).removeprefix("mlx.core.")
-    nbytes = math.prod(shape) * dtype.size
-    return Record(seq, op, tuple(shape), name, nbytes, *_file_and_line(where), shared, entered, peer)
+    return records_of([call])[0]
+
+
+def records_of(calls: Sequence[Call]) -> list[Record]:
+    """The same of each; what calls of one line have in common is worked out once."""
+    known: dict[int, tuple[tuple[int, ...], str, int, str | None, int | None]] = {}
+    records = []
+    for seq, entered, kind in calls:
+        op, shape, dtype, where, shared, peer = kind
+        common = known.get(id(kind))
+        if common is None:
+            name, nbytes = str(dtype).removeprefix("mlx.core."), math.prod(shape) * dtype.size
+            common = known[id(kind)] = (tuple(shape), name, nbytes, *_file_and_line(where))
+        records.append(Record(seq, op, *common, shared, entered, peer))
+    return records
 
 
 def _file_and_line(where: Place) -> tuple[str | None, int | None]:
