@@ -24,7 +24,9 @@ from ._faults import Round, Wrong
 from ._leftovers import Leftovers
 from ._processes import nothing_left
 
-STUCK_AFTER = 150.0
+CELL_WITHIN = 200.0
+"""Seconds a cell gets, with compilations on a busy machine."""
+STUCK_AFTER = 400.0
 """Seconds after which a round is given up, with all stacks."""
 WARM_UP = 3
 """Rounds after which growth counts: the first ones import and fill pools."""
@@ -111,7 +113,7 @@ class Soak:
         self._held: dict[int, Held] = {}
         self._forward = ""
         self._leftovers = Leftovers(cluster)
-        cluster.run(SETUP, timeout=60).check()
+        cluster.run(SETUP, timeout=CELL_WITHIN).check()
 
     def round(self, number: int) -> tuple[Round, list[tuple[str, str]]]:
         """Play one round; returns it, and what was wrong: (kind, words)."""
@@ -124,7 +126,7 @@ class Soak:
             return round, [("wrong behaviour", f"{type(error).__name__}: {error}")]
         wrong = [("lost name", each) for each in lost + self._lost(round)]
         if round.kills:
-            self._cluster.run(SETUP, timeout=60).check()
+            self._cluster.run(SETUP, timeout=CELL_WITHIN).check()
             self._forward = ""
         wrong += [("wrong sum", each) for each in self._wrong_sums(number)]
         if number > WARM_UP:
@@ -132,7 +134,7 @@ class Soak:
         return round, wrong
 
     def _change(self, number: int) -> None:
-        result = self._cluster.run(CHANGE.format(round=number), timeout=60).check()
+        result = self._cluster.run(CHANGE.format(round=number), timeout=CELL_WITHIN).check()
         self._held = {rank: Held(*each.value) for rank, each in result.items()}
 
     def _fix(self, round: Round) -> list[str]:
@@ -140,7 +142,7 @@ class Soak:
         cluster = self._cluster
         if not round.kills:
             # A world that broke when the prompt was back already is formed anew with the next cell.
-            cluster.run("rank", timeout=60).check()
+            cluster.run("rank", timeout=CELL_WITHIN).check()
             return []
         cluster.heal(source=round.source)
         if round.source is None:
@@ -149,7 +151,7 @@ class Soak:
         return [] if (copy.digest, copy.names) == (meant.digest, meant.names) else [f"the copy of rank {round.source}"]
 
     def _look(self, rank: int) -> Held:
-        return Held(*self._cluster.run("soak_look()", ranks=rank, timeout=60).check()[rank].value)
+        return Held(*self._cluster.run("soak_look()", ranks=rank, timeout=CELL_WITHIN).check()[rank].value)
 
     def _lost(self, round: Round) -> list[str]:
         """What surviving ranks no longer hold as they did."""
@@ -171,7 +173,7 @@ class Soak:
     def _wrong_sums(self, number: int) -> list[str]:
         size = self._cluster.size
         code = SUMS.format(round=number, size=size, ranks_sum=size * (size + 1) // 2)
-        result = self._cluster.run(code, timeout=60).check()
+        result = self._cluster.run(code, timeout=CELL_WITHIN).check()
         said = [f"rank {rank}: {each.value[0]}" for rank, each in result.items() if not all(each.value[0])]
         forwards = {each.value[1] for each in result.values()}
         if len(forwards) > 1 or (self._forward and forwards != {self._forward}):
