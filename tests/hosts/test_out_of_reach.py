@@ -10,13 +10,16 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
 
 import psutil
 import pytest
 
 from allranks import Cluster
 from allranks.errors import NoCluster
+from allranks_backends.views import Snapshot
 from tests.hosts.lab import Hosts
 from tests.waiting import comes_true
 
@@ -52,6 +55,10 @@ def gone(hosts: Hosts, within: float) -> bool:
     return not any(map(hosts.processes, hosts.names))
 
 
+def logged_in_again(hosts: Hosts, before: list[int], _now: Snapshot) -> bool:
+    return all(hosts.logins(name) > was for name, was in zip(hosts.names, before, strict=False))
+
+
 def away(cluster: Cluster) -> list[int]:
     return [view.rank for view in cluster.snapshot.ranks if view.away is not None]
 
@@ -83,7 +90,8 @@ def test_a_gap_during_training_costs_nothing(hosts3: Hosts, backend: str, reques
             assert (cluster.logged("loss")["rank"] == rank).sum() == steps
         assert cluster.pull("kept") == [0, 10, 20]
         assert [view.pid for view in cluster.snapshot.ranks] == pids
-        assert cluster.state == "whole" and not any("out of reach" in note for note in cluster.snapshot.notes)
+        assert comes_true(cluster, lambda now: not any("out of reach" in note for note in now.notes), WITHIN)
+        assert cluster.state == "whole"
         assert cluster.client.ids == [0, 1, 2]
         assert cluster.client[:].apply_sync(os.getpid) == pids
 
@@ -101,10 +109,13 @@ def test_an_ssh_client_that_is_killed_is_replaced(hosts3: Hosts, talking_shell: 
     with Cluster(hosts=hosts3.names[:2], backend="ring") as cluster:
         cluster.run("kept = rank")
         for _ in range(2):
+            before = [hosts3.logins(name) for name in hosts3.names[:2]]
             for process in psutil.Process().children():
-                if process.name() == "ssh":
-                    process.kill()
-            assert comes_true(cluster, lambda now: any(view.away is not None for view in now.ranks), WITHIN)
+                with suppress(psutil.Error):
+                    if process.name() == "ssh":
+                        process.kill()
+            # That they are away may be over before anybody has looked: the logins stay counted.
+            assert comes_true(cluster, partial(logged_in_again, hosts3, before), WITHIN)
             assert comes_true(cluster, lambda now: not away(cluster), WITHIN)
         assert cluster.run("mx.distributed.all_sum(mx.array(rank + 1)).item()")[0].value == 3
         assert cluster.pull("kept") == [0, 1]
@@ -144,7 +155,7 @@ import allranks, sys
 cluster = allranks.Cluster(hosts={hosts}, backend="ring", name=sys.argv[1], lease={lease}).up()
 cluster.run("kept = rank * 10")
 cell = cluster.begin({code!r})
-cluster._ranks.monitor.wait(lambda: all(rank.report.line for rank in cluster._ranks.monitor.ranks), 30)
+cluster._ranks.monitor.wait(lambda: all(rank.report.line for rank in cluster._ranks.monitor.ranks), 60)
 print("running", flush=True)
 sys.stdin.read()
 """
@@ -178,17 +189,19 @@ def test_a_world_survives_its_killed_notebook_and_is_attached(hosts3: Hosts) -> 
         assert cluster.pull("kept") == [0, 0, 20]
     finally:
         cluster.down()
-    assert gone(hosts3, WITHIN)
+    assert gone(hosts3, 2 * WITHIN)
     with pytest.raises(NoCluster):
         Cluster.attach(name)
 
 
-def test_a_lease_that_runs_out_leaves_nothing(hosts3: Hosts) -> None:
+def test_a_lease_that_runs_out_leaves_nothing(hosts3: Hosts, tmp_path: Path) -> None:
+    go = tmp_path / "go"  # the hosts share this machine's files
     name = f"hosts-{uuid.uuid4().hex[:8]}"
-    killed_notebook(hosts3, name, 4.0, "import time\ntime.sleep(10)")
+    killed_notebook(hosts3, name, 4.0, f"import os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.1)")
     time.sleep(7)
     assert all(hosts3.processes(host) for host in hosts3.names), "a lease is not counted while a cell runs"
-    assert gone(hosts3, WITHIN)
+    go.touch()
+    assert gone(hosts3, 2 * WITHIN)
     with pytest.raises(NoCluster):
         Cluster.attach(name)
 
@@ -216,4 +229,4 @@ def test_a_host_that_was_away_for_down_is_ended_when_it_is_reached(hosts3: Hosts
         cluster.down()
         assert cluster.not_ended == hosts3.names[:2]
         assert all(map(hosts3.processes, hosts3.names[:2]))
-    assert gone(hosts3, WITHIN)
+    assert gone(hosts3, 2 * WITHIN)
