@@ -225,7 +225,7 @@ def test_who_waits_and_where_is_said_by_the_functions_lines(ring2: Cluster) -> N
     assert ring2.apply(lambda: mx.distributed.all_sum(mx.array(rank)).item()) == [1, 1], "and the world is whole again"
 
 
-def test_timeout(ring2: Cluster) -> None:
+def test_timeout(ring2: Cluster, patient_stop: None) -> None:
     with pytest.raises(CellTimeout):
         ring2.options(timeout=0.5).apply(waits_for_nobody)
     assert idle(ring2)
@@ -287,7 +287,7 @@ def test_what_is_awaited_leaves_other_tasks_their_turn(ring2: Cluster, tmp_path:
 
 
 @pytest.mark.parametrize("when", ["at once", "while it waits"])
-def test_a_cancelled_task_stops_its_cell(when: str, ring2: Cluster) -> None:
+def test_a_cancelled_task_stops_its_cell(when: str, ring2: Cluster, patient_stop: None) -> None:
     async def main() -> None:
         task = asyncio.ensure_future(ring2.apply_async(waits_for_nobody))
         await asyncio.sleep(0)

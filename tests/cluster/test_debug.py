@@ -161,7 +161,7 @@ def test_an_interrupt_ends_the_debugger(how: str, ring2: Cluster) -> None:
 
 
 @pytest.mark.slow
-def test_a_timeout_ends_a_cell_that_stands(ring2: Cluster) -> None:
+def test_a_timeout_ends_a_cell_that_stands(ring2: Cluster, patient_stop: None) -> None:
     with pytest.raises(AllranksError, match="stopped after 1 s"):
         ring2.run(STOP, timeout=1, breakpoints=True)
     assert idle(ring2)

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from allranks import Cluster
-from allranks.cluster import cell as cell_module
 from allranks.errors import CellInterrupted, CellTimeout
 from allranks.messages.requests import Pending
 from allranks.notebook import fold
@@ -75,7 +74,7 @@ def test_run_all_stops_at_the_interrupted_cell(notebook: Notebook) -> None:
 
 
 @pytest.mark.slow
-def test_stop_frees_ranks_that_wait_in_a_collective(notebook: Notebook) -> None:
+def test_stop_frees_ranks_that_wait_in_a_collective(notebook: Notebook, kernel_waits: None) -> None:
     notebook.ok("%%distributed\nkept = rank + 100")
     running = notebook.begin(
         "%%distributed\nimport time\nprint('here')\n"
@@ -89,7 +88,7 @@ def test_stop_frees_ranks_that_wait_in_a_collective(notebook: Notebook) -> None:
 
 
 @pytest.mark.slow
-def test_stop_while_all_ranks_go_through_collectives(notebook: Notebook) -> None:
+def test_stop_while_all_ranks_go_through_collectives(notebook: Notebook, kernel_waits: None) -> None:
     """Each rank is stopped at another place; none may be left in a collective that the others never enter."""
     notebook.ok("%%distributed\nkept = rank + 100")
     running = notebook.begin(
@@ -199,9 +198,10 @@ class PressCtrlC:
         pass
 
 
-def test_ctrl_c_in_a_script_interrupts_the_ranks(ring2: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_in_a_script_interrupts_the_ranks(
+    ring2: Cluster, patient_stop: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(fold, "GRACE", PATIENCE)  # nothing is shown before both have printed
-    monkeypatch.setattr(cell_module, "INTERRUPT_WITHIN", PATIENCE)
     cell = ring2.begin("import time\nkept = 1\nprint('here')\ntime.sleep(600)", screen=PressCtrlC())
     with pytest.raises(CellInterrupted) as caught:
         cell.finish()
@@ -223,7 +223,7 @@ def test_a_cell_under_way_can_be_interrupted_from_python(ring2: Cluster) -> None
 
 
 @pytest.mark.slow
-def test_a_timeout_with_a_rank_in_a_collective(ring2: Cluster) -> None:
+def test_a_timeout_with_a_rank_in_a_collective(ring2: Cluster, patient_stop: None) -> None:
     ring2.run("kept = rank")
     with pytest.raises(CellTimeout, match=r"stopped after 1 s"):
         ring2.run("if rank == 0:\n    mx.eval(mx.distributed.all_sum(mx.ones(3)))", timeout=1)

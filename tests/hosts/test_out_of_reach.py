@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from allranks import Cluster
-from allranks.errors import NoCluster
+from allranks.errors import CannotStart, NoCluster
 from allranks_backends.views import Snapshot
 from tests.hosts.lab import Hosts
 from tests.waiting import comes_true
@@ -57,6 +57,19 @@ def gone(hosts: Hosts, within: float) -> bool:
 
 def logged_in_again(hosts: Hosts, before: list[int], _now: Snapshot) -> bool:
     return all(hosts.logins(name) > was for name, was in zip(hosts.names, before, strict=False))
+
+
+def when_reached(cluster: Cluster, change: Callable[[], object]) -> None:
+    """Make a change of the world: on a busy machine a host may be out of reach again for a moment, and it is refused."""
+    deadline = time.monotonic() + WITHIN
+    while True:
+        assert comes_true(cluster, lambda _: not away(cluster), WITHIN)
+        try:
+            change()
+            return
+        except CannotStart:
+            if time.monotonic() > deadline:
+                raise
 
 
 def away(cluster: Cluster) -> list[int]:
@@ -119,7 +132,7 @@ def test_an_ssh_client_that_is_killed_is_replaced(hosts3: Hosts, talking_shell: 
             assert comes_true(cluster, lambda now: not away(cluster), WITHIN)
         assert cluster.run("mx.distributed.all_sum(mx.array(rank + 1)).item()")[0].value == 3
         assert cluster.pull("kept") == [0, 1]
-        cluster.resize(3)
+        when_reached(cluster, lambda: cluster.resize(3))
         assert cluster.run("mx.distributed.all_sum(mx.array(1)).item()")[2].value == 3
 
 
@@ -134,8 +147,7 @@ def test_what_dies_while_nobody_looks_is_known_afterwards(hosts3: Hosts) -> None
             time.sleep(1)
         assert comes_true(cluster, lambda now: now.ranks[1].state == "dead", WITHIN)
         assert "SIGKILL" in (cluster.snapshot.ranks[1].cause or "")
-        assert comes_true(cluster, lambda now: not away(cluster), WITHIN)
-        cluster.heal(source=0)
+        when_reached(cluster, lambda: cluster.heal(source=0))
         assert cluster.pull("kept") == [0, 0]
 
 
@@ -146,7 +158,7 @@ def test_a_host_process_that_ended_meanwhile_is_told_from_a_cut_network(hosts3: 
         assert parent is not None
         parent.kill()
         assert comes_true(cluster, lambda now: now.ranks[1].state == "dead", WITHIN)
-        cluster.heal(source=0)
+        when_reached(cluster, lambda: cluster.heal(source=0))
         assert cluster.pull("kept") == [0, 0]
 
 
@@ -185,7 +197,7 @@ def test_a_world_survives_its_killed_notebook_and_is_attached(hosts3: Hosts) -> 
         assert cluster.run("mx.distributed.all_sum(mx.array(1)).item()")[0].value == 3
         os.kill(cluster.snapshot.ranks[1].pid or 0, signal.SIGKILL)
         assert comes_true(cluster, lambda now: now.ranks[1].state == "dead", WITHIN)
-        cluster.heal(source=0)
+        when_reached(cluster, lambda: cluster.heal(source=0))
         assert cluster.pull("kept") == [0, 0, 20]
     finally:
         cluster.down()
