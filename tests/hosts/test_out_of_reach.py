@@ -60,7 +60,7 @@ def logged_in_again(hosts: Hosts, before: list[int], _now: Snapshot) -> bool:
 
 
 def when_reached(cluster: Cluster, change: Callable[[], object]) -> None:
-    """Make a change of the world: on a busy machine a host may be out of reach again for a moment, and it is refused."""
+    """Make a change of the world: it is refused while a host is out of reach, as one may be again on a busy machine."""
     deadline = time.monotonic() + WITHIN
     while True:
         assert comes_true(cluster, lambda _: not away(cluster), WITHIN)
