@@ -81,7 +81,7 @@ def test_a_planted_straggler_shows(world: str, request: pytest.FixtureRequest, t
     assert [each.rank for each in timeline.ranks] == list(range(cluster.size))
     for each in timeline.ranks:
         assert [(call.op, call.shape, call.nbytes, call.line) for call in each.calls] == [
-            ("all_sum", (100 + n, 10), 4000 + 40 * n, 7) for n in range(4)
+            ("all_sum", (100 + n, 10), 4000 + 40 * n, 8) for n in range(4)
         ]
         waits = [call.wait or 0.0 for call in each.calls]
         assert (waits[2] > 0.5) == (each.rank != slow), waits
