@@ -37,12 +37,13 @@ log: Any
 """Set on the ranks."""
 
 TWELVE = """
-import os
+import os, time
 import allranks
 
 def train(cluster, batch, rate):
     if os.environ.get("STOP") and (batch, rate) == (4, 0.1):
-        open(os.environ["STOP"], "w").close()  # waits until somebody reads, and he then kills this process
+        open(os.environ["STOP"], "w").close()  # waits until somebody reads, who then kills this process
+        time.sleep(600)
     cluster.run(f'''
 for step in range(5):
     loss = mx.distributed.all_sum(mx.array({rate} / (step + 1)))
