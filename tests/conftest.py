@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -22,14 +23,16 @@ MARK = "ALLRANKS_TEST_RUN"
 """Inherited by every process that a test starts, so that orphans are known as ours and other people's ranks are not."""
 
 OURS = ("allranks", "ipyparallel", "mpirun", "prterun", "prted")
-GRACE = 10.0
-"""Seconds that `down`, and a rank whose notebook died, have to clear up."""
+GRACE = 60.0
+"""Seconds that `down`, and a rank whose notebook died, have to clear up on a machine that is busy."""
 
 QUICK = 3.0
 """Seconds. What takes longer and is not marked slow is listed at the end of `make test-all`."""
 OTHER_MARKS = {"slow", "browser", "hosts"}
 
 os.environ[MARK] = uuid.uuid4().hex
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what it runs in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # each of some hundred processes would compile allranks anew
 _seconds: dict[str, float] = {}
 _unmarked: set[str] = set()
@@ -190,6 +193,13 @@ def restarted_mpi2(worlds: Worlds, need_mpi: None, request: pytest.FixtureReques
 def restarted_mpi4(worlds: Worlds, need_mpi: None, request: pytest.FixtureRequest) -> Cluster:
     """Four without MPI's fault tolerance: nothing can be aborted, and a death restarts all."""
     return worlds.get("mpi", 4, request.module.__name__, NOT_IN_PLACE)
+
+
+@pytest.fixture
+def patient_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stop waits until the ranks have ended the cell, and the world is re-formed, on a machine that is busy, too."""
+    monkeypatch.setattr("allranks.cluster.cell.INTERRUPT_WITHIN", GRACE)
+    monkeypatch.setattr("allranks.cluster.cell.RELEASE_WITHIN", GRACE)
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ from typing import Any
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import KernelManager, start_new_kernel
 
-WITHIN = 60.0
+WITHIN = 120.0
 """Seconds a cell may take unless the test says otherwise."""
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 OUTPUTS = ("stream", "display_data", "update_display_data", "execute_result", "error", "clear_output")
@@ -126,7 +126,7 @@ class Notebook:
     def __init__(self, env: Mapping[str, str]) -> None:
         self.manager: KernelManager
         self.client: BlockingKernelClient
-        self.manager, self.client = start_new_kernel(kernel_name="python3", env=dict(env))
+        self.manager, self.client = start_new_kernel(startup_timeout=WITHIN, kernel_name="python3", env=dict(env))
         self.page = False
         """Whether cells are sent as a page with widgets sends them, JupyterLab for one."""
         self.comms: list[Mapping[str, Any]] = []
@@ -193,14 +193,14 @@ class Notebook:
         )
         if asked.error:
             self.run("%distributed down")
-            self.ok(f"%distributed up -n {size} --backend {backend}", within=100)  # its own limit is shorter
+            self.ok(f"%distributed up -n {size} --backend {backend}", within=180)  # its own limit is shorter
         return self
 
     def comes_true(self, condition: str) -> None:
         """Wait until this holds of ``now``, the snapshot of the notebook's cluster."""
         self.ok(
             "world = allranks.current()\n"
-            f"assert world._ranks.monitor.wait(lambda: (lambda now: {condition})(world.snapshot), 20), world.status()"
+            f"assert world._ranks.monitor.wait(lambda: (lambda now: {condition})(world.snapshot), 60), world.status()"
         )
 
     def interrupt(self) -> None:

@@ -15,6 +15,6 @@ def comes_true(cluster: Cluster, condition: Callable[[Snapshot], bool], within: 
     return ranks.monitor.wait(lambda: condition(cluster.snapshot), within)
 
 
-def idle(cluster: Cluster, within: float = 20.0) -> bool:
+def idle(cluster: Cluster, within: float = 60.0) -> bool:
     """Whether all ranks are done with their cells, within so many seconds."""
     return comes_true(cluster, lambda now: all(rank.state in ("idle", "failed", "dead") for rank in now.ranks), within)

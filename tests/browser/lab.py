@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
-import socket
 import subprocess
 import sys
 import time
@@ -31,6 +31,13 @@ OPEN = """async ([path, kernel]) => {
   if (kernel) { await panel.sessionContext.ready; await panel.sessionContext.session?.kernel?.info; }
 }"""
 RUN = """async () => { await window.jupyterapp.commands.execute("notebook:run-all-cells"); }"""
+SETTLED = """async () => {
+  const drawn = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
+  const ends = (one) => one.playState === "running" && Number.isFinite(one.effect?.getComputedTiming().endTime);
+  await drawn();
+  for (let moving; (moving = document.getAnimations().filter(ends)).length; await drawn())
+    await Promise.all(moving.map((one) => one.finished.catch(() => {})));
+}"""
 THEME = """async (theme) => { await window.jupyterapp.commands.execute("apputils:change-theme", { theme }); }"""
 
 
@@ -41,10 +48,6 @@ class Lab:
         self.notebooks = folder / "notebooks"
         self.notebooks.mkdir(parents=True)
         self.token = secrets.token_hex(16)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        self.url = f"http://127.0.0.1:{port}"
         places = {f"JUPYTER_{name}_DIR": str(folder / name.lower()) for name in ("CONFIG", "DATA", "RUNTIME")}
         path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
         env = {**os.environ, **places, "IPYTHONDIR": str(folder / "ipython"), "PYTHONPATH": path}
@@ -55,18 +58,20 @@ class Lab:
         self._log = (folder / "lab.log").open("wb")
         command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--expose-app-in-browser"]
         command += [
-            f"--port={port}",
+            "--port=0",  # what it gets is in its runtime folder: a port chosen here might be taken meanwhile
             f"--IdentityProvider.token={self.token}",
             f"--ServerApp.root_dir={self.notebooks}",
         ]
         command += [f"--LabApp.{kind}_dir={folder / kind}" for kind in ("workspaces", "user_settings")]
         self.process = subprocess.Popen(command, env=env, stdout=self._log, stderr=self._log, cwd=self.notebooks)
-        deadline = time.monotonic() + 60
+        info = folder / "runtime" / f"jpserver-{self.process.pid}.json"
+        deadline = time.monotonic() + 180
         while True:
             try:
-                urllib.request.urlopen(f"{self.url}/api?token={self.token}", timeout=5).close()
+                self.url = f"http://127.0.0.1:{json.loads(info.read_text())['port']}"
+                urllib.request.urlopen(f"{self.url}/api?token={self.token}", timeout=30).close()
                 return
-            except OSError:
+            except (OSError, ValueError):  # not there yet, or not whole
                 if self.process.poll() is not None or time.monotonic() > deadline:
                     self.close()
                     raise
@@ -129,6 +134,11 @@ class Notebook:
         theme = "dark" if "Dark" in name else "light"
         self.page.wait_for_selector(f'.arw-root[data-theme="{theme}"]')
 
+    def settled(self) -> None:
+        """Wait until no colour fades and nothing moves any more."""
+        self.page.wait_for_selector("#jupyterlab-splash", state="detached")
+        self.page.evaluate(SETTLED)
+
     def text(self, selector: str) -> str:
         return self.page.locator(selector).first.inner_text()
 
@@ -149,8 +159,10 @@ class Meter:
         found: list[dict[str, Any]] = self._session.send("Performance.getMetrics")["metrics"]
         return {one["name"]: one["value"] for one in found}
 
-    def share(self) -> float:
-        """The share of the time since the start, or since the last call, in which the main thread was busy."""
+    def busy(self) -> float:
+        """Seconds of processor time that the main thread has used since the start, or since the last call.
+
+        What others do on the same machine does not count.
+        """
         before, self._first = self._first, self.read()
-        busy = self._first["TaskDuration"] - before["TaskDuration"]
-        return busy / (self._first["Timestamp"] - before["Timestamp"])
+        return self._first["ThreadTime"] - before["ThreadTime"]

@@ -8,7 +8,7 @@ import pytest
 
 from tests.browser.lab import Notebook
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
 FAILS = "%%distributed\nz = [1, 2]\nif rank == 2:\n    z[5]\n"
 STOPS = "%%distributed\nif rank == 1:\n    breakpoint()\n    z = [1]\nmx.distributed.all_sum(mx.array(len(z)))"
@@ -38,7 +38,7 @@ def test_post_mortem_a_breakpoint_and_then_a_normal_cell(
     notebook = open_notebook(up, "%distributed watch ranks", fails, "%distributed debug -r 2", STOPS, normal)
     notebook.begin()
     page = notebook.page
-    page.wait_for_selector("input.jp-Stdin-input", timeout=60_000)
+    page.wait_for_selector("input.jp-Stdin-input")
     page.wait_for_selector('tr[data-state="debugging"]')
     answer(notebook, "p z", "[1, 2]")
     answer(notebook, "q", "rank 2 has left the debugger")

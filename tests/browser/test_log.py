@@ -9,16 +9,18 @@ import pytest
 
 from tests.browser.lab import Notebook
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
 UP = "%load_ext allranks\n%distributed up -n 2 --backend ring"
 TRAIN = """%%distributed
-import math, time
+import math, os, time
 for step in range(120):
     noise = 0.08 * math.sin(step * (rank + 2))
     log(loss=math.exp(-step / 30) * (1 + 0.3 * rank) + 0.05 + noise * math.exp(-step / 40), step=step)
     if step % 5 == 0:
         log(accuracy=1 - math.exp(-step / 40) - 0.05 * rank, step=step)
+    time.sleep(0.02)
+while not os.path.exists({go!r}):
     time.sleep(0.02)
 log(loss=float("nan"), step=120)
 """
@@ -27,12 +29,14 @@ log(loss=float("nan"), step=120)
 def test_curves_grow_while_the_cell_runs_and_come_back_after_a_reload(
     open_notebook: Callable[..., Notebook], axe: str, tmp_path: Path
 ) -> None:
-    notebook = open_notebook(UP, "%distributed watch log", TRAIN)
+    go = tmp_path / "go"
+    notebook = open_notebook(UP, "%distributed watch log", TRAIN.format(go=str(go)))
     page = notebook.page
     notebook.begin()
     page.wait_for_selector(".arw-log-figure")
     page.wait_for_function("""[...document.querySelectorAll(".jp-InputPrompt")].at(-1).textContent === "[*]:" """)
     page.wait_for_function("""/step [1-9]/.test(document.querySelector(".arw-log-name").innerText)""")
+    go.touch()
     notebook.finish()
     last = """document.querySelector(".arw-log-name").innerText.includes("step 120")"""
     page.wait_for_function(last)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from allranks import Cluster
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
 STRAGGLING = """import time
 for n in range(3):
@@ -61,7 +61,7 @@ def test_perfetto_and_chrome_read_what_was_recorded(
         assert all(parent == "all_sum" for *_, parent in found)
         seen = {(rank, seq): seconds for rank, seq, seconds, _ in found}
         assert all(seen.get(key, 0.0) == pytest.approx(wait, abs=1e-6) for key, wait in waits.items())
-        assert max(seen.values()) > 0.5
+        assert max(seen.values()) == pytest.approx(max(wait or 0.0 for wait in waits.values()), abs=1e-6)
         flows = ask(page, FLOWS)
         page.close()
         model = chrome(browser, url, root, (tmp_path / "trace.json").read_text())

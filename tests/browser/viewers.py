@@ -63,7 +63,7 @@ def perfetto(browser: Browser, url: str, name: str) -> Page:
     page = browser.new_page(viewport={"width": 1360, "height": 700})
     page.route(lambda address: not address.startswith(url), lambda route: route.abort())  # it asks who uses it
     page.goto(f"{url}/#!/?url={url}/traces/{name}")
-    page.wait_for_function("() => typeof app !== 'undefined' && app.trace?.engine", timeout=60_000)
+    page.wait_for_function("() => typeof app !== 'undefined' && app.trace?.engine", timeout=120_000)
     return page
 
 
@@ -78,7 +78,7 @@ def chrome(browser: Browser, url: str, root: Path, text: str) -> dict[str, Any]:
     page = browser.new_page()
     [version] = [each.name for each in root.iterdir() if each.is_dir() and each.name.startswith("v")]
     page.goto(f"{url}/{version}/assets/catapult_trace_viewer.html")
-    page.wait_for_function("() => typeof tr !== 'undefined' && tr.importer && tr.Model", timeout=60_000)
+    page.wait_for_function("() => typeof tr !== 'undefined' && tr.importer && tr.Model", timeout=120_000)
     model: dict[str, Any] = page.evaluate(IMPORT, text)
     page.close()
     return model

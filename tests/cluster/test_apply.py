@@ -23,6 +23,8 @@ from allranks.errors import Busy, CannotTravel, CellFailed, CellTimeout, UsageEr
 from tests.jupyter import Notebook, uncoloured
 from tests.waiting import comes_true, idle
 
+WITHIN = 60.0
+
 rank: int
 size: int
 world: Any
@@ -80,7 +82,7 @@ def test_the_functions_own_arguments_are_not_the_cells(ring2: Cluster) -> None:
         return args, kwargs
 
     given = {"timeout": -1, "ranks": "all", "function": 3, "self": 4, "code": 5}
-    assert ring2.options(ranks=1, timeout=30).apply(echo, 1, *"ab", **given) == [((1, "a", "b"), given)]
+    assert ring2.options(ranks=1, timeout=WITHIN).apply(echo, 1, *"ab", **given) == [((1, "a", "b"), given)]
     assert len(ring2.apply(echo, **given)) == 2
 
 
@@ -148,7 +150,7 @@ def test_what_printed_and_raised_is_in_the_result(ring2: Cluster) -> None:
         print("got", x)
         fails_on_one(x)
 
-    result = ring2.options(timeout=30).begin(tells, 1).finish()
+    result = ring2.options(timeout=WITHIN).begin(tells, 1).finish()
     assert result[0].ok and not result[1].ok
     assert [each.stdout for each in result.values()] == ["got 1\n", "got 1\n"]
 
@@ -212,18 +214,18 @@ def test_options_that_cannot_be_are_refused_where_they_stand(ring2: Cluster) -> 
 def test_who_waits_and_where_is_said_by_the_functions_lines(ring2: Cluster) -> None:
     first = waits_for_nobody.__code__.co_firstlineno
     cell = ring2.options(ranks=None).begin(waits_for_nobody)
-    assert comes_true(ring2, lambda now: now.ranks[0].state == "waiting", 20)
+    assert comes_true(ring2, lambda now: now.ranks[0].state == "waiting", WITHIN)
     doing = ring2.snapshot.doing([0, 1])
     assert f"line {first + 2}" in doing
-    assert comes_true(ring2, lambda now: now.ranks[1].line in (first + 3, first + 4), 20)
+    assert comes_true(ring2, lambda now: now.ranks[1].line in (first + 3, first + 4), WITHIN)
     with pytest.raises(Busy, match=f"line {first + 2}"):
         ring2.apply(abs, 1)
-    ring2.interrupt(within=10)
+    ring2.interrupt(within=WITHIN)
     assert not cell.finish().ok
     assert ring2.apply(lambda: mx.distributed.all_sum(mx.array(rank)).item()) == [1, 1], "and the world is whole again"
 
 
-def test_timeout(ring2: Cluster) -> None:
+def test_timeout(ring2: Cluster, patient_stop: None) -> None:
     with pytest.raises(CellTimeout):
         ring2.options(timeout=0.5).apply(waits_for_nobody)
     assert idle(ring2)
@@ -236,7 +238,7 @@ def test_a_first_failure_frees_those_that_wait_for_it(ring2: Cluster) -> None:
         mx.eval(mx.distributed.all_sum(mx.ones(2)))
 
     with pytest.raises(CellFailed, match=r"rank 1 raised RuntimeError: no shard .*; rank 0 waited for it"):
-        ring2.options(timeout=30).apply(fails_before)
+        ring2.options(timeout=WITHIN).apply(fails_before)
     assert ring2.apply(lambda: mx.distributed.all_sum(mx.array(1)).item()) == [2, 2]
 
 
@@ -260,18 +262,18 @@ def test_a_decorated_function_runs_on_the_ranks_when_it_is_called(ring2: Cluster
     assert awaited(where.call_async(x=2)) == [(1, 2)]
 
 
-def test_what_is_awaited_leaves_other_tasks_their_turn(ring2: Cluster) -> None:
-    async def main() -> None:
-        ticks = 0
+def test_what_is_awaited_leaves_other_tasks_their_turn(ring2: Cluster, tmp_path: Path) -> None:
+    go = tmp_path / "go"
 
+    async def main() -> None:
         async def tick() -> None:
-            nonlocal ticks
-            while True:
+            for _ in range(20):
                 await asyncio.sleep(0.01)
-                ticks += 1
+            go.touch()
 
         ticking = asyncio.ensure_future(tick())
-        result = await ring2.run_async("import time; time.sleep(0.3); rank", timeout=30)
+        code = f"import os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.01)\nrank"
+        result = await ring2.run_async(code, timeout=WITHIN)
         assert [each.value for each in result.values()] == [0, 1]
         assert await ring2.apply_async(lambda x: x + rank, 1) == [1, 2]
         assert await ring2.options(ranks=1).apply_async(lambda: rank) == [1]
@@ -279,14 +281,13 @@ def test_what_is_awaited_leaves_other_tasks_their_turn(ring2: Cluster) -> None:
             await ring2.apply_async(fails_on_one, 1)
         with pytest.raises(CellTimeout):
             await ring2.run_async("while True: pass", timeout=0.3)
-        ticking.cancel()
-        assert ticks > 20
+        await ticking
 
     awaited(main())
 
 
 @pytest.mark.parametrize("when", ["at once", "while it waits"])
-def test_a_cancelled_task_stops_its_cell(when: str, ring2: Cluster) -> None:
+def test_a_cancelled_task_stops_its_cell(when: str, ring2: Cluster, patient_stop: None) -> None:
     async def main() -> None:
         task = asyncio.ensure_future(ring2.apply_async(waits_for_nobody))
         await asyncio.sleep(0)
@@ -297,7 +298,7 @@ def test_a_cancelled_task_stops_its_cell(when: str, ring2: Cluster) -> None:
         with pytest.raises(asyncio.CancelledError):
             await task
 
-    awaited(asyncio.wait_for(main(), 30))
+    awaited(asyncio.wait_for(main(), 2 * WITHIN))
     assert idle(ring2)
     assert ring2.apply(lambda: mx.distributed.all_sum(mx.array(1)).item()) == [2, 2]
 
@@ -338,7 +339,7 @@ def test_functions_of_a_notebook(new_notebook: Callable[..., Notebook]) -> None:
     )
 
     said = notebook.ok("def tells():\n    print('hello')\ncluster.apply(tells)")
-    assert "ranks 0-1 │ hello" in said.text, "what is printed is shown as by a cell of the ranks"
+    assert said.by_rank == {0: "hello\n", 1: "hello\n"}, "what is printed is shown as by a cell of the ranks"
 
     notebook.ok("steps = 3\ndef lacks(x):\n    y = x\n    return steps + y")
     failed = notebook.run("cluster.apply(lacks, 1)")
@@ -368,6 +369,7 @@ def test_an_interrupt_stops_what_a_notebook_awaits(new_notebook: Callable[..., N
     notebook.interrupt()
     notebook.finish(running)
     assert running.error.startswith(("KeyboardInterrupt", "CancelledError"))
+    notebook.ok(f"assert cluster._ranks.monitor.wait(lambda: not cluster._ranks.monitor.busy([0, 1]), {WITHIN})")
     assert notebook.ok("cluster.apply(lambda: rank)").mime("text/plain")[-1] == "[0, 1]"
 
 
@@ -396,7 +398,7 @@ if __name__ == "__main__":
 def test_functions_of_a_script(tmp_path: Path) -> None:
     (tmp_path / "work.py").write_text(SCRIPT)
     run = subprocess.run(
-        [sys.executable, "work.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True
+        [sys.executable, "work.py"], cwd=tmp_path, capture_output=True, text=True, timeout=200, check=True
     )
     assert run.stdout == "[3, 3]\nranks 0-1 raised KeyError: 'here' (line 11 of work.py)\n"
 
@@ -405,7 +407,7 @@ def test_the_example_of_the_documentation(tmp_path: Path) -> None:
     text = (Path(__file__).parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
     (example,) = [block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "cluster.apply(" in block]
     (tmp_path / "example.py").write_text(example)
-    subprocess.run([sys.executable, "example.py"], cwd=tmp_path, timeout=120, check=True)
+    subprocess.run([sys.executable, "example.py"], cwd=tmp_path, timeout=200, check=True)
 
 
 # ipyparallel's page on its direct interface, line for line: https://ipyparallel.readthedocs.io/en/latest/tutorial/direct.html
@@ -423,11 +425,12 @@ PAGE = [
     # def wait(t): ...
     ("def wait(t):\n    import time\n    tic = time.time()\n    time.sleep(t)\n    return time.time()-tic", None),
     # ar = dview.apply_async(wait, 2); ar.get()
-    ("ar = asyncio.ensure_future(rc.apply_async(wait, 2))\n[round(each) for each in await ar]", "[2, 2, 2, 2]"),
+    ("ar = asyncio.ensure_future(rc.apply_async(wait, 2))\nmin(await ar) > 1.9", "True"),
     # ar = dview.apply_async(wait, 10); ar.ready()
     ("ar = asyncio.ensure_future(rc.apply_async(wait, 10))\nar.done()", "False"),
     # ar.get(1): TimeoutError
-    ("try:\n    await asyncio.wait_for(ar, 1)\nexcept TimeoutError as error:\n    print(type(error).__name__)",
+    ("try:\n    await asyncio.wait_for(ar, 1)\nexcept TimeoutError as error:\n    print(type(error).__name__)\n"
+     "assert rc._ranks.monitor.wait(lambda: not rc._ranks.monitor.busy(range(4)), 60)",
      "TimeoutError"),
     # dview.targets = [0, 2]; ar = dview.apply(lambda : 10); ar.get()
     ("dview = rc.options(ranks=[0, 2])\ndview.apply(lambda : 10)", "[10, 10]"),
@@ -437,7 +440,7 @@ PAGE = [
     ("rc.push(dict(a=1.03234, b=3453))\nrc.pull('a'), rc.pull('b', ranks=0)",
      "([1.03234, 1.03234, 1.03234, 1.03234], [3453])"),
     # ar = rc[:].apply_async(time.sleep, 5); rc.send_signal(signal.SIGINT)
-    ("import time\nar = rc.options().begin(time.sleep, 5)\nrc.interrupt(within=5)\nar.finish().failure()",
+    ("import time\nar = rc.options().begin(time.sleep, 600)\nrc.interrupt(within=60)\nar.finish().failure()",
      "'ranks 0-3 raised KeyboardInterrupt'"),
     # @dview.remote(block=True)
     ("@rc.remote\ndef getpid():\n    import os\n    return os.getpid()\nlen(set(getpid()))", "4"),

@@ -28,14 +28,14 @@ def test_a_console_works_in_the_ranks_namespace_and_cells_go_on(ring2: Cluster) 
     assert stat.S_IMODE(file.parents[1].stat().st_mode) == 0o700, "no other user reaches its sockets"
     client.start_channels()
     try:
-        client.wait_for_ready(timeout=20)
+        client.wait_for_ready(timeout=60)
         shown = CellOutputs("")
 
         def show(message: dict[str, Any]) -> None:
             if message["msg_type"] in OUTPUTS:
                 shown.take(message["msg_type"], message["content"])
 
-        client.execute_interactive("print('at', rank)\nmine += 5\nmine", timeout=20, output_hook=show)
+        client.execute_interactive("print('at', rank)\nmine += 5\nmine", timeout=60, output_hook=show)
         assert "at 1" in shown.stdout
         assert "15" in shown.all
         assert ring2.run("print('cell', mine)")[1].stdout == "cell 15\n"

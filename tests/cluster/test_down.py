@@ -16,7 +16,7 @@ import pytest
 
 from tests.jupyter import Notebook
 
-WITHIN = 10.0
+WITHIN = 60.0
 MARK = "ALLRANKS_TEST_DOWN"
 
 BACKENDS = ["ring", pytest.param("mpi", marks=pytest.mark.mpi)]
@@ -212,10 +212,10 @@ def test_a_script_that_ends_without_down_leaves_nothing(traces: Traces) -> None:
         "print(cluster.run('mx.distributed.all_sum(mx.ones(1)).item()')[0].value, flush=True)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script], env={**os.environ, **traces.env}, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", script], env={**os.environ, **traces.env}, capture_output=True, text=True, timeout=200
     )
     assert (done.stdout, done.returncode) == ("2.0\n", 0), done.stderr
-    assert not traces.processes() and not traces.files()
+    traces.vanish()
 
 
 @pytest.mark.slow
@@ -236,6 +236,11 @@ def test_a_cluster_can_be_started_again_and_again_in_one_kernel(traces: Traces, 
         marked.ok("%distributed up -n 2")
         marked.ok("%%distributed\nmx.distributed.all_sum(mx.ones(10))")
         marked.ok("%distributed down")
-    after = marked.ok(count).stdout.split()
-    assert [int(b) - int(a) <= 3 for a, b in zip(before, after)] == [True, True], (before, after)
+    until = time.monotonic() + WITHIN  # what has been told to end may take a moment
+    while True:
+        after = marked.ok(count).stdout.split()
+        few = [int(b) - int(a) <= 3 for a, b in zip(before, after)] == [True, True]
+        if few or time.monotonic() > until:
+            break
+    assert few, (before, after)
     traces.vanish()

@@ -26,7 +26,7 @@ from tests.waiting import comes_true
 def client(ring2: Cluster) -> Iterator[Any]:
     """A client that knows nothing of allranks but the connection file."""
     client = ipyparallel.Client(str(ring2.connection_file))
-    client.wait_for_engines(2, timeout=30)
+    client.wait_for_engines(2, timeout=60)
     yield client
     client.close()
 
@@ -50,8 +50,8 @@ def test_a_collective_from_ipyparallel_joins_all_ranks(client: Any) -> None:
 
 def test_output_and_errors_go_ipyparallels_way(client: Any, ring2: Cluster) -> None:
     done = client[:].execute("print('through ipyparallel', rank)\n'its value'", silent=False)
-    done.wait(30)
-    done.wait_for_output(30)
+    done.wait(60)
+    done.wait_for_output(60)
     assert sorted(done.stdout) == ["through ipyparallel 0\n", "through ipyparallel 1\n"]
     assert [output["data"]["text/plain"] for output in done.execute_result] == ["'its value'"] * 2
     with pytest.raises(ipyparallel.error.CompositeError, match="ZeroDivisionError"):
@@ -64,8 +64,8 @@ def test_output_and_errors_go_ipyparallels_way(client: Any, ring2: Cluster) -> N
 
 def test_displays_of_ipyparallel_cells_reach_its_client(client: Any) -> None:
     done = client[0].execute("from IPython.display import HTML, display\ndisplay(HTML('<b>theirs</b>'))", silent=False)
-    done.wait(30)
-    done.wait_for_output(30)
+    done.wait(60)
+    done.wait_for_output(60)
     assert [output["data"]["text/html"] for output in done.outputs] == ["<b>theirs</b>"]
 
 
@@ -92,7 +92,8 @@ def test_no_other_user_of_the_machine_can_connect_to_the_controller(ring2: Clust
     ranks = {
         view.pid for view in ring2.snapshot.ranks
     }  # each takes its controller's heartbeat at a port, and sends nothing
-    others = [each for each in (host, *host.children(recursive=True)) if each.pid not in ranks]
+    # Not what belongs to the ranks: cells of other tests may have left processes.
+    others = [host, *(each for each in host.children() if each.pid not in ranks)]
     assert len(others) == 2, "the host process and the controller"
     assert not [each for process in others for each in process.net_connections("inet") if each.status == "LISTEN"]
 
@@ -133,18 +134,18 @@ def test_px_in_a_notebook_beside_our_magics(notebook: Notebook) -> None:
     notebook.ok(
         "import ipyparallel\n"
         "client = ipyparallel.Client(str(allranks.current().connection_file))\n"
-        "client.wait_for_engines(4, timeout=30)\n"
+        "client.wait_for_engines(4, timeout=60)\n"
         "view = client[:]\n"
         "view.block = True\n"
         "view.activate()"
     )
     cell = notebook.ok("%px print('px', rank); total = mx.distributed.all_sum(mx.array(rank)).item()")
-    notebook.until(lambda: cell.all.count("px ") == 4, 20, lambda: cell.all)
+    notebook.until(lambda: cell.all.count("px ") == 4, 60, lambda: cell.all)
     assert sorted(re.findall(r"px \d", cell.all)) == [f"px {i}" for i in range(4)]
     assert "│" not in cell.all
     assert notebook.ok("%%distributed\ntotal").by_rank == dict.fromkeys(range(4), "6\n")
     both = notebook.ok("%%px\nprint('magic')\n1/1")
-    notebook.until(lambda: both.all.count("magic") == 4, 20, lambda: both.all)
+    notebook.until(lambda: both.all.count("magic") == 4, 60, lambda: both.all)
     assert "ZeroDivisionError" in notebook.run("%px 1/0").all
     assert notebook.ok("%%distributed\n'still ours'").by_rank == dict.fromkeys(range(4), "'still ours'\n")
     notebook.ok("client.close()")
@@ -154,7 +155,7 @@ def test_px_in_a_notebook_beside_our_magics(notebook: Notebook) -> None:
 def test_mpi_ranks_obey_a_plain_client_too(mpi2: Cluster) -> None:
     client = ipyparallel.Client(str(mpi2.connection_file))
     try:
-        client.wait_for_engines(2, timeout=30)
+        client.wait_for_engines(2, timeout=60)
         client[:].execute("total = mx.distributed.all_sum(mx.ones(1)).item()", block=True)
         assert client[:].pull("total", block=True) == [2.0, 2.0]
     finally:
@@ -166,18 +167,18 @@ def test_a_plain_client_never_waits_for_an_engine_that_died() -> None:
     with Cluster(2, backend="ring") as cluster:
         client = ipyparallel.Client(str(cluster.connection_file))
         try:
-            client.wait_for_engines(2, timeout=30)
+            client.wait_for_engines(2, timeout=60)
             assert client.ids == [0, 1], "engines are numbered as ranks are"
             os.kill(cluster.snapshot.ranks[1].pid or 0, signal.SIGKILL)
-            assert comes_true(cluster, lambda _: client.ids == [0], 30)
+            assert comes_true(cluster, lambda _: client.ids == [0], 60)
             assert client[:].pull("rank", block=True) == [0]
             cluster.heal()
-            client.wait_for_engines(2, timeout=30)
+            client.wait_for_engines(2, timeout=60)
             assert client[:].pull("rank", block=True) == [0, 1]
             cluster.resize(3)
-            client.wait_for_engines(3, timeout=30)
+            client.wait_for_engines(3, timeout=60)
             cluster.resize(2)
-            assert comes_true(cluster, lambda _: client.ids == [0, 1], 30)
+            assert comes_true(cluster, lambda _: client.ids == [0, 1], 60)
             assert client[[0, 1]].pull("rank", block=True) == [0, 1]
         finally:
             client.close()

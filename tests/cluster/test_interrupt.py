@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +12,14 @@ import pytest
 from allranks import Cluster
 from allranks.errors import CellInterrupted, CellTimeout
 from allranks.messages.requests import Pending
+from allranks.notebook import fold
 from tests.frames import frames_of_ours
 from tests.jupyter import CellOutputs, Notebook
 from tests.waiting import comes_true, idle
 
 PROMPT = 2.0
 """Seconds within which the prompt is promised to be back."""
-PATIENCE = 30.0
+PATIENCE = 60.0
 """What a machine that is busy with other things gets on top."""
 
 BUSY = {
@@ -36,13 +37,19 @@ SUM = "%%distributed\nmx.distributed.all_sum(mx.array(1)).item()"
 
 def stopped(notebook: Notebook, running: CellOutputs) -> CellOutputs:
     """Press stop; the cell must end with KeyboardInterrupt within the promised time."""
-    pressed = time.monotonic()
     notebook.interrupt()
-    cell = notebook.finish(running, 30)
-    assert time.monotonic() - pressed < PROMPT + PATIENCE
+    cell = notebook.finish(running, PROMPT + PATIENCE)
     assert cell.error.startswith(("KeyboardInterrupt", "CellInterrupted")), cell.all
     assert not frames_of_ours(cell.all)
     return cell
+
+
+@pytest.fixture
+def kernel_waits(notebook: Notebook) -> Iterator[None]:
+    """Ranks that are stopped get as long as they take, though the prompt is to be back: the machine may be busy."""
+    notebook.ok("import allranks.cluster.cell as _cell\n_within, _cell.INTERRUPT_WITHIN = _cell.INTERRUPT_WITHIN, 60.0")
+    yield
+    notebook.ok("_cell.INTERRUPT_WITHIN = _within")
 
 
 @pytest.mark.parametrize("kind", BUSY)
@@ -61,13 +68,13 @@ def test_run_all_stops_at_the_interrupted_cell(notebook: Notebook) -> None:
     after = notebook.begin("reached = True")
     notebook.shows(running, "here")
     stopped(notebook, running)
-    notebook.until(lambda: notebook.client.is_alive() and running.idle, 10)
+    notebook.until(lambda: notebook.client.is_alive() and running.idle, PATIENCE)
     assert notebook.run("reached").error.startswith("NameError")
     assert after.outputs == []
 
 
 @pytest.mark.slow
-def test_stop_frees_ranks_that_wait_in_a_collective(notebook: Notebook) -> None:
+def test_stop_frees_ranks_that_wait_in_a_collective(notebook: Notebook, kernel_waits: None) -> None:
     notebook.ok("%%distributed\nkept = rank + 100")
     running = notebook.begin(
         "%%distributed\nimport time\nprint('here')\n"
@@ -75,13 +82,13 @@ def test_stop_frees_ranks_that_wait_in_a_collective(notebook: Notebook) -> None:
     )
     notebook.shows(running, "here")
     stopped(notebook, running)
-    notebook.with_ranks("ring", 4)
+    notebook.comes_true("now.state == 'whole' and all(rank.state in ('idle', 'failed') for rank in now.ranks)")
     assert notebook.ok(SUM).by_rank == dict.fromkeys(range(4), "4\n")
     assert notebook.ok("%%distributed\nkept - rank").by_rank == dict.fromkeys(range(4), "100\n")
 
 
 @pytest.mark.slow
-def test_stop_while_all_ranks_go_through_collectives(notebook: Notebook) -> None:
+def test_stop_while_all_ranks_go_through_collectives(notebook: Notebook, kernel_waits: None) -> None:
     """Each rank is stopped at another place; none may be left in a collective that the others never enter."""
     notebook.ok("%%distributed\nkept = rank + 100")
     running = notebook.begin(
@@ -89,7 +96,7 @@ def test_stop_while_all_ranks_go_through_collectives(notebook: Notebook) -> None
     )
     notebook.shows(running, "here")
     stopped(notebook, running)
-    notebook.with_ranks("ring", 4)
+    notebook.comes_true("now.state == 'whole' and all(rank.state in ('idle', 'failed') for rank in now.ranks)")
     assert notebook.ok(SUM).by_rank == dict.fromkeys(range(4), "4\n")
     assert notebook.ok("%%distributed\nkept - rank").by_rank == dict.fromkeys(range(4), "100\n")
 
@@ -110,7 +117,7 @@ def test_code_that_refuses_to_stop_does_not_keep_the_prompt(notebook: Notebook, 
     notebook.comes_true("all(rank.state in ('idle', 'failed') for rank in now.ranks)")
 
 
-def test_code_may_clean_up_when_it_is_stopped(notebook: Notebook) -> None:
+def test_code_may_clean_up_when_it_is_stopped(notebook: Notebook, kernel_waits: None) -> None:
     running = notebook.begin(
         "%%distributed\nimport time\ntry:\n    print('here')\n    time.sleep(600)\n"
         "finally:\n    print('cleaned up')\n    done = 1"
@@ -124,6 +131,7 @@ def test_timeout_of_a_cell(notebook: Notebook) -> None:
     cell = notebook.run("%%distributed --timeout 0.5\nimport time\ntime.sleep(600)")
     assert cell.error.startswith("CellTimeout: the cell was stopped after 0.5 s."), cell.all
     assert cell.seconds < 0.5 + PROMPT + PATIENCE
+    notebook.comes_true("all(rank.state in ('idle', 'failed') for rank in now.ranks)")
     assert notebook.ok("%%distributed\n'alive'").by_rank == dict.fromkeys(range(4), "'alive'\n")
 
 
@@ -133,6 +141,7 @@ def test_interrupt_of_a_cell_in_the_background(notebook: Notebook) -> None:
     # The next cell follows at once, as in "Run All".
     assert notebook.ok("%distributed interrupt").all == ""
     notebook.shows(running, "KeyboardInterrupt")
+    notebook.comes_true("all(rank.state in ('idle', 'failed') for rank in now.ranks)")
     assert notebook.ok("%%distributed\n'alive'").by_rank == dict.fromkeys(range(4), "'alive'\n")
 
 
@@ -189,7 +198,10 @@ class PressCtrlC:
         pass
 
 
-def test_ctrl_c_in_a_script_interrupts_the_ranks(ring2: Cluster) -> None:
+def test_ctrl_c_in_a_script_interrupts_the_ranks(
+    ring2: Cluster, patient_stop: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fold, "GRACE", PATIENCE)  # nothing is shown before both have printed
     cell = ring2.begin("import time\nkept = 1\nprint('here')\ntime.sleep(600)", screen=PressCtrlC())
     with pytest.raises(CellInterrupted) as caught:
         cell.finish()
@@ -202,18 +214,20 @@ def test_ctrl_c_in_a_script_interrupts_the_ranks(ring2: Cluster) -> None:
 
 def test_a_cell_under_way_can_be_interrupted_from_python(ring2: Cluster) -> None:
     cell = ring2.begin("import time\ntime.sleep(600)")
-    assert comes_true(ring2, lambda now: all(rank.line == 2 for rank in now.ranks), 20)
+    assert comes_true(
+        ring2, lambda now: all(rank.state == "running" and rank.line == 2 for rank in now.ranks), PATIENCE
+    )
     cell.interrupt()
-    result = cell.finish(20)
+    result = cell.finish(PATIENCE)
     assert [error.ename for error in result.errors.values()] == ["KeyboardInterrupt"] * 2
 
 
 @pytest.mark.slow
-def test_a_timeout_with_a_rank_in_a_collective(ring2: Cluster) -> None:
+def test_a_timeout_with_a_rank_in_a_collective(ring2: Cluster, patient_stop: None) -> None:
     ring2.run("kept = rank")
     with pytest.raises(CellTimeout, match=r"stopped after 1 s"):
         ring2.run("if rank == 0:\n    mx.eval(mx.distributed.all_sum(mx.ones(3)))", timeout=1)
-    assert comes_true(ring2, lambda now: now.state == "whole", 20)
+    assert idle(ring2) and comes_true(ring2, lambda now: now.state == "whole", PATIENCE)
     assert ring2.pull("kept") == [0, 1]
 
 
@@ -221,13 +235,15 @@ def test_an_interrupt_that_comes_after_the_end_hits_nothing(ring2: Cluster, tmp_
     """The order names its cell: a late one must not stop the next."""
     go = tmp_path / "go"
     cell = ring2.begin("1")
-    result = cell.finish(20)
+    result = cell.finish(PATIENCE)
     following = ring2.begin(f"import os, time\nwhile not os.path.exists({str(go)!r}):\n    time.sleep(0.01)\n'through'")
-    assert comes_true(ring2, lambda now: all(rank.line in (2, 3) for rank in now.ranks), 20)
+    assert comes_true(
+        ring2, lambda now: all(rank.state == "running" and rank.line in (2, 3) for rank in now.ranks), PATIENCE
+    )
     cell._outcome.open.update(result)
     cell.interrupt()
     assert ring2._ranks is not None
     for answer in ring2._ranks.ask([0, 1], Pending("")).values():
-        answer.result(20)  # orders are obeyed one after the other: the late one has been
+        answer.result(PATIENCE)  # orders are obeyed one after the other: the late one has been
     go.touch()
-    assert following.finish(20)[1].value == "through"
+    assert following.finish(PATIENCE)[1].value == "through"

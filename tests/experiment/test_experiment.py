@@ -22,6 +22,7 @@ from allranks import Experiment
 from allranks.errors import Busy, UsageError
 from allranks.experiment.grid import runs_of, takes_cluster
 from allranks.experiment.toml_file import read
+from tests.waiting import comes_true
 
 pandas = pytest.importorskip("pandas")
 pytest.importorskip("papermill")
@@ -36,12 +37,13 @@ log: Any
 """Set on the ranks."""
 
 TWELVE = """
-import os
+import os, time
 import allranks
 
 def train(cluster, batch, rate):
     if os.environ.get("STOP") and (batch, rate) == (4, 0.1):
-        open(os.environ["STOP"], "w").close()  # waits until somebody reads, and he then kills this process
+        open(os.environ["STOP"], "w").close()  # waits until somebody reads, who then kills this process
+        time.sleep(600)
     cluster.run(f'''
 for step in range(5):
     loss = mx.distributed.all_sum(mx.array({rate} / (step + 1)))
@@ -81,7 +83,7 @@ def test_a_killed_notebook_goes_on_where_it_was(new_notebook: Callable[..., Note
 
     again = new_notebook()
     again.ok(begin)
-    again.ok("table = experiment.run()", within=60)
+    again.ok("table = experiment.run()", within=200)
     table = pandas.read_parquet(tmp_path / "runs/twelve/results.parquet")
     assert len(table) == 12 and table["run"].nunique() == 12
     assert {path: path.stat().st_mtime_ns for path in before} == before, "what was done is not done again"
@@ -104,10 +106,17 @@ def test_worlds_are_as_asked_kept_where_wanted_and_measured(tmp_path: Path) -> N
 
     def look(cluster: Cluster, tag: str) -> dict[str, Any]:
         kept = cluster.run("'held' in dir()\n").check()[0].value
-        cluster.run(
-            "import time\nheld = mx.ones(1000)\ntime.sleep(0.05 * rank)\nmx.eval(mx.distributed.all_sum(held))",
+        go = tmp_path / f"go-{len(seen)}"
+        cell = cluster.begin(
+            "import os, time\nheld = mx.ones(1000)\n"
+            f"while rank == 1 and not os.path.exists({str(go)!r}): time.sleep(0.01)\n"
+            "time.sleep(0.05 * rank)\nmx.eval(mx.distributed.all_sum(held))",
             timing=True,
-        ).check()
+        )
+        if cluster.size == 2:
+            assert comes_true(cluster, lambda now: now.ranks[0].state == "waiting", 60)
+        go.touch()
+        cell.finish(60).check()
         seen.append((cluster.size, tag, kept))
         return {"size": cluster.size, "tag": "mine", "list": [1, 2], "array": cluster.run("mx.array(2.5)")[0].value}
 
@@ -198,7 +207,7 @@ def test_a_run_that_takes_too_long_is_stopped(tmp_path: Path) -> None:
     experiment = Experiment("endless", endless, {"n": 1}, folder=tmp_path / "e", timeout=1.0, busbw=False)
     row = experiment.run(progress=False).iloc[0]
     assert (row["status"], row["error"], row["cause"]) == ("failed", "TimeoutError", "the run took longer than 1.0 s")
-    assert row["seconds"] < 10
+    assert row["seconds"] < 120
 
 
 def test_what_cannot_be_run_is_refused_before_anything_starts(tmp_path: Path) -> None:
@@ -243,7 +252,7 @@ def test_a_notebook_is_run_from_a_shell_with_its_outputs_kept(tmp_path: Path) ->
 
     def shell() -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "allranks", "experiment", str(tmp_path / "nb.toml")]
-        return subprocess.run(command, capture_output=True, text=True, timeout=100)
+        return subprocess.run(command, capture_output=True, text=True, timeout=250)
 
     done = shell()
     assert done.returncode == 1, done.stderr
@@ -355,5 +364,5 @@ def test_a_missing_library_is_named_with_its_pip_line(tmp_path: Path) -> None:
         "PathFinder.find_spec = classmethod(lambda cls, name, *a: None if name == 'pyarrow' else find(name, *a))\n"
         "import allranks\ntry: allranks.Experiment('x')\nexcept allranks.errors.UsageError as error: print(error)"
     )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert run.stdout.strip() == "experiments need pyarrow: pip install 'allranks[experiment]'.", run.stderr

@@ -6,6 +6,7 @@ on. Made by root on Linux, and taken down whatever happens.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import signal
@@ -22,6 +23,8 @@ from typing import TypeVar
 SSHD = "/usr/sbin/sshd"
 SSHD_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """What sshd gives root where nothing else is said."""
+WITHIN = 60.0
+"""Seconds for what takes milliseconds on a machine that is not busy."""
 
 
 class Hosts:
@@ -61,7 +64,7 @@ class Hosts:
     def inside(self, name: str, *command: str) -> subprocess.CompletedProcess[str]:
         """Run a command on a host, without ssh."""
         line = ["ip", "netns", "exec", self.space(name), *command]
-        return subprocess.run(line, capture_output=True, text=True, timeout=60)
+        return subprocess.run(line, capture_output=True, text=True, timeout=WITHIN)
 
     def begin(self, name: str, *command: str) -> subprocess.Popen[str]:
         """Start a command on a host, without ssh; its output can be read."""
@@ -71,9 +74,10 @@ class Hosts:
     def up(self) -> None:
         """Make them. Raises CalledProcessError where this machine does not allow it."""
         bridge = self._bridge
-        self._net = _free_network(self._net)
-        _run("ip", "link", "add", bridge, "type", "bridge")
-        _run("ip", "addr", "add", f"{self.gateway}/24", "dev", bridge)
+        with _alone():
+            self._net = _free_network(self._net)
+            _run("ip", "link", "add", bridge, "type", "bridge")
+            _run("ip", "addr", "add", f"{self.gateway}/24", "dev", bridge)
         _run("ip", "link", "set", bridge, "up")
         _run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.folder / "key"))
         (self.folder / "authorized").write_text((self.folder / "key.pub").read_text())
@@ -116,15 +120,16 @@ class Hosts:
         line = ["ip", "netns", "exec", self.space(name), "unshare", "--uts", "sh", "-c", named]
         with open(home / "log", "ab") as log:
             self._sshds[name] = subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        deadline = time.monotonic() + 10
-        while self._listened(name) <= before and time.monotonic() < deadline:
+        deadline = time.monotonic() + WITHIN
+        while self._listened(name) <= before:
+            assert time.monotonic() < deadline, f"the sshd of {name} does not listen:\n{(home / 'log').read_text()}"
             time.sleep(0.02)
 
     def restart_sshd(self, name: str, **environment: str) -> None:
         """Start it anew, with these variables set for whoever logs in; none sets it back."""
         self._set[name] = environment
         self._sshds[name].terminate()
-        self._sshds[name].wait(10)
+        self._sshds[name].wait(WITHIN)
         self.start_sshd(name)
 
     def _listened(self, name: str) -> int:
@@ -158,7 +163,7 @@ class Hosts:
     def cut_off(self, cut: bool) -> None:
         """Let nothing pass between this machine and the hosts, or let it pass again; they reach each other."""
         for chain, way in (("INPUT", "-i"), ("OUTPUT", "-o")):
-            _run("iptables", "-I" if cut else "-D", chain, way, self._bridge, "-j", "DROP")
+            _run("iptables", "-w", "-I" if cut else "-D", chain, way, self._bridge, "-j", "DROP")
 
     def slow(self, name: str, mbit: int) -> None:
         """Hold what the host sends at so many Mbit/s."""
@@ -190,7 +195,7 @@ class Hosts:
             subprocess.run(["ip", "netns", "del", self.space(name)], capture_output=True, check=False)
         subprocess.run(["ip", "link", "del", self._bridge], capture_output=True, check=False)
         for process in self._sshds.values():
-            process.wait(5)
+            process.wait(WITHIN)
 
 
 HostsT = TypeVar("HostsT", bound=Hosts)
@@ -217,6 +222,14 @@ def made(count: int) -> Iterator[Hosts]:
         standing(Hosts(count, Path(folder), f"b{uuid.uuid4().hex[:5]}")) as it,
     ):
         yield it
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Other workers of pytest make labs as well, and must not choose the network that is free now."""
+    with open(Path(tempfile.gettempdir(), "allranks-lab.lock"), "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _free_network(first: int) -> int:

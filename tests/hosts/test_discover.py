@@ -24,7 +24,7 @@ from tests.hosts.macs import Macs
 from tests.hosts.standins import StandIns
 from tests.jupyter import Notebook
 
-pytestmark = [pytest.mark.hosts, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.hosts, pytest.mark.timeout(300)]
 
 SUCCEED = {
     "mesh": cabling.MESH_OF_FOUR,
@@ -52,7 +52,7 @@ def by_mlx(names: list[str], file: Path, over: str = "thunderbolt") -> subproces
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
     )
 
 
@@ -151,15 +151,17 @@ def test_from_a_shell(macs4: Macs, tmp_path: Path) -> None:
     macs4.become(cabling.TWO_CABLES)
     command = [sys.executable, "-m", "allranks", "discover", "--hosts", "mac1,mac2"]
     file = tmp_path / "cluster.json"
-    done = subprocess.run([*command, "--output", str(file)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([*command, "--output", str(file)], capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("2 Macs, 2 Thunderbolt cables between them: jaccl")
     assert done.stdout.endswith(f"wrote {file}. Next: %distributed up --hostfile {file}\n")
     assert json.loads(file.read_text())["backend"] == "jaccl"
     macs4.become(cabling.HUB)
-    done = subprocess.run([*command, "--output", str(tmp_path / "no.json")], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [*command, "--output", str(tmp_path / "no.json")], capture_output=True, text=True, timeout=200
+    )
     assert done.returncode == 1 and "was not written" in done.stdout and not (tmp_path / "no.json").exists()
-    done = subprocess.run([*command[:-1], "mac1,nohost"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([*command[:-1], "mac1,nohost"], capture_output=True, text=True, timeout=200)
     assert done.returncode == 2 and "nohost: unknown host name" in done.stderr
     assert "Traceback" not in done.stderr
 

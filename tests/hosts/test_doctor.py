@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from allranks import discover, doctor
+from allranks.discovery import doctor as doctor_module
+from allranks.discovery import survey
 from allranks.discovery.discover import set_up
 from allranks.discovery.doctor import Diagnosis
 from allranks_backends.doctor import Finding
@@ -27,6 +29,13 @@ from tests.needs import need
 pytestmark = [pytest.mark.hosts, pytest.mark.timeout(300)]
 HERE = shlex.quote(sys.executable)
 NEWS = "echo 'Welcome to this host'"
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What stands still for some seconds on a busy machine is nothing that is wrong with a host."""
+    monkeypatch.setattr(doctor_module, "LISTENING", 20.0)
+    monkeypatch.setattr(survey, "COMMANDS_WITHIN", 60)
 
 
 def examined(hosts: Hosts, *names: str, **options: object) -> Diagnosis:

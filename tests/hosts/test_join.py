@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -21,13 +22,14 @@ import zmq
 
 from allranks import Cluster
 from allranks.errors import CannotStart, UsageError
+from allranks.hosts import listener
 from allranks.rank.process.join import find_notebook
 from allranks_backends.runtimes.mpi import find_mpirun
 from tests.jupyter import Notebook
 from tests.needs import need
 from tests.waiting import comes_true
 
-WITHIN = 30.0
+WITHIN = 90.0
 SUM = "mx.distributed.all_sum(mx.ones(10))[0].item()"
 Start = Callable[..., None]
 
@@ -100,7 +102,7 @@ def test_processes_from_a_shell_become_the_world_and_end_with_it(scheduler: Sche
 LOGIN_NODE = """
 import sys
 from allranks import Cluster
-with Cluster(2, join=sys.argv[1], backend="ring", timeout=60) as cluster:
+with Cluster(2, join=sys.argv[1], backend="ring", timeout=90) as cluster:
     print(cluster.run("mx.distributed.all_sum(mx.ones(10))[0].item()").check()[1].value)
 try:
     Cluster(2).up()
@@ -124,7 +126,7 @@ def test_a_notebook_that_cannot_import_mlx_has_ranks_elsewhere_and_is_told_why_n
     )
     with notebook:
         scheduler.start(2)
-        out, _ = notebook.communicate(timeout=90)
+        out, _ = notebook.communicate(timeout=2 * WITHIN)
     assert out.splitlines()[0] == "2.0"
     assert f"CannotStart MLX cannot be imported: {said}. This MLX is built for CUDA" in out
 
@@ -135,7 +137,7 @@ def test_a_joined_rank_that_dies_is_replaced_and_a_lost_process_by_one_that_join
         cluster.run("kept = rank + 5").check()
         pid = cluster.snapshot.ranks[1].pid
         os.kill(pid or 0, signal.SIGKILL)
-        assert comes_true(cluster, lambda now: now.ranks[1].state == "dead", 5)
+        assert comes_true(cluster, lambda now: now.ranks[1].state == "dead", WITHIN)
         assert "killed by SIGKILL" in (cluster.snapshot.ranks[1].cause or "")
         assert "rank 1 got the variables of rank 0" in str(cluster.heal(source=0))
         assert cluster.pull("kept") == [5, 5]
@@ -143,7 +145,7 @@ def test_a_joined_rank_that_dies_is_replaced_and_a_lost_process_by_one_that_join
         for process in scheduler.processes:  # as scancel would
             process.terminate()
         assert scheduler.ended() == [1, 1]
-        assert comes_true(cluster, lambda now: all(rank.state == "dead" for rank in now.ranks), 5)
+        assert comes_true(cluster, lambda now: all(rank.state == "dead" for rank in now.ranks), WITHIN)
         with pytest.raises(CannotStart, match=r"only its scheduler can restart it: run `.*--join .*ranks.json` there"):
             cluster.heal()
         scheduler.start(2)
@@ -182,7 +184,12 @@ def test_mpirun_numbers_the_ranks_and_says_how_many(scheduler: Scheduler, need_m
 
 
 @pytest.mark.slow
-def test_too_few_are_counted_and_sent_home(scheduler: Scheduler) -> None:
+def test_too_few_are_counted_and_sent_home(scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The time is over when one has come, however long its start takes here.
+    def now() -> float:
+        return 10.0 if any(said.startswith("1 of 2") for said in scheduler.said) else 0.0
+
+    monkeypatch.setattr(listener, "time", SimpleNamespace(monotonic=now))
     cluster = Cluster(2, join=scheduler.file, backend="ring", timeout=4)
     with pytest.raises(CannotStart, match=r"1 of 2 ranks have joined \(on .*\) within 4 s\. Started by: .* --join "):
         cluster.up(scheduler.on_first_word(scheduler.start))
@@ -219,7 +226,7 @@ def test_a_file_that_a_dead_notebook_left_is_called_so(scheduler: Scheduler) -> 
     scheduler.file.write_text(json.dumps({"urls": ["tcp://127.0.0.1:9"], "key": key, "token": "t"}))
     code = "import allranks.rank.process.join as j; j.ANSWER_WITHIN = 1; import allranks.rank.__main__ as m; m.main()"
     line = [sys.executable, "-c", code, "--join", str(scheduler.file)]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(line, capture_output=True, text=True, timeout=WITHIN)
     assert done.returncode == 1
     assert "got no answer from the notebook at 127.0.0.1 within 1 s. Is it still running" in done.stderr
 
@@ -227,7 +234,7 @@ def test_a_file_that_a_dead_notebook_left_is_called_so(scheduler: Scheduler) -> 
 @pytest.mark.parametrize("content", ['{"hosts": []}', "[1]", "node1 slots=4"])
 def test_a_rank_that_is_given_another_file_says_so(scheduler: Scheduler, content: str) -> None:
     scheduler.file.write_text(content)
-    done = subprocess.run(scheduler.line, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(scheduler.line, capture_output=True, text=True, timeout=WITHIN)
     assert done.returncode == 1
     assert done.stderr == f"allranks: {scheduler.file} is not a join file. %distributed up --join writes one.\n"
 
@@ -244,11 +251,11 @@ def ipyparallel_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
         [command, "start", "-n", "2", "--profile", "lab"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 2 * WITHIN
         while True:
             with (
                 contextlib.suppress(OSError, ipyparallel.TimeoutError),
-                ipyparallel.Client(profile="lab", timeout=5) as client,
+                ipyparallel.Client(profile="lab", timeout=30) as client,
             ):
                 if len(client.ids) == 2:
                     break
@@ -289,7 +296,7 @@ def test_from_a_notebook_with_processes_that_wait_for_the_file(
     notebook = new_notebook()
     notebook.ok("%load_ext allranks")
     scheduler.start(2)
-    up = notebook.ok(f"%distributed up --join {scheduler.file} -n 2 --backend ring --timeout 60")
+    up = notebook.ok(f"%distributed up --join {scheduler.file} -n 2 --backend ring --timeout 90")
     assert "2 ranks · ring · generation 1 · whole" in up.all
     summed = notebook.ok("%%distributed\nprint(mx.distributed.all_sum(mx.ones(2)).tolist())")
     assert summed.by_rank == {0: "[2.0, 2.0]\n", 1: "[2.0, 2.0]\n"}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +20,7 @@ from tests.hosts.test_hosts import gone, left, sums
 from tests.waiting import comes_true
 
 pytestmark = [pytest.mark.hosts, pytest.mark.timeout(300)]
+WITHIN = 60.0
 
 KNOCK = """
 import os, sys, time, zmq
@@ -37,10 +37,13 @@ for url in sys.argv[1:]:
         names[monitor] = (url, curve, stranger)
         poller.register(monitor, zmq.POLLIN)
         stranger.connect(url)
-until = time.monotonic() + 2
-while (left := until - time.monotonic()) > 0:
-    for monitor, _ in poller.poll(int(left * 1000) + 1):
-        heard.add((*names[monitor][:2], parse_monitor_message(monitor.recv_multipart())["event"]))
+def hear(within, wanted):
+    until = time.monotonic() + within
+    while (left := until - time.monotonic()) > 0 and len(heard) < wanted:
+        for monitor, _ in poller.poll(int(left * 1000) + 1):
+            heard.add((*names[monitor][:2], parse_monitor_message(monitor.recv_multipart())["event"]))
+hear(60, len(names))
+hear(2, 2 * len(names))
 for url, curve, _ in names.values():
     if (url, curve, zmq.EVENT_CONNECTED) not in heard:
         print("closed", url)
@@ -76,7 +79,6 @@ def started(hosts: Hosts, names: Sequence[str], file: Path, each: int) -> Iterat
 
 
 def test_two_ranks_from_each_of_two_hosts(hosts3: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listener, "LOST_AFTER", 0.5)
     file = tmp_path / "ranks.json"
     cluster = Cluster(join=file, backend="ring", timeout=60)
     names = ["host1", "host2"]
@@ -91,8 +93,10 @@ def test_two_ranks_from_each_of_two_hosts(hosts3: Hosts, tmp_path: Path, monkeyp
             assert sums(cluster) == [2.0] * 2
             assert cluster.pull("kept") == [0, 1]
             _nobody_is_let_in(cluster, hosts3)
+            # Not before: a process that stands still for a moment is not to be taken for one that is lost.
+            monkeypatch.setattr(listener, "LOST_AFTER", 0.5)
             hosts3.link("host2", "down")
-            assert comes_true(cluster, lambda now: now.ranks[1].state == "dead", 40)
+            assert comes_true(cluster, lambda now: now.ranks[1].state == "dead", WITHIN)
             end = cluster._ranks.reached.others["host2"] if cluster._ranks else None
             assert end is not None
             end.wait_end()
@@ -102,9 +106,9 @@ def test_two_ranks_from_each_of_two_hosts(hosts3: Hosts, tmp_path: Path, monkeyp
         finally:
             hosts3.link("host2", "up")
             cluster.down()
-        codes = [process.wait(30) for process in processes]
+        codes = [process.wait(WITHIN) for process in processes]
         assert [codes[0], codes[2]] == [0, 0]
-        assert gone(hosts3, 10), left(hosts3)
+        assert gone(hosts3, WITHIN), left(hosts3)
 
 
 def test_those_that_come_after_a_loss_are_kept_until_there_are_enough(hosts3: Hosts, tmp_path: Path) -> None:
@@ -126,7 +130,7 @@ def test_those_that_come_after_a_loss_are_kept_until_there_are_enough(hosts3: Ho
                     _one_that_a_look_took_in_is_used(cluster, hosts3, third, file)
         finally:
             cluster.down()
-    assert gone(hosts3, 10), left(hosts3)
+    assert gone(hosts3, WITHIN), left(hosts3)
 
 
 def _one_that_a_look_took_in_is_used(
@@ -149,11 +153,11 @@ def end(cluster: Cluster, processes: Sequence[subprocess.Popen[bytes]]) -> None:
     for process in processes:
         process.terminate()
     dead = before + len(processes)
-    assert comes_true(cluster, lambda now: sum(rank.state == "dead" for rank in now.ranks) == dead, 20)
+    assert comes_true(cluster, lambda now: sum(rank.state == "dead" for rank in now.ranks) == dead, WITHIN)
     ranks = cluster._ranks
     assert ranks is not None
     for process in processes:
-        process.wait(20)
+        process.wait(WITHIN)
     for rank in ranks.monitor.ranks:
         if rank.dead:
             ranks.reached.others[rank.host].wait_end()
@@ -168,7 +172,7 @@ def arrive(cluster: Cluster, count: int) -> None:
         return sum(bool(task.prepared) and task.end is None for task in listener._tasks.values()) == count
 
     with listener._changed:
-        assert listener._changed.wait_for(spare, 30)
+        assert listener._changed.wait_for(spare, WITHIN)
 
 
 def _nobody_is_let_in(cluster: Cluster, hosts: Hosts) -> None:
@@ -206,6 +210,4 @@ def test_a_killed_notebook_leaves_none_of_them(hosts3: Hosts, tmp_path: Path) ->
         assert notebook.stdout is not None and notebook.stdout.readline() == "up\n"
         assert all(hosts3.processes(name) for name in hosts3.names)
         notebook.kill()
-        killed = time.monotonic()
-        assert gone(hosts3, 30), left(hosts3)
-        assert time.monotonic() - killed < 30
+        assert gone(hosts3, 2 * WITHIN), left(hosts3)

@@ -25,7 +25,7 @@ from allranks_backends.registry import BACKENDS
 from tests.backends.conftest import FIRST_PORT, MLX_LAUNCH, NOT_THE_BACKENDS, as_seen
 from tests.hosts.lab import Hosts
 
-pytestmark = [pytest.mark.hosts, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.hosts, pytest.mark.timeout(300)]
 PROBE = """
 import json, os, sys
 def content(name, value):
@@ -57,7 +57,7 @@ def launch(hosts3: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> La
     def bare(name: str) -> dict[str, Any]:
         """The environment of a login without mlx.launch."""
         login = ["ssh", "-tt", "-o", "LogLevel=QUIET", name, shlex.join(probe)]
-        subprocess.run(login, stdin=subprocess.DEVNULL, capture_output=True, timeout=30, check=True)
+        subprocess.run(login, stdin=subprocess.DEVNULL, capture_output=True, timeout=120, check=True)
         seen: dict[str, Any] = json.loads((tmp_path / "login").read_text())
         return seen
 
@@ -65,7 +65,7 @@ def launch(hosts3: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> La
         logins = {name: bare(name) for name in dict.fromkeys(on)}
         command = [sys.executable, "-c", MLX_LAUNCH, *options, "--", *probe]
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=90, check=False
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=200, check=False
         )
         ranks = [tmp_path / str(rank) for rank in range(len(on))]
         assert all(rank.exists() for rank in ranks), done.stdout + done.stderr

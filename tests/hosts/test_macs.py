@@ -14,7 +14,7 @@ pytestmark = pytest.mark.hosts
 
 
 def asked(name: str, command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["ssh", "-o", "BatchMode=yes", name, command], capture_output=True, text=True, timeout=30)
+    return subprocess.run(["ssh", "-o", "BatchMode=yes", name, command], capture_output=True, text=True, timeout=120)
 
 
 def test_a_mac_answers_as_itself_over_ssh(macs4: Macs) -> None:

@@ -9,14 +9,17 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
 
 import psutil
 import pytest
 
 from allranks import Cluster
-from allranks.errors import NoCluster
+from allranks.errors import CannotStart, NoCluster
+from allranks_backends.views import Snapshot
 from tests.hosts.lab import Hosts
 from tests.waiting import comes_true
 
@@ -52,6 +55,23 @@ def gone(hosts: Hosts, within: float) -> bool:
     return not any(map(hosts.processes, hosts.names))
 
 
+def logged_in_again(hosts: Hosts, before: list[int], _now: Snapshot) -> bool:
+    return all(hosts.logins(name) > was for name, was in zip(hosts.names, before, strict=False))
+
+
+def when_reached(cluster: Cluster, change: Callable[[], object]) -> None:
+    """Make a change of the world: it is refused while a host is out of reach, as one may be again on a busy machine."""
+    deadline = time.monotonic() + WITHIN
+    while True:
+        assert comes_true(cluster, lambda _: not away(cluster), WITHIN)
+        try:
+            change()
+            return
+        except CannotStart:
+            if time.monotonic() > deadline:
+                raise
+
+
 def away(cluster: Cluster) -> list[int]:
     return [view.rank for view in cluster.snapshot.ranks if view.away is not None]
 
@@ -83,7 +103,8 @@ def test_a_gap_during_training_costs_nothing(hosts3: Hosts, backend: str, reques
             assert (cluster.logged("loss")["rank"] == rank).sum() == steps
         assert cluster.pull("kept") == [0, 10, 20]
         assert [view.pid for view in cluster.snapshot.ranks] == pids
-        assert cluster.state == "whole" and not any("out of reach" in note for note in cluster.snapshot.notes)
+        assert comes_true(cluster, lambda now: not any("out of reach" in note for note in now.notes), WITHIN)
+        assert cluster.state == "whole"
         assert cluster.client.ids == [0, 1, 2]
         assert cluster.client[:].apply_sync(os.getpid) == pids
 
@@ -101,14 +122,17 @@ def test_an_ssh_client_that_is_killed_is_replaced(hosts3: Hosts, talking_shell: 
     with Cluster(hosts=hosts3.names[:2], backend="ring") as cluster:
         cluster.run("kept = rank")
         for _ in range(2):
+            before = [hosts3.logins(name) for name in hosts3.names[:2]]
             for process in psutil.Process().children():
-                if process.name() == "ssh":
-                    process.kill()
-            assert comes_true(cluster, lambda now: any(view.away is not None for view in now.ranks), WITHIN)
+                with suppress(psutil.Error):
+                    if process.name() == "ssh":
+                        process.kill()
+            # That they are away may be over before anybody has looked: the logins stay counted.
+            assert comes_true(cluster, partial(logged_in_again, hosts3, before), WITHIN)
             assert comes_true(cluster, lambda now: not away(cluster), WITHIN)
         assert cluster.run("mx.distributed.all_sum(mx.array(rank + 1)).item()")[0].value == 3
         assert cluster.pull("kept") == [0, 1]
-        cluster.resize(3)
+        when_reached(cluster, lambda: cluster.resize(3))
         assert cluster.run("mx.distributed.all_sum(mx.array(1)).item()")[2].value == 3
 
 
@@ -123,8 +147,7 @@ def test_what_dies_while_nobody_looks_is_known_afterwards(hosts3: Hosts) -> None
             time.sleep(1)
         assert comes_true(cluster, lambda now: now.ranks[1].state == "dead", WITHIN)
         assert "SIGKILL" in (cluster.snapshot.ranks[1].cause or "")
-        assert comes_true(cluster, lambda now: not away(cluster), WITHIN)
-        cluster.heal(source=0)
+        when_reached(cluster, lambda: cluster.heal(source=0))
         assert cluster.pull("kept") == [0, 0]
 
 
@@ -135,7 +158,7 @@ def test_a_host_process_that_ended_meanwhile_is_told_from_a_cut_network(hosts3: 
         assert parent is not None
         parent.kill()
         assert comes_true(cluster, lambda now: now.ranks[1].state == "dead", WITHIN)
-        cluster.heal(source=0)
+        when_reached(cluster, lambda: cluster.heal(source=0))
         assert cluster.pull("kept") == [0, 0]
 
 
@@ -144,7 +167,7 @@ import allranks, sys
 cluster = allranks.Cluster(hosts={hosts}, backend="ring", name=sys.argv[1], lease={lease}).up()
 cluster.run("kept = rank * 10")
 cell = cluster.begin({code!r})
-cluster._ranks.monitor.wait(lambda: all(rank.report.line for rank in cluster._ranks.monitor.ranks), 30)
+cluster._ranks.monitor.wait(lambda: all(rank.report.line for rank in cluster._ranks.monitor.ranks), 60)
 print("running", flush=True)
 sys.stdin.read()
 """
@@ -174,21 +197,23 @@ def test_a_world_survives_its_killed_notebook_and_is_attached(hosts3: Hosts) -> 
         assert cluster.run("mx.distributed.all_sum(mx.array(1)).item()")[0].value == 3
         os.kill(cluster.snapshot.ranks[1].pid or 0, signal.SIGKILL)
         assert comes_true(cluster, lambda now: now.ranks[1].state == "dead", WITHIN)
-        cluster.heal(source=0)
+        when_reached(cluster, lambda: cluster.heal(source=0))
         assert cluster.pull("kept") == [0, 0, 20]
     finally:
         cluster.down()
-    assert gone(hosts3, WITHIN)
+    assert gone(hosts3, 2 * WITHIN)
     with pytest.raises(NoCluster):
         Cluster.attach(name)
 
 
-def test_a_lease_that_runs_out_leaves_nothing(hosts3: Hosts) -> None:
+def test_a_lease_that_runs_out_leaves_nothing(hosts3: Hosts, tmp_path: Path) -> None:
+    go = tmp_path / "go"  # the hosts share this machine's files
     name = f"hosts-{uuid.uuid4().hex[:8]}"
-    killed_notebook(hosts3, name, 4.0, "import time\ntime.sleep(10)")
+    killed_notebook(hosts3, name, 4.0, f"import os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.1)")
     time.sleep(7)
     assert all(hosts3.processes(host) for host in hosts3.names), "a lease is not counted while a cell runs"
-    assert gone(hosts3, WITHIN)
+    go.touch()
+    assert gone(hosts3, 2 * WITHIN)
     with pytest.raises(NoCluster):
         Cluster.attach(name)
 
@@ -216,4 +241,4 @@ def test_a_host_that_was_away_for_down_is_ended_when_it_is_reached(hosts3: Hosts
         cluster.down()
         assert cluster.not_ended == hosts3.names[:2]
         assert all(map(hosts3.processes, hosts3.names[:2]))
-    assert gone(hosts3, WITHIN)
+    assert gone(hosts3, 2 * WITHIN)

@@ -14,7 +14,7 @@ import pytest
 from allranks.notebook import watch
 from allranks_backends.views import Snapshot
 
-WITHIN = 20.0
+WITHIN = 60.0
 MANY = 3000
 
 

@@ -29,7 +29,7 @@ def test_a_cell_in_the_background_gives_the_prompt_back_and_prints_below_itself(
     notebook.comes_true("all(rank.state == 'idle' for rank in now.ranks)")
     assert "begun" in background.stdout and "ended" in background.stdout
     assert other.stdout == "meanwhile\n"
-    notebook.until(lambda: "6" in notebook.ok("print(job.result and job.result[3].value)").stdout, 20)
+    notebook.until(lambda: "6" in notebook.ok("print(job.result and job.result[3].value)").stdout, 60)
 
 
 def test_an_error_in_the_background_is_shown_below_its_cell(notebook: Notebook) -> None:

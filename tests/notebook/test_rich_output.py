@@ -10,6 +10,12 @@ from tests.jupyter import Notebook
 from tests.needs import need
 
 
+@pytest.fixture(scope="module", autouse=True)
+def folds_all(kernel: Notebook) -> None:
+    """A rank that stands still for some seconds, on a machine that is busy, is waited for."""
+    kernel.ok("import allranks.notebook.fold\nallranks.notebook.fold.GRACE = 60.0")
+
+
 def test_equal_html_is_shown_once_and_differing_html_by_rank(notebook: Notebook) -> None:
     cell = notebook.ok("%%distributed\nfrom IPython.display import HTML, display\ndisplay(HTML('<b>same</b>'))")
     assert cell.mime("text/html") == ["<b>same</b>"]

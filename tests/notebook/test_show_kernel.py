@@ -46,7 +46,7 @@ def test_in_a_real_kernel_the_saved_notebook_reads_well() -> None:
     notebook = new.new_notebook(cells=[new.new_code_cell(source) for source in CELLS])
     paths = [path for path in sys.path if path]
     notebook.cells.insert(0, new.new_code_cell(f"import sys; sys.path[:0] = {paths!r}"))
-    nbclient.NotebookClient(notebook, timeout=60, kernel_name="python3").execute()
+    nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
     nbformat.validate(notebook)
     _, streams, shown, updates, split = [saved(cell.outputs) for cell in notebook.cells]
     assert streams == [

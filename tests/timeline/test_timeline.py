@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from allranks import Timeline
 from allranks.errors import UsageError
 from allranks.messages.requests import CellTrace, TracedCall
 from allranks.rank.collectives.trace import LIMIT
+from allranks_backends.views import Snapshot
 from tests.jupyter import Notebook
 from tests.waiting import comes_true
 
@@ -32,6 +34,18 @@ for n in range(4):
         mx.eval(mx.distributed.all_sum(mx.ones((100, 10))))"""
 
 
+WITHIN = 60.0
+GATED = """import os, time
+for n in range(4):
+    mark(f"batch {{n}}")
+    with mark("step"):
+        with mark("load"):
+            while rank == size - 1 and not os.path.exists(f"{go}-{{n}}"): time.sleep(0.01)
+            time.sleep(1.0 if rank == size - 1 and n == 2 else 0.01)
+        mx.eval(mx.distributed.all_sum(mx.ones((100 + n, 10))))"""
+"""The last rank comes last, each time: what it waits for is there when all others wait for it."""
+
+
 def recorded(cluster: Cluster, code: str = STRAGGLING, **options: Any) -> Timeline:
     timeline = cluster.run(code, timeout=120, **{"timeline": True, **options}).check().timeline
     assert timeline is not None and timeline is cluster.last_timeline
@@ -42,27 +56,40 @@ def ledger_waits(cluster: Cluster) -> dict[int, float]:
     return {rank.rank: sum(op.wait or 0.0 for op in rank.ops if op.op == "all_sum") for rank in cluster.snapshot.ranks}
 
 
+def wait_in(shape: tuple[int, ...], last: int, now: Snapshot) -> bool:
+    """Whether all ranks but the last wait in the collective of this shape."""
+    return all(
+        rank.state == "waiting" and rank.collective is not None and rank.collective.shape == shape
+        for rank in now.ranks[:last]
+    )
+
+
 @pytest.mark.parametrize("world", ["ring2", pytest.param("mpi4", marks=pytest.mark.mpi)])
-def test_a_planted_straggler_shows(world: str, request: pytest.FixtureRequest) -> None:
+def test_a_planted_straggler_shows(world: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     cluster: Cluster = request.getfixturevalue(world)
     cluster.run("mx.eval(mx.distributed.all_sum(mx.ones(1)))", timing=True, timeout=60).check()
-    assert comes_true(cluster, lambda now: all("all_sum" in [op.op for op in rank.ops] for rank in now.ranks), 10)
+    assert comes_true(cluster, lambda now: all("all_sum" in [op.op for op in rank.ops] for rank in now.ranks), WITHIN)
     before = ledger_waits(cluster)
-    timeline = recorded(cluster)
     slow = cluster.size - 1
+    cell = cluster.begin(GATED.format(go=tmp_path / "go"), timeline=True)
+    for n in range(4):
+        assert comes_true(cluster, partial(wait_in, (100 + n, 10), slow), WITHIN)
+        (tmp_path / f"go-{n}").touch()
+    timeline = cell.finish(WITHIN).check().timeline
+    assert timeline is not None and timeline is cluster.last_timeline
 
     assert [each.rank for each in timeline.ranks] == list(range(cluster.size))
     for each in timeline.ranks:
         assert [(call.op, call.shape, call.nbytes, call.line) for call in each.calls] == [
-            ("all_sum", (100, 10), 4000, 7)
-        ] * 4
+            ("all_sum", (100 + n, 10), 4000 + 40 * n, 8) for n in range(4)
+        ]
         waits = [call.wait or 0.0 for call in each.calls]
         assert (waits[2] > 0.5) == (each.rank != slow), waits
         assert each.calls[2].last == slow
         assert sum(waits) == pytest.approx(ledger_waits(cluster)[each.rank] - before[each.rank], abs=1e-3)
         assert [mark.name for mark in each.marks if mark.ended is None] == [f"batch {n}" for n in range(4)]
         assert [mark.name for mark in each.marks if mark.ended] == ["step", "load"] * 4
-    longest = timeline.waits()[0]
+    (longest,) = [wait for wait in timeline.waits() if wait.call.number == timeline.ranks[0].calls[2].number]
     assert (longest.last, longest.doing) == (slow, "load")
     assert (timeline.straggler or "").startswith(f"rank {slow} was last in ")
     # The clock of one host is one clock: the waiting rank was let go when the slow one came, to a few milliseconds.
@@ -144,7 +171,7 @@ def test_a_cell_that_failed_has_its_timeline(ring2: Cluster) -> None:
     mx.eval(mx.distributed.all_sum(mx.ones(1)))
     if rank == 1: raise ValueError
     mx.eval(mx.distributed.all_sum(mx.ones(2)))"""
-    result = ring2.run(code, timeline=True, timeout=60)
+    result = ring2.run(code, timeline=True, timeout=2 * WITHIN)
     assert not result.ok and result.timeline is not None
     waiting, raised = result.timeline.ranks
     assert [call.ended is None for call in waiting.calls] == [False, True] and len(raised.calls) == 1
@@ -203,7 +230,7 @@ def test_in_a_notebook(two: Notebook, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "a.json").read_text())["traceEvents"]
     assert two.ok("%distributed timeline").mime("text/plain") == [text]
     assert "ui.perfetto.dev" in two.ok(f"%distributed timeline {tmp_path}/b.json.gz").stdout
-    two.ok("assert result.timeline.ranks[0].calls[2].wait > 0.25")
+    two.ok("assert [each.calls[2].wait for each in result.timeline.ranks].count(0.0) == 1, result.timeline")
 
 
 @pytest.mark.slow

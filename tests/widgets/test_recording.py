@@ -73,7 +73,7 @@ def test_a_replay_ends_with_the_last_state_and_all_output(tmp_path: Path) -> Non
             recorder.show(streams.snapshot(4, 1, step / 5, at=100.0))
         recorder.output(streams.training(4), at=103.9)
     dashboard = Dashboard()
-    assert replay(path, dashboard, speed=50).wait(10)
+    assert replay(path, dashboard, speed=50).wait(60)
     last = from_json(dashboard.frame)
     assert dataclasses.replace(last, at=0.0) == streams.snapshot(4, 1, 3.8, at=-3.8)
     assert len(dashboard._kept.everything()) == len(streams.training(4))
