@@ -190,6 +190,30 @@ def test_a_pending_collective_is_named_and_not_evaluated_on_one_rank(ring2: Clus
     assert ring2.run("late['deep'][0].tolist()", ranks=0)[0].value == [6.0, 6.0], "now it is computed"
 
 
+LATE = """
+import time
+from allranks.rank.agent import requests
+def late(name):
+    answer = getattr(requests.Requests, name)
+    setattr(requests.Requests, name, lambda *all: (time.sleep(3), answer(*all))[1])
+    return lambda: setattr(requests.Requests, name, answer)
+"""
+
+
+def test_a_busy_rank_that_answers_late_is_waited_for(ring2: Cluster) -> None:
+    """Else a cell would hang that is refused otherwise, and a mismatch would go unseen."""
+    ring2.run(LATE + "again = [late(name) for name in ('pending', 'ledger_since')]").check()
+    try:
+        ring2.run("sums = mx.distributed.all_sum(mx.ones(2)) * 3").check()
+        with pytest.raises(WouldHang, match="sums on rank 0"):
+            ring2.run("print(sums)", ranks=0)
+        mismatch = ring2.run("mx.eval(sums, mx.distributed.all_sum(mx.ones(10 if rank else 12)))", timeout=60).mismatch
+        assert mismatch is not None and "rank 0 entered all_sum" in mismatch
+    finally:
+        ring2.run("for each in again: each()").check()
+    assert_next_collective_is_right(ring2)
+
+
 def test_send_and_recv_differ_by_nature_and_are_no_mismatch(ring2: Cluster) -> None:
     code = """if rank == 0: out = mx.distributed.send(mx.ones(3), 1)
 else: out = mx.distributed.recv((3,), mx.float32, 0)
