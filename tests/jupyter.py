@@ -200,7 +200,7 @@ class Notebook:
         """Wait until this holds of ``now``, the snapshot of the notebook's cluster."""
         self.ok(
             "world = allranks.current()\n"
-            f"assert world._ranks.monitor.wait(lambda: (lambda now: {condition})(world.snapshot), 20), world.status()"
+            f"assert world._ranks.monitor.wait(lambda: (lambda now: {condition})(world.snapshot), 60), world.status()"
         )
 
     def interrupt(self) -> None:
