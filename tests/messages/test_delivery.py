@@ -118,7 +118,7 @@ def test_what_never_arrives_fails_on_that_rank_and_does_not_run_later(
         else:
             sends(to, code, request)
 
-    monkeypatch.setattr(delivery, "ASK_AFTER", (0.3, 0.3))
+    monkeypatch.setattr(delivery, "ASK_AFTER", (2.0, 2.0))
     monkeypatch.setattr(line, "_execute", execute)
     result = ring2.run(COUNT, timeout=WITHIN)
     assert result[0].ok and not result[1].ok
