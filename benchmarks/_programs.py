@@ -50,7 +50,8 @@ SWALLOWS = {
     "has a handler": "signal.signal(signal.SIGINT, lambda *_: None)\n{bare}",
 }
 MISTAKEN_WITHIN, RIGHT_WITHIN = 5.0, 60.0
-"""Seconds until a cell is stopped."""
+"""Seconds until a cell is stopped; with a mistake, from when its ranks are blocked or done."""
+SETTLED_WITHIN = 20.0
 STOPPED_FOR = 6.0
 """Seconds a rank is stopped: it is noticed after 4."""
 ALARM = re.compile(r"invalid|disagree|different orders|never entered|unblocked|aborted|could not")
@@ -353,7 +354,7 @@ def _play_cell(cluster: Cluster, program: Program, cell: str, run: Run) -> bool:
     """Whether the next cell is to follow."""
     screen = Screen()
     stops = program.mistake == "stopped"
-    within = MISTAKEN_WITHIN if program.mistake and not stops else RIGHT_WITHIN
+    within, began = RIGHT_WITHIN, time.monotonic()
     going: Cell | None = None
     result: CellResult | None
     try:
@@ -366,6 +367,9 @@ def _play_cell(cluster: Cluster, program: Program, cell: str, run: Run) -> bool:
                 time.sleep(STOPPED_FOR if len(cell) % 3 == 0 else 0.5)
             finally:
                 os.kill(pid, signal.SIGCONT)
+        elif program.mistake:
+            _wait_until_settled(cluster, program)
+            within = time.monotonic() - began + MISTAKEN_WITHIN
         result = going.finish(within)
     except AllranksError as error:
         run.raised += f"{type(error).__name__}: {error}\n"
@@ -384,6 +388,16 @@ def _play_cell(cluster: Cluster, program: Program, cell: str, run: Run) -> bool:
             if each.unmarked:
                 run.unmarked.add(rank)
     return result is not None and (result.ok or program.swallows is not None)
+
+
+def _wait_until_settled(cluster: Cluster, program: Program) -> None:
+    """Until each rank is blocked or done, also on a busy machine: from then on the time is counted."""
+    assert cluster._ranks is not None
+    settled = {"waiting", "idle", "failed", "dead"}
+    if program.check == "strict":  # at its barrier ranks wait for who follows the cell
+        settled.add("running")
+    monitor = cluster._ranks.monitor
+    monitor.wait(lambda: all(rank.state in settled and rank.report.cell for rank in monitor.ranks), SETTLED_WITHIN)
 
 
 def _right(program: Program, run: Run) -> list[str]:

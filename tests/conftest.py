@@ -114,6 +114,14 @@ __import__("gc").collect()
 """Run on ranks: their variables are gone. Which modules a worker has run before depends on how busy the machine is."""
 
 
+BUSY = """
+import allranks.cluster.views, allranks.notebook.fold
+allranks.notebook.fold.GRACE = 10.0
+allranks.cluster.views.ANSWER_WITHIN = 30.0
+"""
+"""Run in a notebook: on a busy machine ranks drift apart, and answer late; then output is folded all the same."""
+
+
 class Worlds:
     """Clusters that stay up for many tests; one that a test has spoilt is started anew for the next."""
 
@@ -248,9 +256,7 @@ def kernel(lasting_kernel: Callable[[], Notebook]) -> Notebook:
     """A notebook with the extension loaded and no other module's names; ranks that are up have none of them either."""
     notebook = lasting_kernel()
     notebook.ok("%load_ext allranks")
-    notebook.ok(
-        "import allranks.notebook.fold\nallranks.notebook.fold.GRACE = 3.0"
-    )  # on a busy machine ranks drift apart
+    notebook.ok(BUSY)
     notebook.run("%distributed auto off")  # an error where nothing is up: then it is off
     notebook.ok("%reset -f")
     notebook.run(f"%%distributed\n{FORGET}")  # an error likewise

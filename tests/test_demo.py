@@ -14,10 +14,11 @@ import pytest
 from allranks import __version__
 from allranks.__main__ import main
 from allranks.demo import demo
+from tests.conftest import BUSY
 
-GRACE = 10.0
+GRACE = 60.0
 """Seconds that ranks have to end once their notebook has."""
-UP = "%load_ext allranks\n%distributed up -n 2 --backend ring"
+UP = f"{BUSY}\n%load_ext allranks\n%distributed up -n 2 --backend ring"
 
 
 def notebook(folder: Path, *cells: nbformat.NotebookNode) -> Path:

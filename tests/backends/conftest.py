@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from allranks.machine import ports
 from allranks_backends.plan import Host, Placement, Wiring
 from allranks_backends.runtimes.mpi import find_mpirun
 from tests.needs import need
@@ -55,17 +55,8 @@ def mpirun() -> str:
 
 @pytest.fixture
 def free_ports() -> Callable[[int], tuple[int, ...]]:
-    """Ports free a moment ago; held together while they are drawn, so that they differ."""
-
-    def draw(count: int) -> tuple[int, ...]:
-        sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-        try:
-            return tuple(one.getsockname()[1] for one in sockets)
-        finally:
-            for one in sockets:
-                one.close()
-
-    return draw
+    """Ports free a moment ago, below those that outgoing connections of other programs take."""
+    return lambda count: tuple(ports.free_ports(count))
 
 
 MLX_LAUNCH = "from mlx._distributed_utils.launch import main; main()"
@@ -95,7 +86,7 @@ def launch_env(tmp_path: Path, mlx: None) -> LaunchEnv:
         base |= {name: value for name, value in os.environ.items() if name.startswith("OMPI_ALLOW_")}
         command = [sys.executable, "-c", MLX_LAUNCH, *options, "--", sys.executable, "-c", PROBE]
         done = subprocess.run(
-            command, env=base, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False
+            command, env=base, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=240, check=False
         )
         ranks = [tmp_path / str(rank) for rank in range(size)]
         assert all(rank.exists() for rank in ranks), done.stdout + done.stderr

@@ -66,7 +66,7 @@ def test_mlx_and_mpi4py_share_a_real_world(mpirun, mlx, mpi4py, placements, size
         env=dict(os.environ) | BACKEND.launcher_env(as_root=root),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
     )
     total, both = float(sum(range(1, size + 1))), sum(rank + 10 for rank in range(size))
@@ -84,7 +84,7 @@ def test_without_the_library_name_mlx_finds_no_mpi_of_the_wheel(mpirun, mlx):
     bare = {key: value for key, value in os.environ.items() if key not in ("MLX_MPI_LIBNAME", "LD_LIBRARY_PATH")}
     for env, expected in [(bare, "False"), (bare | BACKEND.rank_env(mpirun), "True")]:
         done = subprocess.run(
-            [sys.executable, "-c", ask], env=env, capture_output=True, text=True, check=True, timeout=60
+            [sys.executable, "-c", ask], env=env, capture_output=True, text=True, check=True, timeout=240
         )
         assert done.stdout.strip() == expected
 
@@ -183,7 +183,7 @@ def launched(mpirun, mlx, tmp_path):
         command = [sys.executable, "-c", MLX_LAUNCH, "--backend", "mpi", "--hostfile", str(tmp_path / "hosts.json")]
         env = dict(os.environ) | {"PATH": f"{stand_in.parent}{os.pathsep}{os.environ['PATH']}"}
         done = subprocess.run(
-            [*command, *options, "--", *ENGINE], env=env, capture_output=True, text=True, timeout=60, check=False
+            [*command, *options, "--", *ENGINE], env=env, capture_output=True, text=True, timeout=240, check=False
         )
         assert written.exists(), done.stdout + done.stderr
         words, hostfile = json.loads(written.read_text())

@@ -54,7 +54,7 @@ def run_ranks(mlx, tmp_path, free_ports, placements, in_folder):
             for rank in range(2)
         ]
         try:
-            return [process.communicate(timeout=60)[0].strip() for process in processes]
+            return [process.communicate(timeout=240)[0].strip() for process in processes]
         finally:
             for process in processes:
                 process.kill()

@@ -51,7 +51,7 @@ def test_a_mismatch_is_flagged_with_both_sides_and_costs_only_the_cell(
     ring2: Cluster, code: str, sides: tuple[str, ...]
 ) -> None:
     ring2.run("kept = mx.arange(5)")
-    result = ring2.run(code, timeout=30)
+    result = ring2.run(code, timeout=60)
     assert result.mismatch is not None
     assert "the ranks disagree" in result.mismatch
     for side in sides:
@@ -63,7 +63,7 @@ def test_a_mismatch_is_flagged_with_both_sides_and_costs_only_the_cell(
 def test_strict_raises_on_every_rank_before_any_has_entered(ring2: Cluster) -> None:
     generation = ring2.snapshot.generation
     result = ring2.run(
-        "y = mx.distributed.all_sum(mx.ones(10 if rank else 12))\nmx.eval(y)", check="strict", timeout=30
+        "y = mx.distributed.all_sum(mx.ones(10 if rank else 12))\nmx.eval(y)", check="strict", timeout=60
     )
     assert sorted(result.errors) == [0, 1]
     assert all("the ranks disagree" in error.evalue for error in result.errors.values())
@@ -110,7 +110,7 @@ def test_strict_frees_those_that_wait_for_a_rank_that_raised(world: str, request
     cluster: Cluster = request.getfixturevalue(world)
     for first in ("", "import signal\nbefore = signal.signal(signal.SIGINT, signal.SIG_IGN)\n"):
         code = f"{first}if rank: 1/0\nmx.distributed.all_sum(mx.ones(3))"
-        result = cluster.run(code, check="strict", timeout=30)
+        result = cluster.run(code, check="strict", timeout=60)
         assert list(result.errors) == [1]
         assert result[0].unblocked is not None
         assert_next_collective_is_right(cluster)
@@ -122,9 +122,9 @@ def test_what_strict_refuses_does_not_count(world: str, request: pytest.FixtureR
     """Else a later stall would take another rank for the one that is missing."""
     cluster: Cluster = request.getfixturevalue(world)
     for code in ("mx.distributed.all_sum(mx.ones(3 + rank))", "mx.distributed.all_sum(mx.ones(3))"):
-        assert not cluster.run(code, check="strict", timeout=30, ranks=None if "rank" in code else [0]).ok
+        assert not cluster.run(code, check="strict", timeout=60, ranks=None if "rank" in code else [0]).ok
         assert_next_collective_is_right(cluster)
-    assert len({rank.entered for rank in cluster.snapshot.ranks}) == 1
+    assert comes_true(cluster, lambda now: len({rank.entered for rank in now.ranks}) == 1, 60)
 
 
 OPPOSITE = """a = mx.distributed.all_sum(mx.ones(3))
@@ -134,7 +134,7 @@ for each in (b, a) if rank == 0 else (a, b): mx.eval(each)
 
 
 def test_opposite_evaluation_order_is_flagged(ring2: Cluster) -> None:
-    result = ring2.run(OPPOSITE, timeout=30)
+    result = ring2.run(OPPOSITE, timeout=60)
     assert result.mismatch is not None
     assert "different orders" in result.mismatch
     assert "(line 2) before all_sum" in result.mismatch
@@ -144,7 +144,7 @@ def test_opposite_evaluation_order_is_flagged(ring2: Cluster) -> None:
 
 @pytest.mark.parametrize("how", [{"ordered": True}, {"check": "strict"}], ids=["ordered", "strict"])
 def test_opposite_evaluation_order_is_prevented(ring2: Cluster, how: dict[str, object]) -> None:
-    result = ring2.run(OPPOSITE, timeout=30, **how)  # type: ignore[arg-type]
+    result = ring2.run(OPPOSITE, timeout=60, **how)  # type: ignore[arg-type]
     assert result.mismatch is None
     assert [result[rank].value for rank in (0, 1)] == [[[2.0] * 3, [20.0] * 3]] * 2
 
@@ -165,13 +165,13 @@ last = mx.distributed.all_sum(mx.ones(1))
     assert (value, out, first, last) == (12.0, [3.0, 3.0], 2.0, 2.0)
     assert gradient == result[1].value[1]
     said = "--ordered could not chain 1 collective inside mx.compile or mx.vmap (ranks 0-1)"
-    assert comes_true(ring2, lambda now: any(said in note for note in now.notes), 10)
+    assert comes_true(ring2, lambda now: any(said in note for note in now.notes), 60)
     ring2.run("1").check()
-    assert comes_true(ring2, lambda now: not now.notes, 10)
+    assert comes_true(ring2, lambda now: not now.notes, 60)
 
 
 def test_off_looks_away(ring2: Cluster) -> None:
-    result = ring2.run(OPPOSITE, check="off", timeout=30)
+    result = ring2.run(OPPOSITE, check="off", timeout=60)
     assert result.ok
     assert result.mismatch is None
 
@@ -190,12 +190,36 @@ def test_a_pending_collective_is_named_and_not_evaluated_on_one_rank(ring2: Clus
     assert ring2.run("late['deep'][0].tolist()", ranks=0)[0].value == [6.0, 6.0], "now it is computed"
 
 
+LATE = """
+import time
+from allranks.rank.agent import requests
+def late(name):
+    answer = getattr(requests.Requests, name)
+    setattr(requests.Requests, name, lambda *all: (time.sleep(3), answer(*all))[1])
+    return lambda: setattr(requests.Requests, name, answer)
+"""
+
+
+def test_a_busy_rank_that_answers_late_is_waited_for(ring2: Cluster) -> None:
+    """Else a cell would hang that is refused otherwise, and a mismatch would go unseen."""
+    ring2.run(LATE + "again = [late(name) for name in ('pending', 'ledger_since')]").check()
+    try:
+        ring2.run("sums = mx.distributed.all_sum(mx.ones(2)) * 3").check()
+        with pytest.raises(WouldHang, match="sums on rank 0"):
+            ring2.run("print(sums)", ranks=0)
+        mismatch = ring2.run("mx.eval(sums, mx.distributed.all_sum(mx.ones(10 if rank else 12)))", timeout=60).mismatch
+        assert mismatch is not None and "rank 0 entered all_sum" in mismatch
+    finally:
+        ring2.run("for each in again: each()").check()
+    assert_next_collective_is_right(ring2)
+
+
 def test_send_and_recv_differ_by_nature_and_are_no_mismatch(ring2: Cluster) -> None:
     code = """if rank == 0: out = mx.distributed.send(mx.ones(3), 1)
 else: out = mx.distributed.recv((3,), mx.float32, 0)
 mx.eval(out)
 out.tolist()"""
-    result = ring2.run(code, timeout=30)
+    result = ring2.run(code, timeout=60)
     assert result.mismatch is None
     assert result[1].value == [1.0] * 3
 
@@ -215,21 +239,22 @@ def test_what_some_ranks_sent_leaves_the_numbers_of_shared_collectives_alike(
         f"if rank < 2:\n{textwrap.indent(PIPELINE, '    ')}\nmx.eval(mx.distributed.all_sum(mx.ones(1)))"
     ).check()
     cell = cluster.begin("if rank < 3: mx.eval(mx.distributed.all_max(mx.ones(5)))")
-    with stop_pressed(cluster, waiting(0, 1, 2)), pytest.raises(CellInterrupted):
-        cell.finish(60)
-    assert cell.result is not None
-    unblocked = {each.unblocked for each in cell.result.values()} - {None}
+    assert comes_true(cluster, waiting(0, 1, 2), 60)
+    cluster.abort_collectives()
+    unblocked = {each.unblocked for each in cell.finish(60).values()} - {None}
     assert len(unblocked) == 1, f"{unblocked}: one collective, under one number"
     assert idle(cluster) and sums_are_right(cluster)
 
 
 def test_only_the_peer_of_a_recv_is_reported_as_missing(ring2: Cluster) -> None:
     said = Shown()
+    cell = ring2.begin(
+        "import threading\nif rank == 1: mx.eval(mx.distributed.recv((7,), mx.float32, 0))\n"
+        "else: threading.Event().wait(600)",
+        screen=said,
+    )
+    assert comes_true(ring2, lambda now: now.ranks[0].line == 3 and now.ranks[1].state == "waiting", 60)
     with stop_pressed(ring2, lambda _: "not sent it yet" in said.text), pytest.raises(CellInterrupted):
-        ring2.run(
-            "import threading\nif rank == 1: mx.eval(mx.distributed.recv((7,), mx.float32, 0))\n"
-            "else: threading.Event().wait(30)",
-            screen=said,
-        )
+        cell.finish(60)
     assert "f32[7] from rank 0 (line 2): rank 0 has not sent it yet (running line 3" in said.text, said.text
     assert idle(ring2) and sums_are_right(ring2)

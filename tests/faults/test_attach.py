@@ -16,6 +16,8 @@ import pytest
 from allranks import Cluster
 from allranks.errors import NoCluster, UsageError
 from allranks.head.world.detached import detached_file
+from tests.faults.stop import running
+from tests.waiting import WITHIN, comes_true, eventually
 
 pytestmark = pytest.mark.slow
 
@@ -28,7 +30,7 @@ print("early")
 while not os.path.exists(go): time.sleep(0.05)
 print("late")
 mx.distributed.all_sum(a).tolist()''' .replace("go", repr(sys.argv[2])).replace("import time", "import os, time"))
-cluster._ranks.monitor.wait(lambda: all(rank.report.line for rank in cluster._ranks.monitor.ranks), 30)
+assert cluster._ranks.monitor.wait(lambda: all(rank.report.line for rank in cluster._ranks.monitor.ranks), 60)
 print("running", flush=True)
 sys.stdin.read()
 """
@@ -64,11 +66,11 @@ def test_the_running_cell_is_followed_to_its_end(orphaned: tuple[str, Path]) -> 
     name, go = orphaned
     cluster = Cluster.attach(name)
     try:
-        assert [rank.state for rank in cluster.snapshot.ranks] == ["running", "running"]
+        assert comes_true(cluster, running(0, 1), WITHIN)
         assert (cluster.check, cluster.ordered) == ("off", True), "as the first notebook asked for"
         (cell,) = cluster.adopted_cells()
         go.touch()
-        result = cell.finish(30)
+        result = cell.finish(WITHIN)
         assert result.ok
         assert result[0].stdout == result[1].stdout == "early\nlate\n", "what was printed before is there too"
         assert [a.tolist() for a in cluster.pull("a")] == [[0, 1, 2, 3], [1, 2, 3, 4]]
@@ -83,7 +85,7 @@ def test_a_cell_that_ended_unseen_is_still_shown(orphaned: tuple[str, Path]) -> 
     cluster = Cluster.attach(name)
     try:
         (cell,) = cluster.adopted_cells()
-        assert cell.finish(30).ok
+        assert cell.finish(WITHIN).ok
     finally:
         cluster.down()
 
@@ -93,15 +95,15 @@ def test_an_adopted_cluster_heals_and_goes_down_whole(orphaned: tuple[str, Path]
     go.touch()
     cluster = Cluster.attach(name)
     for cell in cluster.adopted_cells():
-        cell.finish(30)
+        cell.finish(WITHIN)
     pids = [rank.pid for rank in cluster.snapshot.ranks]
     os.kill(pids[1] or 0, signal.SIGKILL)
     assert cluster._ranks is not None
-    assert cluster._ranks.monitor.wait(lambda: cluster.state == "broken", 10)
+    assert cluster._ranks.monitor.wait(lambda: cluster.state == "broken", WITHIN)
     assert "rank 1 got the variables of rank 0" in str(cluster.heal(source=0))
     assert [a.tolist() for a in cluster.pull("a")] == [[0, 1, 2, 3]] * 2
     cluster.down()
-    assert not any(psutil.pid_exists(pid or 0) for pid in pids)
+    assert eventually(lambda: not any(psutil.pid_exists(pid or 0) for pid in pids))
     with pytest.raises(NoCluster, match=f"no detached cluster named '{name}'"):
         Cluster.attach(name)
 

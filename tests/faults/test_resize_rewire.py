@@ -114,7 +114,7 @@ def test_a_running_cell_is_not_stopped(ring2: Cluster) -> None:
         with pytest.raises(Busy, match=rf"{verb} was not done: rank 1 still runs cell 7\. Wait for .* interrupt"):
             change()
     assert str(ring2.resize(2)) == "The world already has 2 ranks."
-    assert (ring2.size, ring2.snapshot.ranks[1].state) == (2, "running")
+    assert ring2.size == 2 and comes_true(ring2, lambda now: now.ranks[1].state == "running", WITHIN)
     cell.interrupt()
     assert "KeyboardInterrupt" in cell.finish(WITHIN).failure()
     assert sums_are_right(ring2)

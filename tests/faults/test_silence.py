@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -16,11 +17,12 @@ import pytest
 
 from allranks import Cluster
 from allranks.errors import NoAnswer, UsageError, WorldBroken
+from allranks.head.state.known_rank import SILENT_AFTER
 from allranks.notebook.fold import Block
 from allranks_backends.views import Snapshot
 from tests.faults.kept import WITHIN, keep, look, sums_are_right
-from tests.faults.stop import running
-from tests.waiting import comes_true
+from tests.faults.stop import running, waiting
+from tests.waiting import comes_true, eventually
 
 pytestmark = pytest.mark.slow
 
@@ -41,12 +43,17 @@ class Shown:
         pass
 
 
-def test_a_stopped_rank_is_reported_and_the_cell_ends_right_after_it_goes_on(ring4: Cluster) -> None:
+def test_a_stopped_rank_is_reported_and_the_cell_ends_right_after_it_goes_on(ring4: Cluster, tmp_path: Path) -> None:
     kept, shown = keep(ring4), Shown()
     pid = ring4.snapshot.ranks[1].pid
     assert pid is not None
+    go = tmp_path / "go"
     cell = ring4.begin(
-        "total = 0\nfor i in range(300):\n    total += mx.distributed.all_sum(mx.array(i)).item()\ntotal", screen=shown
+        "import os\ntotal = left = 4\nwhile left:\n"
+        f"    left = mx.distributed.all_min(mx.array(0 if os.path.exists({str(go)!r}) else 4)).item()\n"
+        "    total += mx.distributed.all_sum(mx.array(1)).item() - 4\n"
+        "total",
+        screen=shown,
     )
     assert comes_true(ring4, running(0, 1, 2, 3), WITHIN)
     os.kill(pid, signal.SIGSTOP)
@@ -58,26 +65,36 @@ def test_a_stopped_rank_is_reported_and_the_cell_ends_right_after_it_goes_on(rin
         assert silent and ring4.snapshot.ranks[1].state == "stopped", seen
         assert ring4.state == "whole", "it is not dead"
     finally:
+        go.touch()
         os.kill(pid, signal.SIGCONT)
     result = cell.finish(WITHIN).check()
-    assert [each.value for each in result.values()] == [4 * sum(range(300))] * 4
+    assert [each.value for each in result.values()] == [4] * 4
     assert sums_are_right(ring4)
     assert look(ring4) == kept
 
 
-def test_it_is_said_in_the_cell_unasked(ring4: Cluster) -> None:
+def test_it_is_said_in_the_cell_unasked(ring4: Cluster, tmp_path: Path) -> None:
     shown = Shown()
     pid = ring4.snapshot.ranks[1].pid
     assert pid is not None
     cell = ring4.begin(
-        "import os, signal, subprocess\n"
-        "if rank == 1:\n"
-        "    subprocess.Popen(['sh', '-c', f'sleep 6; kill -CONT {os.getpid()}'])\n"
-        "    os.kill(os.getpid(), signal.SIGSTOP)\n"
+        "import os, time\n"
+        f"while rank == 1 and not os.path.exists({str(tmp_path / 'go')!r}): time.sleep(0.02)\n"
         "mx.distributed.all_sum(mx.array(1)).item()",
         screen=shown,
     )
-    result = cell.finish(WITHIN).check()
+    assert comes_true(ring4, lambda now: now.ranks[1].line == 2 and waiting(0, 2, 3)(now), WITHIN)
+    os.kill(pid, signal.SIGSTOP)
+    (tmp_path / "go").touch()
+
+    def go_on() -> None:
+        eventually(lambda: "is not responding" in shown.text and "blocked in all_sum" in shown.text)
+        os.kill(pid, signal.SIGCONT)
+
+    watching = threading.Thread(target=go_on)
+    watching.start()
+    result = cell.finish(2 * WITHIN).check()
+    watching.join()
     assert [each.value for each in result.values()] == [4] * 4
     assert "(1,): is not responding" in shown.text
     assert "(0, 2, 3): blocked in all_sum" in shown.text and "rank 1 has not entered it yet" in shown.text
@@ -156,7 +173,7 @@ def test_a_question_to_a_stopped_rank_ends_and_names_it(ring4: Cluster, name: st
         text, seconds = refused(verb)
         assert text.startswith("rank 1 is not responding (stopped, or unreachable).")
         assert "%distributed status" in text and "%distributed heal --kill 1" in text
-        assert seconds < 10
+        assert seconds < WITHIN
     verb()
     assert ring4.pull("kept") == [5] * 4
 
@@ -167,10 +184,12 @@ def test_a_question_to_a_lost_connection_ends_at_once(ring4: Cluster) -> None:
     monitor = ring4._ranks.monitor
     with stopped(ring4, 1):
         assert monitor.wait(lambda: not monitor.ranks[1].connected, WITHIN)
+        took = []
         for name, verb in verbs(ring4).items():
             text, seconds = refused(verb)
             assert text.startswith("rank 1 is not responding"), name
-            assert seconds < 2, name
+            took.append(seconds)
+        assert min(took) < SILENT_AFTER / 2 and max(took) < WITHIN, "silence is not waited for"
         assert "%distributed pull kept -r 0,2-3." in refused(lambda: ring4.pull("kept"))[0]
         assert ring4.pull("kept", ranks=[0, 2, 3]) == [5] * 3
         assert ring4.pull("pushed", ranks=[0, 2, 3]) == [1] * 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import tempfile
 import threading
@@ -15,6 +16,7 @@ from allranks.errors import CellInterrupted, CellTimeout
 from allranks.notebook.fold import Block
 from tests.faults.kept import keep, look, sums_are_right
 from tests.faults.stalled import SOCKETS, STALL
+from tests.faults.stop import waiting
 from tests.faults.test_silence import Shown
 from tests.waiting import comes_true, idle
 
@@ -40,8 +42,9 @@ class Heard(Shown):
             self.said.set()
 
 
-def stopped(cell: Cell, shown: Heard) -> str:
-    """What the stop says that is pressed when `shown` has heard its words."""
+def stopped(cluster: Cluster, cell: Cell, shown: Heard) -> str:
+    """What the stop says that is pressed when `shown` has heard its words; it is followed once all ranks are in it."""
+    assert comes_true(cluster, waiting(*range(cluster.size)), WITHIN)
 
     def press() -> None:
         shown.said.wait(WITHIN)
@@ -60,25 +63,28 @@ def test_a_stalled_link_is_reported_and_stop_ends_the_collective(size: int, requ
     kept, generation = keep(ring), ring.snapshot.generation
     ring.run(STALL).check()
     shown = Heard("%distributed doctor")
-    message = stopped(ring.begin(SUM, screen=shown), shown)
+    message = stopped(ring, ring.begin(SUM, screen=shown), shown)
     text = shown.text
     everybody = tuple(range(size))
     assert f"{everybody}: all ranks are in all_sum #" in text and "f32[1000] (line 1) since" in text
-    assert "no byte moved on any link for 1" in text
+    assert re.search(r"no byte moved on any link for \d\d s", text)
     assert " → 1 " in text.partition("Not acknowledged:")[2] and "resent, round trip" in text
     assert "never entered" not in text and "not entered" not in text, text
     assert message.startswith("All ranks were in all_sum #") and "no byte had moved" in message
-    assert "unblocked from all_sum #" in text and "Re-formed the world" in text
-    assert idle(ring) and (ring.state, ring.snapshot.generation) == ("whole", generation + 1)
-    assert sums_are_right(ring)
+    text = shown.text
+    assert "Still busy" in message or ("unblocked from all_sum #" in text and "Re-formed the world" in text)
+    assert idle(ring) and sums_are_right(ring)
+    assert (ring.state, ring.snapshot.generation) == ("whole", generation + 1)
     assert look(ring) == kept
 
 
 def test_a_timeout_says_the_same(ring4: Cluster) -> None:
     ring4.run(STALL).check()
     shown = Shown()
-    with pytest.raises(CellTimeout, match=r"after 15 s\. All ranks were in all_sum #\d+ f32\[1000\] \(line 1\)"):
-        ring4.run(SUM, timeout=15, screen=shown)
+    cell = ring4.begin(SUM, screen=shown)
+    assert comes_true(ring4, lambda now: all((view.stalled or 0) > 3 for view in now.ranks), WITHIN)
+    with pytest.raises(CellTimeout, match=r"after 0\.1 s\. All ranks were in all_sum #\d+ f32\[1000\] \(line 1\)"):
+        cell.finish(0.1)
     assert "entered" not in shown.text, shown.text
     assert idle(ring4) and sums_are_right(ring4)
 
@@ -112,7 +118,7 @@ def test_a_link_that_recovers_completes_the_collective(ring2: Cluster) -> None:
 
 def test_a_slow_link_is_no_stall(ring2: Cluster) -> None:
     """All ranks are in the collective for longer than the grace, and a little arrives all the time."""
-    ring2.run(SOCKETS + "ring = ring_sockets()\nslow(ring, 20_000)\nx = mx.ones(100_000)\nmx.eval(x)").check()
+    ring2.run(SOCKETS + "ring = ring_sockets()\nslow(ring, 20_000)\nx = mx.ones(200_000)\nmx.eval(x)").check()
     cell = ring2.begin("mx.distributed.all_sum(x)[0].item()", screen=(shown := Shown()))
     assert comes_true(ring2, lambda now: all((view.since or 0) > 13 for view in now.ranks), WITHIN)
     stalled = [view.stalled for view in ring2.snapshot.ranks]
@@ -162,7 +168,7 @@ def test_on_mpi_no_more_is_said_than_is_known(need_mpi: None) -> None:
         assert min(each.value for each in cluster.run(SOCKETS + "len(ring_sockets())").check().values()) > 0
         cluster.run("deafen(ring_sockets())").check()
         shown = Heard("is not known")
-        message = stopped(cluster.begin(SUM, screen=shown), shown)
+        message = stopped(cluster, cluster.begin(SUM, screen=shown), shown)
         assert "all ranks are in all_sum #" in shown.text and "Their traffic on mpi cannot be read" in shown.text
         assert "entered" not in shown.text and "no byte" not in shown.text, shown.text
         assert "Still busy: ranks 0-1 blocked in all_sum #" in message and "heal --kill 0-1" in message

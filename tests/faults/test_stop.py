@@ -13,12 +13,12 @@ import pytest
 from allranks import Cluster
 from allranks.errors import CellInterrupted, CellTimeout
 from tests.faults.kept import keep, look, sums_are_right
-from tests.faults.stop import WITHIN, stop_pressed, waiting
+from tests.faults.stop import WITHIN, running, stop_pressed, waiting
 from tests.jupyter import Notebook
-from tests.waiting import idle
+from tests.waiting import comes_true, idle
 
 SKIPS = "if rank != 1:\n    mx.eval(mx.distributed.all_sum(mx.ones(1000)))"
-PATIENCE = 30.0
+PATIENCE = 60.0
 """What a machine that is busy with other things gets on top of what is promised."""
 
 
@@ -26,8 +26,8 @@ def test_stop_in_this_process(ring4: Cluster) -> None:
     kept, generation = keep(ring4), ring4.snapshot.generation
     with stop_pressed(ring4, waiting(0, 2, 3)), pytest.raises(CellInterrupted):
         ring4.run(SKIPS)
+    assert idle(ring4) and sums_are_right(ring4)  # which re-forms the world, if a rank came later than the prompt
     assert (ring4.state, ring4.snapshot.generation) == ("whole", generation + 1)
-    assert sums_are_right(ring4)
     assert look(ring4) == kept
 
 
@@ -35,17 +35,19 @@ def test_stop_in_this_process(ring4: Cluster) -> None:
 def test_the_stop_button_of_a_notebook(notebook: Notebook) -> None:
     notebook.ok("%%distributed\nheld = mx.arange(3) + rank\nmx.eval(held)\nwhich = id(held)")
     running_cell = notebook.begin(f"%%distributed\n{SKIPS}")
-    notebook.shows(running_cell, "rank 1 never entered it; it finished the cell")
+    missing = r"rank 1 (never entered it; it finished the cell|has not entered it yet)"
+    notebook.until(lambda: bool(re.search(missing, running_cell.all)), WITHIN, lambda: running_cell.all)
     pressed = time.monotonic()
     notebook.interrupt()
     cell = notebook.finish(running_cell)
     assert time.monotonic() - pressed < 2 + PATIENCE
     assert cell.error.startswith(("KeyboardInterrupt", "CellInterrupted")), cell.all
-    assert "Re-formed the world in" in cell.stderr
-    assert notebook.ok("%%distributed\nid(held) == which, (held - rank).tolist()").text == (
-        "ranks 0-3 │ (True, [0, 1, 2])\n"
-    )
-    assert notebook.ok("%%distributed\nmx.distributed.all_sum(mx.array(1)).item()").text == "ranks 0-3 │ 4\n"
+    assert "Re-formed the world in" in cell.stderr or "Still busy" in cell.error
+    notebook.comes_true("all(rank.state in ('idle', 'failed') for rank in now.ranks)")
+    same = notebook.ok("%%distributed\nid(held) == which, (held - rank).tolist()")
+    assert same.by_rank == dict.fromkeys(range(4), "(True, [0, 1, 2])\n")
+    total = notebook.ok("%%distributed\nmx.distributed.all_sum(mx.array(1)).item()")
+    assert total.by_rank == dict.fromkeys(range(4), "4\n")
 
 
 @pytest.mark.mpi
@@ -53,9 +55,8 @@ def test_on_mpi_no_rank_is_restarted(restarted_mpi4: Cluster) -> None:
     kept, pids = keep(restarted_mpi4), [rank.pid for rank in restarted_mpi4.snapshot.ranks]
     with stop_pressed(restarted_mpi4, waiting(0, 2, 3)), pytest.raises(CellInterrupted):
         restarted_mpi4.run(SKIPS)
-    assert idle(restarted_mpi4) and restarted_mpi4.state == "whole"
+    assert idle(restarted_mpi4) and sums_are_right(restarted_mpi4) and restarted_mpi4.state == "whole"
     assert [rank.pid for rank in restarted_mpi4.snapshot.ranks] == pids
-    assert sums_are_right(restarted_mpi4)
     assert look(restarted_mpi4) == kept
 
 
@@ -71,8 +72,10 @@ def test_on_mpi_a_compiled_step_that_a_rank_skipped_is_entered_for_it(restarted_
 @pytest.mark.slow
 def test_a_timeout_does_the_same(ring4: Cluster) -> None:
     kept = keep(ring4)
+    cell = ring4.begin(SKIPS, timeout=0.5)
+    assert comes_true(ring4, waiting(0, 2, 3), WITHIN)
     with pytest.raises(CellTimeout):
-        ring4.run(SKIPS, timeout=0.5)
+        cell.finish()
     assert idle(ring4) and sums_are_right(ring4)
     assert look(ring4) == kept
 
@@ -107,7 +110,7 @@ def test_stop_at_any_moment_ends_no_rank(code: str, ring4: Cluster) -> None:
     kept, pids = keep(ring4), [rank.pid for rank in ring4.snapshot.ranks]
     for _ in range(4):
         with (
-            stop_pressed(ring4, lambda now: all(rank.state == "running" for rank in now.ranks)),
+            stop_pressed(ring4, running(0, 1, 2, 3)),
             pytest.raises(CellInterrupted),
         ):
             ring4.run(code)
@@ -145,19 +148,21 @@ def test_a_rank_frees_itself_that_comes_to_a_collective_only_after_the_prompt_is
 ) -> None:
     """Nobody follows that cell any more; the next one finds the world formed anew."""
     kept, go = keep(ring4), tmp_path / "go"
+    cell = ring4.begin(
+        "import ctypes, os\n"
+        "if rank == 1:\n"
+        "    libc, waits = ctypes.CDLL(None), True\n"
+        "    while waits:\n"
+        "        try:\n"
+        f"            while waits := libc.access({str(go).encode()!r}, 0):\n"
+        "                libc.usleep(20000)\n"
+        "        except KeyboardInterrupt:\n"
+        "            pass\n"
+        "    mx.eval(mx.distributed.all_sum(mx.ones(10)))"
+    )
+    assert comes_true(ring4, lambda now: (now.ranks[1].line or 0) in (6, 7), WITHIN)
     with pytest.raises(CellTimeout, match="Still busy"):
-        ring4.run(
-            "import ctypes, os\n"
-            "if rank == 1:\n"
-            "    libc = ctypes.CDLL(None)\n"
-            f"    while libc.access({str(go).encode()!r}, 0):\n"
-            "        try:\n"
-            "            libc.usleep(20000)\n"
-            "        except KeyboardInterrupt:\n"
-            "            pass\n"
-            "    mx.eval(mx.distributed.all_sum(mx.ones(10)))",
-            timeout=0.5,
-        )
+        cell.finish(0.1)
     go.touch()
     assert idle(ring4, WITHIN)
     assert sums_are_right(ring4)

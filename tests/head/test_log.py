@@ -12,6 +12,7 @@ from allranks.errors import NoCluster, UsageError
 from allranks.head.state.logged import DRAWN, MOST_POINTS, MOST_SERIES, Logged
 from allranks.messages.events import LogCall
 from allranks_widgets import Dashboard, replay
+from tests.faults.absent import blocked
 from tests.notebook.test_watch import until
 
 if TYPE_CHECKING:
@@ -76,11 +77,11 @@ def test_what_is_no_number_is_refused(ring: Cluster, call: str, error: str, said
 def test_a_pending_collective_logged_on_one_rank_hangs_nobody(ring: Cluster) -> None:
     code = """total = mx.distributed.all_sum(mx.array(float(rank)))
 if rank == 0: log(total=total, local=mx.array(2.0) * 2)"""
-    result = ring.run(code, timeout=20).check()
+    result = ring.run(code, timeout=60).check()
     assert "not logged: total. It needs a collective" in result[0].stderr
     assert "not logged" not in result[1].stderr
     assert ring.logged()["name"].tolist() == ["local"]
-    ring.run("mx.eval(total)", timeout=20).check()
+    ring.run("mx.eval(total)", timeout=60).check()
 
 
 def test_a_value_is_taken_once_the_code_has_computed_it(ring: Cluster) -> None:
@@ -88,7 +89,7 @@ def test_a_value_is_taken_once_the_code_has_computed_it(ring: Cluster) -> None:
     loss = mx.distributed.all_sum(mx.array(float(i)))
     log(loss=loss, step=i)
     mx.eval(loss)"""
-    assert "not logged" not in ring.run(code, timeout=20).check()[0].stderr
+    assert "not logged" not in ring.run(code, timeout=60).check()[0].stderr
     frame = ring.logged("loss")
     assert frame[frame["rank"] == 0]["value"].tolist() == [0, 2, 4, 6]
     assert frame[frame["rank"] == 1]["step"].tolist() == [0, 1, 2, 3]
@@ -96,11 +97,10 @@ def test_a_value_is_taken_once_the_code_has_computed_it(ring: Cluster) -> None:
 
 @pytest.mark.slow
 def test_what_a_broken_off_collective_left_is_not_logged(ring: Cluster) -> None:
-    code = """if rank == 1: raise ValueError("no data")
-loss = mx.distributed.all_sum(mx.array(7.0))
+    code = """loss = mx.distributed.all_sum(mx.array(7.0))
 log(loss=loss, local=3)
 mx.eval(loss)"""
-    result = ring.run(code, timeout=20)
+    result = blocked(ring, code)
     assert result[0].unblocked and not result[0].ok
     assert ring.logged()["name"].tolist() == ["local"]
 
@@ -153,7 +153,7 @@ def test_a_dashboard_has_it_live_and_as_tables_also_one_that_comes_later(ring: C
             assert "<td" in dashboard._html() and "worst" in dashboard._html() and "nan" in dashboard._html()
         assert until(lambda: "worst" in Path(recorder.path).read_text() or recorder._file.flush())
     again = Dashboard(["log"])
-    assert replay(tmp_path / "run.jsonl", again, speed=100).wait(20)
+    assert replay(tmp_path / "run.jsonl", again, speed=100).wait(60)
     assert again._curves.table() == early._curves.table()
 
 

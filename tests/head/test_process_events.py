@@ -15,7 +15,7 @@ from allranks.messages.host_messages import Ended, Launched, Present, Started
 from allranks.messages.requests import Refuse, Register, Request
 
 HERE, BOX = "localhost", "box"
-WITHIN = 20.0
+WITHIN = 60.0
 REFUSAL = Refuse("the world is broken: rank 1 is dead. %distributed heal replaces it")
 FATAL = "Fatal Python error: Segmentation fault"
 

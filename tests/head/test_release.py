@@ -14,7 +14,7 @@ from allranks.head.state.monitor import Monitor
 from allranks.messages.questions import Reply
 from allranks.messages.requests import Entered, Settle
 
-WITHIN = 20.0
+WITHIN = 60.0
 
 
 class Asked:

@@ -20,7 +20,7 @@ from allranks.messages.events import (
 )
 
 CELL = 7
-WITHIN = 20.0
+WITHIN = 60.0
 ENTRY = LedgerEntry(4, "all_sum", (10,), "float32", 40, 3, True)
 HELLO = Hello("secret", 0, pid=40, host="localhost", ready=False, cell=CELL, open=False)
 BOOM = CellError("ValueError", "boom", [], 3)

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from tests.conftest import BUSY
 from tests.frames import frames_of_ours
 from tests.jupyter import Notebook, uncoloured
 
@@ -154,6 +155,7 @@ def test_loading_twice_and_again_after_unloading(kernel: Notebook) -> None:
 def test_in_a_terminal_the_same_lines_are_printed() -> None:
     """IPython without a kernel: no displays to update, no colours of ours, and nothing left at its end."""
     cells = [
+        BUSY,
         "%load_ext allranks",
         "%distributed up -n 2 --backend ring",
         "%%distributed\nprint('hello')\nmx.distributed.all_sum(mx.array(1)).item()",
@@ -166,7 +168,7 @@ def test_in_a_terminal_the_same_lines_are_printed() -> None:
         f"for cell in {cells!r}:\n"
         "    shell.run_cell(cell)\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=90)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=240)
     said = uncoloured(done.stdout + done.stderr)
     assert "ranks 0-1 │ hello\n          │ 2\n" in said, said
     assert "rank 1 │" in said and "<IPython.core.display.HTML object>" in said

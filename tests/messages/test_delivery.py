@@ -15,7 +15,7 @@ from allranks.messages.lifeline import Lifeline
 from tests.waiting import comes_true, idle
 
 COUNT = "ran = globals().get('ran', 0) + 1"
-WITHIN = 30
+WITHIN = 60
 
 
 def lifeline(cluster: Cluster) -> Lifeline:
@@ -68,7 +68,7 @@ def test_a_lost_cell_is_sent_again_within_three_seconds(ring2: Cluster, monkeypa
     monkeypatch.setattr(line, "_execute", losing(line._execute, 1, uuid(ring2, 1)))
     began = time.monotonic()
     ring2.run(COUNT, timeout=WITHIN).check()
-    assert time.monotonic() - began < 3 + 30
+    assert time.monotonic() - began < 3 + WITHIN
     assert ring2.pull("ran") == [1, 1]
 
 
@@ -118,7 +118,7 @@ def test_what_never_arrives_fails_on_that_rank_and_does_not_run_later(
         else:
             sends(to, code, request)
 
-    monkeypatch.setattr(delivery, "ASK_AFTER", (0.3, 0.3))
+    monkeypatch.setattr(delivery, "ASK_AFTER", (2.0, 2.0))
     monkeypatch.setattr(line, "_execute", execute)
     result = ring2.run(COUNT, timeout=WITHIN)
     assert result[0].ok and not result[1].ok

@@ -22,7 +22,7 @@ from allranks.messages.requests import Nothing, Push
 from allranks.messages.transfers import WINDOW, CannotHold, Transfers, is_large
 from allranks.messages.wire import encode
 from tests.jupyter import Notebook
-from tests.waiting import idle
+from tests.waiting import eventually, idle
 
 
 class Pair:
@@ -144,7 +144,7 @@ def test_large_values_go_to_and_from_ranks(ring2: Cluster) -> None:
     ring2.run("value = mx.full((2_500_000,), rank)").check()
     assert [array.sum().item() for array in ring2.apply(lambda x: x + 1, ring2.pull("value")[1])] == [5e6] * 2
     assert ring2.gather("value").shape == (5_000_000,)
-    assert no_transfer(ring2)
+    assert eventually(lambda: no_transfer(ring2))
 
 
 def no_transfer(cluster: Cluster) -> bool:
@@ -170,12 +170,12 @@ def slow(monkeypatch: pytest.MonkeyPatch, ring2: Cluster) -> threading.Event:
 def test_other_messages_pass_a_value_that_is_on_its_way(ring2: Cluster, slow: threading.Event) -> None:
     pushing = ring2._ask_all(Push(), 0, [b"", np.zeros(100_000_000, "uint8").data])
     assert slow.wait(60)
-    assert ring2.complete("mx.distributed.all_su", 21) is not None
+    assert eventually(lambda: ring2.complete("mx.distributed.all_su", 21) is not None)
     assert ring2.run("rank", timeout=60)[0].value == 0
     assert not pushing[0].done()
     pushing[0].cancel()
     ring2.vars()  # the rank answers, after it was told
-    assert no_transfer(ring2)
+    assert eventually(lambda: no_transfer(ring2))
 
 
 def test_ctrl_c_ends_a_transfer_and_leaves_nothing(ring2: Cluster, slow: threading.Event) -> None:
@@ -189,7 +189,7 @@ def test_ctrl_c_ends_a_transfer_and_leaves_nothing(ring2: Cluster, slow: threadi
         ring2.push({"never": np.zeros(100_000_000, "uint8")})
     pressing.join()
     ring2.vars()
-    assert no_transfer(ring2)
+    assert eventually(lambda: no_transfer(ring2))
     assert "never" not in ring2.run("dir()", timeout=60).check()[0].value
 
 
@@ -218,7 +218,7 @@ def test_ctrl_c_ends_a_cell_whose_value_is_on_its_way(ring2: Cluster, monkeypatc
     assert idle(ring2)
     monkeypatch.undo()
     ring2.vars()
-    assert no_transfer(ring2)
+    assert eventually(lambda: no_transfer(ring2))
     assert (ring2.run(VALUE, timeout=60)[1].value == 0).all()
 
 
@@ -258,7 +258,7 @@ def test_a_rank_that_dies_in_the_middle_is_named() -> None:
         with pytest.raises(errors.WorldBroken, match="rank 0 ended in the meantime"):
             pull()
         killing.join()
-        assert not lifeline._transfers
+        assert eventually(lambda: not lifeline._transfers)
 
 
 @pytest.mark.slow

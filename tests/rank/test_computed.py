@@ -131,7 +131,7 @@ def test_another_thread_reads_while_this_one_evaluates(reader: computed.Reader) 
 
     thread = threading.Thread(target=read)
     thread.start()
-    assert begun.wait(10)
+    assert begun.wait(60)
     for chain in chains:
         mx.eval(chain[-1])
     over.set()

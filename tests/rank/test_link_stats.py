@@ -8,11 +8,13 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from allranks.rank.metrics import link_stats
 from allranks.rank.metrics.link_stats import LinkStats, read
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="written for macOS too, but not run there")
 
@@ -39,7 +41,7 @@ def send(source: socket.socket, target: socket.socket, nbytes: int) -> None:
         while got < sent:
             got += len(target.recv(65536))
         left -= sent
-    time.sleep(0.05)  # the last acknowledgement
+    assert eventually(lambda: (state := read(source.fileno())) is not None and not state.queued), "acknowledged"
 
 
 def test_bytes_are_those_sent(pair: Pair) -> None:
@@ -86,6 +88,7 @@ def test_nothing_arrives_while_a_transfer_is_pending(pair: Pair, monkeypatch: py
     near, far, port = pair
     wire = LinkStats()
     wire.join([near.fileno()], mine=[], neighbours={1: [port]}, threads=[threading.get_native_id()])
+    monkeypatch.setattr(link_stats, "ASLEEP_AFTER", 60.0)  # this process may stand still for seconds
     assert stalled(wire) is None, "it takes two readings"
     assert stalled(wire) is not None
     time.sleep(0.3)
@@ -101,13 +104,17 @@ def test_nothing_arrives_while_a_transfer_is_pending(pair: Pair, monkeypatch: py
     assert stalled(wire) is None
 
 
+def _sleeps(thread: int) -> bool:
+    return Path(f"/proc/self/task/{thread}/stat").read_text().rpartition(")")[2].split()[0] == "S"
+
+
 def test_a_link_at_rest_is_not_stalled(pair: Pair) -> None:
     """The ring's threads sleep: no transfer is pending, however long nothing has moved."""
     near, _far, port = pair
     over, wire = threading.Event(), LinkStats()
     thread = threading.Thread(target=over.wait)
     thread.start()
-    time.sleep(0.1)
+    assert eventually(lambda: _sleeps(thread.native_id or 0))
     wire.join([near.fileno()], mine=[], neighbours={1: [port]}, threads=[thread.native_id or 0])
     assert stalled(wire) is None
     for _ in range(3):

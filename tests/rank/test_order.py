@@ -140,10 +140,10 @@ def test_where_status_cannot_be_read_order_is_not_tracked_and_that_is_said(count
         assert counted.run(TRAINING).check()[0].value[0] == 0, "drawn"
         opposite = "a, b = sums(2)\nfor each in (b, a) if rank == 0 else (a, b): mx.eval(each)"
         assert counted.run(opposite).check().mismatch is None
-        assert comes_true(counted, lambda now: any(said in note for note in now.notes), 10)
+        assert comes_true(counted, lambda now: any(said in note for note in now.notes), 60)
     finally:
         counted.run("computed.reader = found").check()
-    assert comes_true(counted, lambda now: not now.notes, 10)
+    assert comes_true(counted, lambda now: not now.notes, 60)
 
 
 def test_another_thread_may_take_the_open_results_meanwhile() -> None:

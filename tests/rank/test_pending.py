@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import mlx.core as mx
 import pytest
 
 from allranks.errors import WouldHang
+from allranks.rank.arrays import pending
 
 if TYPE_CHECKING:
     from allranks import Cluster
@@ -92,6 +95,19 @@ def test_exactly_those_that_wait_are_named(reader: str, counted: Cluster) -> Non
         assert values(counted, code + named) == [["again", "late", "other", "parts", "s"]] * 2
     finally:
         counted.run("computed.reader = kept\nmx.eval(late, parts, other)").check()
+
+
+class Slow(dict[str, Any]):
+    """Names of a process that others keep from the processor."""
+
+    def items(self) -> Any:
+        time.sleep(0.2)
+        return super().items()
+
+
+def test_only_its_own_time_keeps_it_from_looking_at_all_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pending, "waiting", lambda arrays: {id(array) for array in arrays})
+    assert pending.pending_names(Slow(x=mx.ones(3), y=3), within=0.1) == ["x"]
 
 
 def test_a_deep_graph_is_drawn(counted: Cluster) -> None:

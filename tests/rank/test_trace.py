@@ -100,4 +100,7 @@ def test_a_record_is_cheap(recorded: trace.Trace) -> None:
             work(call)
         return time.thread_time() - before
 
-    assert seconds(lambda entry: TRACE.collective(entry, 1.0, 2.0)) < 2 * seconds(json.dumps)
+    ours, plain = (
+        min(seconds(work) for _ in range(5)) for work in (lambda entry: TRACE.collective(entry, 1.0, 2.0), json.dumps)
+    )
+    assert ours < 2 * plain

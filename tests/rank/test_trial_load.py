@@ -117,10 +117,11 @@ kept = [1]"""
     assert checkpoint.load(save.file, user_ns).failed == {} and user_ns["kept"] == [1]
 
 
+@pytest.mark.slow
 def test_a_name_that_comes_to_no_end_is_found(
     save: Saving, user_ns: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trial, "TRIAL_WITHIN", 5.0)
+    monkeypatch.setattr(trial, "TRIAL_WITHIN", 30.0)  # Python and MLX begin within it, also on a busy machine
     code = """import threading
 class Waits:
     def __init__(self): self.x = 1
@@ -128,7 +129,7 @@ class Waits:
 waits = Waits()
 kept = 1"""
     exec(code, user_ns)
-    assert save(checkpoint.user_variables(user_ns, {})).failed == {"waits": "loading took longer than 5 s"}
+    assert save(checkpoint.user_variables(user_ns, {})).failed == {"waits": "loading took longer than 30 s"}
     assert not [each for each in psutil.Process().children() if _is_trial(each)]
 
 

@@ -43,6 +43,8 @@ FREED_WITHIN = 5.0
 """Seconds that a cell waits for ranks which end the cell before, when that has broken the world."""
 DEATH_KNOWN_WITHIN = 0.5
 """Seconds from the end of a rank's connection until its death is known, if that was the reason."""
+PENDING_WITHIN = 20.0
+"""Seconds an idle rank gets to name what is pending; one that is stopped or gone is not waited for so long."""
 REPLAY_WITHIN = 3.0
 """Seconds that a cell waits for ranks which still unblock others."""
 NOT_UP = "the cluster {!r} is {}: call its up(), or use it in a with statement. %distributed up has allranks.current()."
@@ -156,7 +158,7 @@ class ClusterBase:
         """A cell on some ranks must not evaluate what all ranks have to compute together."""
         for rank, answer in ranks.ask(chosen, Pending(code)).items():
             try:
-                names = answer.result(1.0).answer.names
+                names = answer.result(PENDING_WITHIN).answer.names
             except (TimeoutError, ConnectionError, RequestFailed):
                 continue
             if names:

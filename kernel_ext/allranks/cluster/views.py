@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
     from allranks_widgets import Dashboard, Recorder
 
+ANSWER_WITHIN = 1.0
+"""Seconds that a front end waits for completions: then it shows what it knows itself."""
+
 
 class ClusterViews(ClusterCells, ClusterMembers):
     """Tables, dashboards and figures."""
@@ -114,13 +117,13 @@ class ClusterViews(ClusterCells, ClusterMembers):
         answer = self._ask_one(Inspect(name, detail))
         return answer.found if answer is not None else None
 
-    def _ask_one(self, question: Question[A], within: float = 1.0) -> A | None:
+    def _ask_one(self, question: Question[A]) -> A | None:
         ranks = self._ranks
         rank = next((rank for rank in ranks.monitor.alive() if rank.ready), None) if ranks is not None else None
         if ranks is None or rank is None:
             return None
         try:
-            return ranks.lifeline.ask(rank.uuid, question).result(within).answer
+            return ranks.lifeline.ask(rank.uuid, question).result(ANSWER_WITHIN).answer
         except (TimeoutError, ConnectionError, RequestFailed):
             return None
 

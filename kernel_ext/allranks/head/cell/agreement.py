@@ -15,8 +15,8 @@ from allranks.messages.requests import Exchanges, LedgerSince, OpenBarrier
 from allranks_backends.plan import alike, rank_label
 from allranks_backends.views import Collective
 
-ANSWER_WITHIN = 2.0
-"""Seconds an agent gets to hand over its ledger."""
+ANSWER_WITHIN = 20.0
+"""Seconds an agent gets to hand over its ledger; one that is stopped or gone is not waited for so long."""
 
 
 class Agreement:

@@ -20,7 +20,7 @@ ASKED = 8
 """Calls of ``mx.async_eval`` remembered: more are seldom on their way."""
 
 PENDING_WITHIN = 0.5
-"""Seconds spent on finding arrays that wait for collectives."""
+"""Seconds of processor time spent on finding arrays that wait for collectives."""
 
 Arrays = list[weakref.ref[Any]]
 

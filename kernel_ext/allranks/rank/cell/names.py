@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from allranks.rank.agent.agent import Agent
 
 PENDING_WITHIN = 0.02
-"""Seconds spent on finding arrays that a cell left pending."""
+"""Seconds of processor time spent on finding arrays that a cell left pending."""
 LEFT_WITHIN = 0.5
 """The same after a break."""
 INSTEAD = {
@@ -92,13 +92,13 @@ class Names:
 
     def _made_and_left(self, variables: Mapping[str, Any]) -> list[Any]:
         """Arrays that this cell made and left to be computed: from what it broke off with, for all that is known."""
-        until, found = time.monotonic() + LEFT_WITHIN, []
+        until, found = time.thread_time() + LEFT_WITHIN, []
         for value in variables.values():
             for array in arrays_in(value):
                 before = self._arrays.get(id(array))
                 new = before is None or before() is not array
                 # What there is no time to look at counts as left: a warning too many is better than none.
-                if new and (time.monotonic() > until or is_pending(array)):
+                if new and (time.thread_time() > until or is_pending(array)):
                     found.append(array)
         return found
 
