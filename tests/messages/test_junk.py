@@ -21,6 +21,7 @@ from allranks.head.state.known_rank import Rank
 from allranks.head.state.monitor import Monitor
 from allranks.messages.events import Event, Hello, State
 from allranks.messages.host_messages import (
+    Describe,
     Ended,
     HostAnswer,
     Ports,
@@ -223,9 +224,11 @@ def test_what_is_no_event_of_a_host_is_told_from_one(line: bytes) -> None:
 
 def test_orders_and_events_of_a_host_come_as_they_were() -> None:
     config = RankConfig(0, "mac1", "uuid", "/tmp/x", "token", "tcp://a", "key", {"mux": 5}, env={"A": "1"})
-    present = Present({"rank 0": 5}, [Ended("rank 1", 6, 0, False)], 3)
+    present = Present({"rank 0": 5}, [Ended("rank 1", 6, 0, False)], "abc", 3)
     assert read_order(to_line(Start([config]))) == (Start([config]), None, None)
-    assert read_order(to_line(Ports(3), 7, 9)) == (Ports(3), 7, 9)
+    described = Describe("id", "main", "ring", 1, ["mac1"], "mac1", "process 7 on laptop", "python", {"rank 0": 5})
+    assert read_order(to_line(described)) == (described, None, None)
+    assert read_order(to_line(Ports(3), 7, ("abc", 9))) == (Ports(3), 7, ("abc", 9))
     for event in (
         Started(0, 5),
         present,

@@ -78,11 +78,11 @@ def reached(*arguments: str) -> Iterator[Head]:
 
 def test_orders_are_carried_out_once_and_what_ended_is_told_again(tmp_path: Path) -> None:
     with reached() as head:
-        head.say(to_line(Prepare()), to_line(Keep(lease=60.0), serial=1))
+        head.say(to_line(Prepare()), to_line(Keep(lease=60.0), serial=("notebook", 1)))
         folder = head.hear(Prepared).directory
         join = str(Path(folder) / "join.json")
         launch = Launch(["sh", "-c", f"echo once >> {tmp_path}/ran; sleep 600"], {}, [], join)
-        head.say(to_line(launch, serial=2), to_line(launch, serial=2))
+        head.say(to_line(launch, serial=("notebook", 2)), to_line(launch, serial=("notebook", 2)))
         pid = head.hear(Launched).pid
         head.say(to_line(Alive()))
         assert head.hear(Heard).received == 2
@@ -90,7 +90,7 @@ def test_orders_are_carried_out_once_and_what_ended_is_told_again(tmp_path: Path
         present = head.next()
         assert isinstance(present, Present)
         assert (present.processes, present.ended, present.received) == ({"launcher": pid}, [], 2)
-        head.say(to_line(launch, serial=2), to_line(Signal(pid, signal.SIGKILL), serial=3))
+        head.say(to_line(launch, serial=("notebook", 2)), to_line(Signal(pid, signal.SIGKILL), serial=("notebook", 3)))
         assert head.hear(Ended).pid == pid
     with reached(folder) as head:
         present = head.next()
@@ -100,10 +100,27 @@ def test_orders_are_carried_out_once_and_what_ended_is_told_again(tmp_path: Path
         head.say(b"no order", b"{}", json.dumps({"type": "Ports"}).encode())
         head.say(to_line(Alive()))
         assert head.hear(Heard).received == 3, "junk does not end it"
-        head.say(b'{"type": "End", "number": null, "serial": 9, "body": {}}')
+        head.say(b'{"type": "End", "number": null, "serial": ["notebook", 9], "body": {}}')
         while head._back.readline():
             pass
     assert vanishes(Path(folder))
+
+
+def test_another_head_counts_its_orders_anew(tmp_path: Path) -> None:
+    launch = Launch(["sh", "-c", f"echo once >> {tmp_path}/ran; sleep 600"], {}, [], str(tmp_path / "join.json"))
+    with reached() as head:
+        head.say(to_line(Prepare()), to_line(Keep(lease=60.0), serial=("first", 7)), to_line(Alive()))
+        folder = head.hear(Prepared).directory
+        assert head.hear(Heard) == Heard(7, "first")
+    with reached(folder) as head:
+        present = head.next()
+        assert isinstance(present, Present) and (present.head, present.received) == ("first", 7)
+        head.say(to_line(launch, serial=("second", 1)), to_line(launch, serial=("second", 1)), to_line(Alive()))
+        head.hear(Launched)
+        assert head.hear(Heard) == Heard(1, "second")
+        head.say(to_line(End(), serial=("second", 2)))
+        assert vanishes(Path(folder))
+    assert (tmp_path / "ran").read_text() == "once\n"
 
 
 def test_a_long_path_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,13 +128,15 @@ def test_a_long_path_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     long.mkdir(parents=True)
     monkeypatch.setenv("TMPDIR", str(long))
     with reached() as head:
-        head.say(to_line(Prepare(), serial=1), to_line(Keep(60.0), serial=2), to_line(Alive()))
+        head.say(
+            to_line(Prepare(), serial=("notebook", 1)), to_line(Keep(60.0), serial=("notebook", 2)), to_line(Alive())
+        )
         folder = head.hear(Prepared).directory
         assert head.hear(Heard).received == 2
         assert folder.startswith(str(long))
     with reached(folder) as head:
         assert isinstance(head.next(), Present)
-        head.say(to_line(End(), serial=3))
+        head.say(to_line(End(), serial=("notebook", 3)))
         assert vanishes(Path(folder))
 
 
@@ -128,14 +147,14 @@ def test_a_host_process_that_is_gone_is_said_to_be(tmp_path: Path) -> None:
 
 def test_what_nobody_can_attach_to_yet_ends_with_its_login() -> None:
     with reached() as head:
-        head.say(to_line(Prepare(), serial=1))
+        head.say(to_line(Prepare(), serial=("notebook", 1)))
         folder = Path(head.hear(Prepared).directory)
     assert vanishes(folder)
 
 
 def test_a_head_that_says_nothing_counts_as_gone() -> None:
     with reached() as head:
-        head.say(to_line(Prepare(patience=1.0), serial=1))
+        head.say(to_line(Prepare(patience=1.0), serial=("notebook", 1)))
         folder = Path(head.hear(Prepared).directory)
         assert vanishes(folder), "though its connection is open"
 
@@ -149,7 +168,7 @@ def vanishes(folder: Path) -> bool:
 
 def test_another_users_socket_is_no_way_in(tmp_path: Path) -> None:
     with reached() as head:
-        head.say(to_line(Prepare()), to_line(Keep(lease=60.0), serial=1))
+        head.say(to_line(Prepare()), to_line(Keep(lease=60.0), serial=("notebook", 1)))
         folder = Path(head.hear(Prepared).directory)
         head.say(to_line(Alive()))
         head.hear(Heard)

@@ -146,6 +146,8 @@ class End:
     """End every process and remove every file."""
 
 
+Serial: TypeAlias = tuple[str, int]
+"""Which head gives an order, and its number among that head's orders, from 1."""
 HostOrder: TypeAlias = Prepare | Keep | Describe | Start | Launch | Offer | Signal | Forget | Runs | Ports | Alive | End
 
 
@@ -215,15 +217,18 @@ class Present:
     """What runs, by name."""
     ended: list[Ended] = field(default_factory=list)
     """What has ended so far; the head may have heard of it."""
+    head: str = ""
+    """The head that gave the last order."""
     received: int = 0
-    """Number of the last order that came."""
+    """Number of that order."""
 
 
 @dataclass(frozen=True)
 class Heard:
-    """The host is there, and has received all orders up to this number."""
+    """The host is there, and has received all of this head's orders up to this number."""
 
     received: int
+    head: str = ""
 
 
 @dataclass(frozen=True)
@@ -258,22 +263,23 @@ _EVENTS: dict[str, type[HostEvent]] = {
 }
 
 
-def to_line(message: HostOrder | HostEvent, number: int | None = None, serial: int | None = None) -> bytes:
+def to_line(message: HostOrder | HostEvent, number: int | None = None, serial: Serial | None = None) -> bytes:
     """As it travels, without the newline; with a `number`, an order is answered.
 
-    Orders with a `serial` number are carried out once, though they may be sent again after a gap.
+    Orders with a `serial` are carried out once, though they may be sent again after a gap.
     """
     kind, body = type(message).__name__, asdict(message)
     return json.dumps({"type": kind, "number": number, "serial": serial, "body": body}).encode()
 
 
-def read_order(line: bytes) -> tuple[HostOrder, int | None, int | None]:
+def read_order(line: bytes) -> tuple[HostOrder, int | None, Serial | None]:
     """What `to_line` was given. Raises ValueError, TypeError or KeyError for anything else."""
     found = json.loads(line)
     body = found["body"]
     if "ranks" in body:
         body["ranks"] = [RankConfig(**each) for each in body["ranks"]]
-    return _ORDERS[found["type"]](**body), found["number"], found["serial"]
+    head, order = found["serial"] or ("", 0)
+    return _ORDERS[found["type"]](**body), found["number"], (head, order) if head else None
 
 
 def read_event(line: bytes) -> HostEvent:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import secrets
 import threading
 import time
 from collections import deque
@@ -61,7 +62,7 @@ class Connection:
         """Whether the host process is known to have ended."""
         self._unconfirmed: deque[tuple[int, bytes]] = deque()
         """Orders that the host has not said to have, with their numbers."""
-        self._serials = itertools.count(int(time.time() * 1000))  # above those of a head before this one
+        self._head, self._numbers = secrets.token_hex(8), itertools.count(1)
         self._lock = threading.Lock()
         self._ended = False
         self._attempt: Login | None = None
@@ -85,15 +86,15 @@ class Connection:
     def order(self, order: HostOrder, number: int | None = None) -> None:
         """Send an order, now or when the host is reached again."""
         with self._lock:
-            serial = next(self._serials)
-            self._unconfirmed.append((serial, to_line(order, number, serial)))
+            serial = next(self._numbers)
+            self._unconfirmed.append((serial, to_line(order, number, (self._head, serial))))
             if self.away_since is None:
                 self._write(self._unconfirmed[-1][1])
 
     def heard(self, event: HostEvent) -> None:
         """Something has come from the host: it is there."""
         self._heard_at = time.monotonic()
-        if isinstance(event, Heard | Present):
+        if isinstance(event, Heard | Present) and event.head == self._head:
             with self._lock:
                 while self._unconfirmed and self._unconfirmed[0][0] <= event.received:
                     self._unconfirmed.popleft()

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from allranks.machine.files import write_all
-from allranks.messages.host_messages import HostEvent, to_line
+from allranks.messages.host_messages import HostEvent, Serial, to_line
 
 
 class HeadConnection:
@@ -31,8 +31,8 @@ class HeadConnection:
         self._heard = time.monotonic()
         self.away_since: float | None = None
         """When it went, as `time.time` has it; None while it is there."""
-        self.received = 0
-        """Number of the last order."""
+        self.head, self.received = "", 0
+        """Which head gave the last order that has a number, and that number."""
 
     def listen(self, path: Path) -> None:
         """Let the next head, or this one by another connection, in at this socket, in a folder of this user's alone."""
@@ -89,12 +89,15 @@ class HeadConnection:
         self._input, self._output = -1, os.open(os.devnull, os.O_WRONLY)
         self.away_since = time.time()
 
-    def is_new(self, serial: int | None) -> bool:
+    def is_new(self, serial: Serial | None) -> bool:
         """Whether the order of this number is to be carried out."""
         if serial is None:
             return True
-        new, self.received = serial > self.received, max(serial, self.received)
-        return new
+        head, number = serial
+        if head == self.head and number <= self.received:
+            return False
+        self.head, self.received = head, number
+        return True
 
     def say(self, event: HostEvent) -> None:
         try:

@@ -105,7 +105,7 @@ class HostProcess:
                 self._handle(line)
             if self._head.is_called(ready):
                 self._head.accept()
-                self._say(Present(self._children.pids, self._ended, self._head.received))
+                self._say(Present(self._children.pids, self._ended, self._head.head, self._head.received))
 
     def _close_held(self) -> float | None:
         """Seconds until there is something to close; without a notebook nobody unblocks a dead rank's neighbours."""
@@ -165,7 +165,7 @@ class HostProcess:
             case End():
                 self._end()
             case Alive():
-                self._say(Heard(self._head.received))
+                self._say(Heard(self._head.received, self._head.head))
         return None
 
     def _prepare(self, order: Prepare) -> None:
