@@ -202,13 +202,14 @@ PLACES = """
 import tempfile
 from pathlib import Path
 import mlx.core as mx
-from allranks.rank.world.mpi import functions as mpi_functions
+from allranks.rank.world import images
+from allranks.rank.world.mpi.functions import MpiFunctions
 assert mx.distributed.is_available("mpi")
-memory = mpi_functions._writable
-mpi_functions._writable = lambda library: {}
+memory = images.writable
+images.writable = lambda library: {}
 try:
-    mpi_functions.MpiFunctions({!r}, Path(tempfile.mkdtemp()))
-except mpi_functions.NotInPlace as error:
+    MpiFunctions({!r}, Path(tempfile.mkdtemp()))
+except images.NotInPlace as error:
     print(error)
 """
 

@@ -10,9 +10,9 @@ import threading
 import pytest
 
 from allranks.head.world import forming
+from allranks.rank.world.images import NotInPlace
 from allranks.rank.world.jaccl import member as jaccl_member
 from allranks.rank.world.jaccl.member import SWITCH
-from allranks.rank.world.jaccl.verbs_table import NotInPlace
 from allranks.rank.world.rendezvous import wait_for_listeners
 from allranks_backends.limits import limits
 from allranks_backends.plan import Host, Placement

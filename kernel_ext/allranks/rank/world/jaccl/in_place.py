@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING
 
 from allranks.rank.collectives import poison
 from allranks.rank.collectives.poison import Asked
+from allranks.rank.world.images import NotInPlace
 
 from .verbs_check import POLL, POLL_CQ, POST, POST_RECV, POST_SEND, Trial, is_in_error, slots, to_error
-from .verbs_table import NotInPlace, VerbsTable
+from .verbs_table import VerbsTable
 
 if TYPE_CHECKING:
     from allranks.rank.agent.agent import Agent

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from allranks.rank.collectives import poison
 from allranks.rank.world.failure import break_failed
+from allranks.rank.world.images import NotInPlace
 from allranks.rank.world.last_signal import before_sigterm
 
 from .in_place import JacclInPlace
 from .verbs_check import Trial
-from .verbs_table import NotInPlace, VerbsTable
+from .verbs_table import VerbsTable
 
 if TYPE_CHECKING:
     from allranks.rank.agent.agent import Agent

@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from .images import is_code
-from .verbs_table import INT, MADE_BY, NotInPlace, P, VerbsTable
+from allranks.rank.world.images import NotInPlace, is_code
+
+from .verbs_table import INT, MADE_BY, P, VerbsTable
 
 POLL_CQ, POST_SEND, POST_RECV = (8 + 8 * index for index in (11, 25, 26))
 """Offsets in ``ibv_context``, whose table follows a pointer."""

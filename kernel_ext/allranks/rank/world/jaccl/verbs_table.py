@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from .images import writable
+from allranks.rank.world.images import NotInPlace, address_of, only_place
 
 LIBRARY = "librdma.dylib"
 VERBS = [
@@ -47,10 +47,6 @@ MADE_BY: dict[str, tuple[str, list[Any]]] = {
 """What makes a resource, what frees it, and the arguments of the former; in the order in which they must be freed."""
 
 
-class NotInPlace(Exception):
-    """Why collectives of JACCL cannot be aborted in this process, as a clause."""
-
-
 class VerbsTable:
     """Nothing is written before `install`."""
 
@@ -58,10 +54,10 @@ class VerbsTable:
         """Raises NotInPlace."""
         try:
             self.library = ctypes.CDLL(LIBRARY, use_errno=True)
-            wanted = [_address(getattr(self.library, f"ibv_{name}")) for name in VERBS]
+            wanted = [address_of(getattr(self.library, f"ibv_{name}")) for name in VERBS]
         except (OSError, AttributeError) as error:
             raise NotInPlace(f"{LIBRARY} is not as expected ({error})") from None
-        self._address = _place(struct.pack(f"{len(VERBS)}Q", *wanted))
+        self._address = only_place(struct.pack(f"{len(VERBS)}Q", *wanted), "its table of verbs")
         self._real = dict(zip(VERBS, wanted, strict=True))
         self._ours: list[Any] = []
         """Kept: their code is in the table."""
@@ -98,7 +94,7 @@ class VerbsTable:
     def _replace(self, name: str, ours: Callable[..., int | None], result: Any, arguments: list[Any]) -> None:
         function = ctypes.CFUNCTYPE(result, *arguments, use_errno=True)(ours)
         self._ours.append(function)
-        ctypes.c_void_p.from_address(self._address + 8 * VERBS.index(name)).value = _address(function)
+        ctypes.c_void_p.from_address(self._address + 8 * VERBS.index(name)).value = address_of(function)
 
     def _makes(self, make: str, arguments: list[Any]) -> Callable[..., int | None]:
         real, held = self.call(make, arguments, P), self.held[make]
@@ -122,23 +118,3 @@ class VerbsTable:
                 return code
 
         return call
-
-
-def _address(function: Any) -> int:
-    address = ctypes.cast(function, ctypes.c_void_p).value
-    assert address is not None
-    return address
-
-
-def _place(content: bytes) -> int:
-    """Where libmlx's writable memory holds this, aligned as a pointer is. Raises NotInPlace unless once."""
-    found = []
-    for start, memory in writable("libmlx"):
-        at = memory.find(content)
-        while at >= 0:
-            if (start + at) % 8 == 0:
-                found.append(start + at)
-            at = memory.find(content, at + 1)
-    if len(found) != 1:
-        raise NotInPlace(f"this version of MLX keeps its table of verbs in {len(found)} places")
-    return found[0]

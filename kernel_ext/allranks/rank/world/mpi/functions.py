@@ -1,8 +1,7 @@
 """The pointers by which MLX calls MPI, found in libmlx's memory and replaced by our own functions (``mpi_calls.c``).
 
-MLX keeps them in one static object. Each is found by what it holds, the address of the function in libmpi, and none is
-written unless every one is there exactly once. The functions must be native: a collective returns on MLX's stream
-thread, while the main thread may hold the GIL.
+MLX keeps them in one static object (see `images`), and none is written unless every one is there exactly once. The
+functions must be native: a collective returns on MLX's stream thread, while the main thread may hold the GIL.
 """
 
 from __future__ import annotations
@@ -10,13 +9,13 @@ from __future__ import annotations
 import ctypes
 import shutil
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 from allranks.rank.collectives.aborted import FAILED
+from allranks.rank.world.images import NotInPlace, address_of, only_place
 
 SOURCE = Path(__file__).with_name("mpi_calls.c")
-MAPS, MEMORY = Path("/proc/self/maps"), Path("/proc/self/mem")
 COMPILE_WITHIN = 60.0
 POINTER = ctypes.sizeof(ctypes.c_void_p)
 REPLACED = {
@@ -48,10 +47,6 @@ INTEGERS = tuple(f"ompi_mpi_{name}" for name in ("c_bool", *_SIZED))
 """MPI's types for MLX's integers and bool, by their symbols in Open MPI."""
 
 
-class NotInPlace(Exception):
-    """Why collectives of MPI cannot be aborted in this process, as a clause."""
-
-
 class MpiFunctions:
     """Libmpi, our functions, and the places where MLX keeps its pointers; nothing is written before `install`."""
 
@@ -59,13 +54,15 @@ class MpiFunctions:
         """`library` is what MLX has opened; ours is compiled in `directory`. Raises NotInPlace."""
         try:
             self.mpi = ctypes.CDLL(library)
-            wanted = {name: _address(self.mpi, name) for name in (*REPLACED, *REAL.values(), "MPIX_Comm_revoke")}
+            wanted = {
+                name: address_of(getattr(self.mpi, name)) for name in (*REPLACED, *REAL.values(), "MPIX_Comm_revoke")
+            }
             wanted |= {
                 name: ctypes.addressof(ctypes.c_char.in_dll(self.mpi, name)) for name in (WORLD, ENABLED, *INTEGERS)
             }
         except (OSError, AttributeError, ValueError) as error:
             raise NotInPlace(f"this Open MPI has no fault tolerance ({error})") from None
-        self._places = {name: _place(name, wanted[name]) for name in (*REPLACED, WORLD)}
+        self._places = {name: only_place(wanted[name].to_bytes(POINTER, "little"), name) for name in (*REPLACED, WORLD)}
         compiled = _compiled(directory)
         try:
             self._ours = ctypes.CDLL(str(compiled))
@@ -89,7 +86,7 @@ class MpiFunctions:
     def install(self) -> None:
         """Have MLX call ours."""
         for name, ours in REPLACED.items():
-            _write(self._places[name], _address(self._ours, ours))
+            _write(self._places[name], address_of(getattr(self._ours, ours)))
 
     def use(self, communicator: int) -> None:
         """The communicator of the next world that MLX joins."""
@@ -113,46 +110,8 @@ class MpiFunctions:
             self.mpi.MPIX_Comm_revoke(ctypes.c_void_p(handle))
 
 
-def _address(library: ctypes.CDLL, name: str) -> int:
-    address = ctypes.cast(getattr(library, name), ctypes.c_void_p).value
-    assert address is not None
-    return address
-
-
 def _write(place: int, value: int) -> None:
     ctypes.c_void_p.from_address(place).value = value
-
-
-def _place(name: str, value: int) -> int:
-    """Where libmlx's writable memory holds `value`. Raises NotInPlace unless that is one place."""
-    found = []
-    try:
-        for start, content in _writable("libmlx"):
-            at = content.find(value.to_bytes(POINTER, "little"))
-            while at >= 0:
-                if at % POINTER == 0:
-                    found.append(start + at)
-                at = content.find(value.to_bytes(POINTER, "little"), at + 1)
-    except OSError as error:
-        raise NotInPlace(f"MLX's memory cannot be read ({error.strerror})") from None
-    if len(found) != 1:
-        raise NotInPlace(f"this version of MLX keeps {name} in {len(found)} places")
-    return found[0]
-
-
-def _writable(library: str) -> Iterator[tuple[int, bytes]]:
-    """The writable memory of a library: where it begins, and what it holds. Raises OSError where that is not told."""
-    image = ""
-    with MEMORY.open("rb", buffering=0) as memory:
-        for line in MAPS.read_text().splitlines():
-            range_, rights, *_, name = f"{line} ".split(" ", 5) if line.count(" ") >= 5 else (line, "", "", "", "", "")
-            name = name.strip()
-            owner = name or image  # what has no name behind a library's data is its zeroed part
-            image = owner
-            if "rw" in rights and library in owner:
-                start, end = (int(part, 16) for part in range_.split("-"))
-                memory.seek(start)
-                yield start, memory.read(end - start)
 
 
 def _compiled(directory: Path) -> Path:

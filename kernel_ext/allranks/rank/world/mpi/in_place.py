@@ -16,8 +16,9 @@ from typing import Any, TypeVar
 from allranks.messages.requests import Spawn
 from allranks.rank.collectives.aborted import FAILED
 from allranks.rank.collectives.poison import Asked
+from allranks.rank.world.images import NotInPlace
 
-from .functions import MpiFunctions, NotInPlace
+from .functions import MpiFunctions
 
 T = TypeVar("T")
 HELP_EVERY = 0.01

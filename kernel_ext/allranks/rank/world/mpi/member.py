@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from allranks.messages.requests import Form
 from allranks.rank.collectives.aborted import FAILED
 from allranks.rank.world.failure import break_failed
+from allranks.rank.world.images import NotInPlace
 from allranks.rank.world.rendezvous import time_limit
 
-from .functions import NotInPlace
 from .in_place import MpiInPlace
 
 if TYPE_CHECKING:

@@ -1,10 +1,15 @@
-"""The libraries in this process's memory: what one has in writable memory, and which one's code is at an address."""
+"""The libraries in this process's memory: where libmlx keeps what it calls, and whose code is at an address.
+
+MLX keeps the functions of MPI and of RDMA that it has found in static objects. Each is found by its content, the
+addresses of those functions, and is only written where that is there exactly once.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 _LOAD, _RELRO = 1, 0x6474E552
 _EXECUTABLE, _WRITABLE = 1, 2
@@ -42,7 +47,32 @@ class _Symbol(ctypes.Structure):
     ]
 
 
+class NotInPlace(Exception):
+    """Why collectives of a backend cannot be aborted in this process, as a clause."""
+
+
 _Visit = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_Image), ctypes.c_size_t, ctypes.c_void_p)
+
+
+def address_of(function: Any) -> int:
+    """Where a function of C begins."""
+    address = ctypes.cast(function, ctypes.c_void_p).value
+    assert address is not None
+    return address
+
+
+def only_place(content: bytes, what: str) -> int:
+    """Where libmlx's writable memory holds this, aligned as a pointer is. Raises NotInPlace unless once."""
+    found = []
+    for start, memory in writable("libmlx"):
+        at = memory.find(content)
+        while at >= 0:
+            if (start + at) % ctypes.sizeof(ctypes.c_void_p) == 0:
+                found.append(start + at)
+            at = memory.find(content, at + 1)
+    if len(found) != 1:
+        raise NotInPlace(f"this version of MLX keeps {what} in {len(found)} places")
+    return found[0]
 
 
 def writable(name: str) -> list[tuple[int, bytes]]:
