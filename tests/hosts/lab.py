@@ -184,6 +184,15 @@ class Hosts:
                     found.append(pid)
         return found
 
+    def end_logins(self, name: str) -> None:
+        """End the sshd of each login on the host, as it ends by itself when it notices that the network is gone."""
+        space = subprocess.run(["ip", "netns", "pids", self.space(name)], capture_output=True, text=True, check=True)
+        for pid in map(int, space.stdout.split()):
+            with suppress(OSError):
+                line = Path(f"/proc/{pid}/cmdline").read_bytes()
+                if line.startswith(b"sshd: ") and b"[listener]" not in line:
+                    os.kill(pid, signal.SIGKILL)
+
     def down(self) -> None:
         for process in self._sshds.values():
             process.terminate()

@@ -72,6 +72,10 @@ def when_reached(cluster: Cluster, change: Callable[[], object]) -> None:
                 raise
 
 
+def away_is(ranks: list[int]) -> Callable[[Snapshot], bool]:
+    return lambda now: [view.rank for view in now.ranks if view.away is not None] == ranks
+
+
 def away(cluster: Cluster) -> list[int]:
     return [view.rank for view in cluster.snapshot.ranks if view.away is not None]
 
@@ -134,6 +138,40 @@ def test_an_ssh_client_that_is_killed_is_replaced(hosts3: Hosts, talking_shell: 
         assert cluster.pull("kept") == [0, 1]
         when_reached(cluster, lambda: cluster.resize(3))
         assert cluster.run("mx.distributed.all_sum(mx.array(1)).item()")[2].value == 3
+
+
+TAKES = """
+import socket, sys, time
+taken = socket.socket()
+taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+while True:
+    try:
+        taken.bind(("127.0.0.1", int(sys.argv[1])))
+        break
+    except OSError:
+        time.sleep(0.01)
+taken.listen()
+print("taken", flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_port_that_another_program_took_is_named(hosts3: Hosts) -> None:
+    name = hosts3.names[0]
+    with Cluster(hosts=[name], backend="ring") as cluster:
+        cluster.run("kept = rank")
+        assert cluster._ranks is not None
+        port = cluster._ranks.reached.end_at(name).lifeline_url.rpartition(":")[2]
+        with cut_off(hosts3):
+            assert comes_true(cluster, away_is([0]), WITHIN)
+            taker = hosts3.begin(name, sys.executable, "-c", TAKES, port)
+            hosts3.end_logins(name)
+            assert taker.stdout is not None and taker.stdout.readline() == "taken\n"
+        said = "The last try failed: another program there has a port"
+        assert comes_true(cluster, lambda now: any(said in note for note in now.notes), WITHIN)
+        taker.kill()
+        assert comes_true(cluster, away_is([]), WITHIN)
+        assert cluster.pull("kept") == [0] and not any("last try" in note for note in cluster.snapshot.notes)
 
 
 def test_what_dies_while_nobody_looks_is_known_afterwards(hosts3: Hosts) -> None:

@@ -42,7 +42,7 @@ from allranks.messages.wire import NotUnderstood
 
 @dataclass(frozen=True)
 class HostGone:
-    """A host process is no more, or out of reach."""
+    """A host process is no more."""
 
     because: str = ""
     code: int = 0
@@ -51,7 +51,9 @@ class HostGone:
 
 @dataclass(frozen=True)
 class HostAway:
-    """A host cannot be reached at the moment; its ranks go on, and it is tried again."""
+    """A host cannot be reached at the moment (`why`, after a try); its ranks go on, and it is tried again."""
+
+    why: str = ""
 
 
 @dataclass(frozen=True)
@@ -70,10 +72,8 @@ class RankLost:
 
 HostReport: TypeAlias = HostEvent | HostGone | HostAway | HostBack | RankLost
 OnEvent = Callable[[HostReport], None]
-ANSWER_WITHIN = 10.0
-"""Seconds a host process gets to answer."""
-GONE_WITHIN = 8.0
-"""Seconds the host process is given to end everything before it is killed itself."""
+ANSWER_WITHIN, GONE_WITHIN = 10.0, 8.0
+"""Seconds a host process gets to answer, and to end everything before it is killed itself."""
 
 
 class HostEnd:

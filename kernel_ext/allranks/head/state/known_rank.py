@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import psutil
 
@@ -13,6 +14,15 @@ from allranks_backends.views import RankState
 
 SILENT_AFTER = 4.0
 """Seconds without a word after which a connected rank is called stopped: it reports at least every 2 s."""
+
+
+class Away(NamedTuple):
+    """A host that cannot be reached."""
+
+    since: float
+    """As `time.monotonic` has it."""
+    why: str = ""
+    """Why the last login failed, as a clause; empty before the first try."""
 
 
 @dataclass

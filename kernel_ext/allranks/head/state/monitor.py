@@ -37,7 +37,7 @@ from allranks_backends.views import Snapshot, WorldState
 from .cell_updates import CellUpdate, CellUpdates, Died
 from .collective_times import CollectiveTimes
 from .history import History
-from .known_rank import Rank
+from .known_rank import Away, Rank
 from .logged import Logged
 from .views import snapshot_of
 from .widget_comms import NoComms, WidgetComms
@@ -61,7 +61,7 @@ class Monitor:
         """Whether ranks outside of a broken collective must answer those in it."""
         self.not_breakable = ""
         """Why not, where it could have been, as a clause."""
-        self.away: dict[str, float] = {}
+        self.away: dict[str, Away] = {}
         """Hosts that cannot be reached at the moment, and since when, as `time.monotonic` has it."""
         self.left_pending: dict[int, tuple[str, ...]] = {}
         """By rank, names that wait for collectives of the world before this one, and are invalid."""
@@ -234,12 +234,12 @@ class Monitor:
                 rank.connected = False
                 self.changed.notify_all()
 
-    def host_away(self, name: str, *, away: bool) -> None:
-        """A host cannot be reached now, or can be again; its ranks go on."""
+    def host_away(self, name: str, *, away: bool, why: str = "") -> None:
+        """A host cannot be reached now (`why`, after a try), or can be again; its ranks go on."""
         with self.changed:
-            if away:
-                self.away.setdefault(name, time.monotonic())
-            else:
+            if away and (name in self.away or not why):  # it may be back since that try
+                self.away[name] = Away(self.away[name].since if name in self.away else time.monotonic(), why)
+            elif not away:
                 self.away.pop(name, None)
             self.changed.notify_all()
 

@@ -14,7 +14,7 @@ from allranks_backends.plan import Link, rank_label, rank_list
 from allranks_backends.views import Collective, HostView, LinkView, OpView, RankView, Snapshot, WorldState
 
 from .collective_times import CollectiveTimes
-from .known_rank import Rank
+from .known_rank import Away, Rank
 
 if TYPE_CHECKING:
     from .monitor import Monitor
@@ -38,10 +38,10 @@ def snapshot_of(monitor: Monitor) -> Snapshot:
     )
 
 
-def rank_view(rank: Rank, times: CollectiveTimes, away_since: float | None = None) -> RankView:
+def rank_view(rank: Rank, times: CollectiveTimes, away: Away | None = None) -> RankView:
     """One rank; `times` has how long its collectives took, where cells were timed.
 
-    `away_since` is when its host could last be reached, as `time.monotonic` has it; None where it can be now.
+    `away` is its host, where that cannot be reached.
     """
     report = rank.report
     memory = report.memory
@@ -69,7 +69,7 @@ def rank_view(rank: Rank, times: CollectiveTimes, away_since: float | None = Non
         ),
         stalled=report.stalled,
         compiler=compiler.program if compiler else None,
-        away=None if away_since is None or rank.dead is not None else int(time.monotonic() - away_since),
+        away=None if away is None or rank.dead is not None else int(time.monotonic() - away.since),
         compiling=compiler.seconds // 5 * 5 if compiler else None,  # ranks that do the same are one line
     )
 
@@ -96,17 +96,20 @@ def link_view(link: Link, ranks: Sequence[Rank]) -> LinkView:
 
 
 def notes(
-    state: WorldState, ranks: Sequence[Rank], not_breakable: str = "", away: Mapping[str, float] | None = None
+    state: WorldState, ranks: Sequence[Rank], not_breakable: str = "", away: Mapping[str, Away] | None = None
 ) -> tuple[str, ...]:
-    """What a user should know of the world, in sentences; `away` are hosts out of reach, and since when."""
+    """What a user should know of the world, in sentences; `away` are hosts out of reach."""
     said = []
     if state == "broken":
         said.append("The world is broken. %distributed heal replaces dead ranks and re-forms it.")
-    for name in sorted({rank.host for rank in ranks if rank.dead is None} & set(away or {})):
+    for name, host in sorted((away or {}).items()):
+        if all(rank.dead is not None for rank in ranks if rank.host == name):
+            continue
         numbers = rank_list([rank.rank for rank in ranks if rank.host == name]).replace(" ", "")
         said.append(
-            f"{name} is out of reach, and is tried again every few seconds; its ranks go on. To replace them: "
-            f"%distributed heal --kill {numbers} (loses their variables)."
+            f"{name} is out of reach, and is tried again every few seconds; its ranks go on. "
+            + (f"The last try failed: {host.why}. " if host.why else "")
+            + f"To replace them: %distributed heal --kill {numbers} (loses their variables)."
         )
     if unordered := {rank.rank: rank.report.unordered for rank in ranks if rank.report.unordered}:
         most = max(unordered.values())

@@ -53,8 +53,10 @@ class ProcessEvents:
             case RankLost(number, pid, because):
                 if self._is_rank(number, pid, name):
                     self.died(number, f"lost on {name}: {because}")
-            case HostAway() | HostBack():
-                self._monitor.host_away(name, away=isinstance(event, HostAway))
+            case HostAway(why):
+                self._monitor.host_away(name, away=True, why=why)
+            case HostBack():
+                self._monitor.host_away(name, away=False)
             case HostGone(because=because) if name != LocalHost.NAME:
                 self._monitor.host_away(name, away=False)
                 for rank in self._monitor.alive():

@@ -35,9 +35,9 @@ _CAUSES = (
     ("REMOTE HOST IDENTIFICATION HAS CHANGED", "its host key has changed. If that is expected: ssh-keygen -R {key}"),
     ("Host key verification failed", "its host key is not known here. Accept it once with: ssh {words}"),
     ("Could not resolve hostname", "unknown host name. Add it to ~/.ssh/config or DNS"),
-    ("Connection refused", "nothing listens for ssh there. Is Remote Login (macOS) or sshd (Linux) on?"),
-    ("No route to host", "there is no route to it. Is it on, and on this network?"),
-    ("timed out", "it does not answer. Is it on, and on this network?"),
+    ("Connection refused", "nothing listens for ssh there. Turn on Remote Login (macOS) or sshd (Linux)"),
+    ("No route to host", "there is no route to it. Check that it is on, and on this network"),
+    ("timed out", "it does not answer. Check that it is on, and on this network"),
     ("remote port forwarding failed", "its sshd does not forward ports: set AllowTcpForwarding yes in its sshd_config"),
     ("administratively prohibited", "its sshd does not forward ports: set AllowTcpForwarding yes in its sshd_config"),
     (

@@ -29,6 +29,8 @@ RECONNECT_WITHIN = (3, 3, 8)
 that is slow must have its chance."""
 ANSWER_WITHIN = 25.0
 """Seconds more until the host process answers; then something there hangs, and the login is made again."""
+FORWARD = "remote port forwarding failed"
+PORT_TAKEN = "another program there has a port by which its ranks reach the notebook, which must end first"
 _log = logging.getLogger("allranks")
 
 
@@ -36,7 +38,8 @@ class Connection:
     """`hear_all` reads events until a login's output ends, and returns whether the host process said that it ends.
 
     `on_event` is called with what is not heard by `hear_all`, the first event of another login. `on_away` is called
-    with whether the host is away, each time that this changes, and `on_end` when there is nothing to reach any more.
+    with whether the host is away, each time that this changes, and again with why a try to reach it failed, as a
+    clause. `on_end` is called when there is nothing to reach any more.
     """
 
     def __init__(
@@ -47,7 +50,7 @@ class Connection:
         *,
         hear_all: Callable[[IO[bytes]], bool],
         on_event: Callable[[HostEvent], None],
-        on_away: Callable[[bool], None],
+        on_away: Callable[[bool, str], None],
         on_end: Callable[[], None],
     ) -> None:
         self._name, self._python, self.tunnels = name, python, tunnels
@@ -177,6 +180,8 @@ class Connection:
             login.end()
             if self.login is not None and self.login.closed:
                 self._leave()
+            if self.away_since is not None and (why := login.why_not()):
+                self._on_away(True, PORT_TAKEN if any(FORWARD in line for line in login.said) else why)
             return
         if isinstance(event, Gone):
             login.end()
@@ -216,7 +221,7 @@ class Connection:
             if self.away_since is not None:
                 return
             self.away_since = time.monotonic()
-        self._on_away(True)
+        self._on_away(True, "")
 
     def _come_back(self) -> None:
         with self._lock:
@@ -225,7 +230,7 @@ class Connection:
             self.away_since = None
             for _, line in self._unconfirmed:
                 self._write(line)
-        self._on_away(False)
+        self._on_away(False, "")
 
 
 def _first_event(reader: IO[bytes]) -> HostEvent | None:

@@ -224,9 +224,9 @@ class RemoteHost(HostEnd):
         with self._changed:
             self._changed.notify_all()
 
-    def _went(self, away: bool) -> None:
+    def _went(self, away: bool, why: str = "") -> None:
         self._notice()
-        self._on_event(HostAway() if away else HostBack())
+        self._on_event(HostAway(why) if away else HostBack())
 
     def _why_not(self) -> str:
         """What went wrong, and what to do, from what ssh and the host said."""
