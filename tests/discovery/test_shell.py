@@ -19,7 +19,7 @@ import pytest
 
 from allranks import Cluster
 from allranks.discovery.running import Ending, OnHost, RunningCluster, end_cluster
-from allranks.machine.clusters import FILE, HOST_PROCESS, HostedCluster, end, hosted_clusters
+from allranks.machine.clusters import FILE, HOST_MODULE, HOST_PROCESS, HostedCluster, end, hosted_clusters
 from allranks.machine.identity import identity_of
 from allranks.messages.host_messages import Describe
 from allranks.rank.process.description import Description
@@ -177,6 +177,19 @@ def test_a_folder_that_others_can_write_in_says_nothing(tmp_path: Path, monkeypa
     shutil.copy(open_to_all / FILE, copied)
     (tmp_path / "allranks-link").symlink_to(open_to_all)
     assert not [each for each in hosted_clusters([open_to_all]) if each.name == "forged"]
+
+
+def test_one_whose_notebook_has_another_tmpdir_is_found(tmp_path: Path) -> None:
+    folder = tmp_path / "allranks-main-x"
+    folder.mkdir(mode=0o700)
+    described(name="elsewhere", folders=[str(folder)]).write()
+    line, environment = [sys.executable, "-m", HOST_MODULE], {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=environment) as host:
+        try:
+            found = hosted_clusters()
+        finally:
+            host.kill()
+    assert [each.folders for each in found if each.name == "elsewhere"] == [[str(folder)]]
 
 
 def test_the_end_of_what_is_left_spares_the_file_of_the_next_cluster_of_that_name(tmp_path: Path) -> None:

@@ -189,10 +189,9 @@ def _pythons(hosts: Iterable[str], python: str) -> dict[str, str]:
 
 def _elsewhere(mine: Sequence[OnHost], detached: Sequence[Detached]) -> dict[str, str]:
     """The other hosts of a cluster whose notebook was on this machine, and which Python has allranks there."""
-    found = {}
+    found: dict[str, str] = {}
     for kept in detached:
-        python = str(kept.settings.get("python") or sys.executable)
-        found |= dict.fromkeys(kept.logins, python)
+        found |= dict.fromkeys(kept.logins, str(kept.settings.get("python") or sys.executable))
     for part in mine:
         if part.cluster.host == part.asked == HERE:
             found |= dict.fromkeys(part.cluster.logins, part.cluster.python)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import shutil
 import signal
 import tempfile
@@ -17,11 +16,12 @@ from pathlib import Path
 import psutil
 
 from .files import refuse_open, write_private
-from .identity import still_runs
+from .identity import still_runs, this_machine
 from .lease import busy_at
 
 FILE = "cluster.json"
 HOST_PROCESS = "host process"
+HOST_MODULE = "allranks.rank.process.host"
 RUNS_A_CELL = 10.0
 """Seconds since its last sign within which a cell counts as running."""
 ENDS_WITHIN = 8.0
@@ -44,7 +44,7 @@ class HostedCluster:
     notebook: str
     python: str
     node: str
-    """This machine's own name: where the folder of temporary files is shared, others find this description too."""
+    """Which machine this is: others find this description, too, where the folder of temporary files is shared."""
     processes: dict[str, tuple[int, float]]
     """Number of each, and when it began, by name: ``host process``, ``rank 3``, ``controller``, ``launcher``."""
     since: float
@@ -77,10 +77,19 @@ def hosted_clusters(also: Iterable[str | Path] = ()) -> list[HostedCluster]:
 
     They are looked for where temporary files are, and in the folders `also`.
     """
-    places = {tempfile.gettempdir(), "/tmp"}
-    folders = {file.parent for place in places for file in Path(place).resolve().glob(f"allranks-*/{FILE}")}
+    folders = {file.parent for place in _places() for file in Path(place).resolve().glob(f"allranks-*/{FILE}")}
     found = (_read(folder) for folder in sorted(folders | {Path(each).resolve() for each in also}))
     return [each for each in found if each is not None]
+
+
+def _places() -> set[str]:
+    """Where temporary files are, also for host processes that were started with another TMPDIR."""
+    places = {tempfile.gettempdir(), "/tmp"}
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if HOST_MODULE in process.cmdline():
+                places.add(process.environ().get("TMPDIR") or "/tmp")
+    return places
 
 
 def _read(folder: Path) -> HostedCluster | None:
@@ -94,7 +103,7 @@ def _read(folder: Path) -> HostedCluster | None:
         if Path(told["folders"][0]).resolve() != folder:  # a copy
             return None
         told["processes"] = {name: (int(pid), float(since)) for name, (pid, since) in told["processes"].items()}
-        if told["node"] != platform.node():
+        if told["node"] != this_machine():
             return None
         told["busy_at"] = busy_at(map(Path, told["folders"]))
         return HostedCluster(**told)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -39,7 +38,7 @@ class Description:
         import psutil  # no host process needs it before its ranks are there
 
         from allranks.machine.clusters import HOST_PROCESS, HostedCluster
-        from allranks.machine.identity import identity_of
+        from allranks.machine.identity import identity_of, this_machine
 
         identities = {HOST_PROCESS: identity_of(), **self._launched}
         for name, pid in processes.items():
@@ -51,7 +50,7 @@ class Description:
         del told["pids"]
         cluster = HostedCluster(
             **told,
-            node=platform.node(),
+            node=this_machine(),
             processes=identities,
             since=self._since,
             lease=lease,
