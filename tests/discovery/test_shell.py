@@ -256,6 +256,22 @@ def test_what_is_said_of_the_notebook(fields: dict[str, Any], running: list[str]
     assert RunningCluster([OnHost(described(**fields), running)]).notebook == said
 
 
+def test_the_machine_of_the_notebook_knows_best_whether_it_is_there() -> None:
+    here, there = described(host="localhost", away_since=time.time()), described()
+    parts = [OnHost(there, [HOST_PROCESS]), OnHost(here, [HOST_PROCESS])]
+    assert not RunningCluster(parts).attached
+    assert RunningCluster([parts[0], OnHost(here, [])]).attached, "what a host process wrote before it was killed"
+
+
+def test_ranks_of_mpirun_are_written_down(mpi2: Cluster) -> None:
+    deadline = time.monotonic() + WITHIN
+    ours, names = f"process {os.getpid()} on {platform.node()}", set[str]()
+    while not {"rank 0", "rank 1", "launcher"} <= names:
+        assert time.monotonic() < deadline, names
+        found = [each for each in hosted_clusters() if (each.notebook, each.backend) == (ours, "mpi")]
+        names = {name for each in found for name in each.running}
+
+
 def test_the_end_in_words() -> None:
     assert str(Ending("main", "1", {"mac1": 1, "localhost": 0, "mac2": 3}, {})) == (
         "main has ended: 1 rank on mac1, 3 ranks on mac2."

@@ -61,8 +61,9 @@ class RunningCluster:
 
     @property
     def attached(self) -> bool:
-        """Whether a notebook is there."""
-        return any(part.attached for part in self.parts)
+        """Whether a notebook is there; its own machine knows at once, others after some seconds of silence."""
+        own = [part for part in self.parts if part.cluster.host == HERE and HOST_PROCESS in part.running]
+        return any(part.attached for part in own or self.parts)
 
     @property
     def ends_in(self) -> float | None:
@@ -159,20 +160,20 @@ def end_cluster(name: str, hosts: Iterable[str] = (), python: str | None = None,
     more, silent = _ask({host: python or there for host, there in elsewhere.items() if host not in {HERE, *hosts}})
     unreached |= silent
     mine += [part for part in more if part.cluster.cluster in ids]
-    # What is left of a cluster that has ended is meant only where none of that name runs.
-    mine = [part for part in mine if part.running] or mine
+    if run := {part.cluster.cluster for part in mine if part.running}:  # others of this name are leftover files
+        mine = [part for part in mine if part.cluster.cluster in run]
     found = {part.cluster.cluster: part.cluster for part in mine}
     if not found:
         raise NoCluster(_no_such(name, parts, unreached))
     if len(found) > 1:
         each = ", ".join(f"{key} ({cluster.notebook})" for key, cluster in found.items())
         raise UsageError(f"{len(found)} clusters are named {name!r}. Choose one by its id: {each}.")
-    if not force and (attached := [part for part in mine if part.attached]):
-        where = attached[0].cluster.notebook
+    ((key, cluster),) = found.items()
+    if not force and RunningCluster(mine).attached:
+        where = cluster.notebook
         raise UsageError(
             f"a notebook is attached to {name!r}: {where}. End it there with %distributed down, or here with --force."
         )
-    ((key, cluster),) = found.items()
     answers, silent = _run({part.asked: python or cluster.python for part in mine}, key)
     ended = {host: sum(str(each).startswith("rank ") for each in names) for host, names in answers.items()}
     unreached |= silent | _not_asked(mine, {*hosts, *elsewhere})
