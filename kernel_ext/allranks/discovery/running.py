@@ -174,7 +174,7 @@ def end_cluster(name: str, hosts: Iterable[str] = (), python: str | None = None,
         raise UsageError(
             f"a notebook is attached to {name!r}: {where}. End it there with %distributed down, or here with --force."
         )
-    answers, silent = _run({part.asked: python or cluster.python for part in mine}, key)
+    answers, silent = _run({part.asked: python or part.cluster.python for part in mine}, key)
     ended = {host: sum(str(each).startswith("rank ") for each in names) for host, names in answers.items()}
     unreached |= silent | _not_asked(mine, {*hosts, *elsewhere})
     for each, kept in detached.items():
