@@ -60,7 +60,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.command == "discover":
         return _look(options)
     if options.command in ("list", "down"):
-        return shell.list_clusters(options) if options.command == "list" else shell.end(options)
+        try:
+            return shell.list_clusters(options) if options.command == "list" else shell.end(options)
+        except KeyboardInterrupt:
+            print("allranks: stopped. What still runs: allranks list", file=sys.stderr)
+            return 130
     if options.command == "experiment":
         from allranks.experiment.toml_file import main as run_experiment
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,11 @@ import psutil
 import pytest
 
 from allranks import Cluster
-from allranks.discovery.running import Ending, OnHost, RunningCluster
-from allranks.machine.clusters import FILE, HOST_PROCESS, HostedCluster, hosted_clusters
+from allranks.discovery.running import Ending, OnHost, RunningCluster, end_cluster
+from allranks.machine.clusters import FILE, HOST_MODULE, HOST_PROCESS, HostedCluster, end, hosted_clusters
 from allranks.machine.identity import identity_of
+from allranks.messages.host_messages import Describe
+from allranks.rank.process.description import Description
 from tests.shell import WITHIN, allranks, described_as
 
 KEEPS = """
@@ -110,7 +114,7 @@ def test_of_two_with_one_name_one_is_chosen_by_its_id(script: Script, ring2: Clu
     with Cluster(1, backend="ring", name=script.name):
         wait_listed(script.name, 2)
         refused = allranks("down", script.name, "--force")
-        assert refused.returncode == 2 and "2 clusters are called" in refused.stderr
+        assert refused.returncode == 2 and "2 clusters are named" in refused.stderr
         assert allranks("down", script.described.cluster, "--force").returncode == 0
         assert [each["size"] for each in listed(script.name)] == [1]
     assert ring2.run("rank").check()[1].value == 1, "others go on"
@@ -136,6 +140,7 @@ def described(**fields: Any) -> HostedCluster:
         "backend": "ring",
         "size": 2,
         "hosts": ["mac1"],
+        "logins": ["mac1"],
         "host": "mac1",
         "notebook": "process 7 on laptop",
         "python": sys.executable,
@@ -149,7 +154,7 @@ def described(**fields: Any) -> HostedCluster:
 def test_files_of_others_are_passed_over(tmp_path: Path) -> None:
     mine, theirs, damaged = tmp_path / "a", tmp_path / "b", tmp_path / "c"
     for folder in (mine, theirs, damaged):
-        folder.mkdir()
+        folder.mkdir(mode=0o700)
     described(folders=[str(mine)]).write()
     described(folders=[str(theirs)], node="another machine, with the same files").write()
     (damaged / FILE).write_text('{"cluster": 7')
@@ -160,6 +165,79 @@ def test_files_of_others_are_passed_over(tmp_path: Path) -> None:
     assert next(each for each in found if each.folders == [str(mine)]).running == [HOST_PROCESS]
 
 
+def test_a_folder_that_others_can_write_in_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As /tmp is root's own, a link there to /tmp itself had root end, and delete, what anybody had written down."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    open_to_all, copied = tmp_path / "open", tmp_path / "allranks-copied"
+    for folder, mode in ((open_to_all, 0o777), (copied, 0o700)):
+        folder.mkdir()
+        folder.chmod(mode)
+    forged = described(name="forged", folders=[str(open_to_all), "/etc"])
+    forged.write()
+    shutil.copy(open_to_all / FILE, copied)
+    (tmp_path / "allranks-link").symlink_to(open_to_all)
+    assert not [each for each in hosted_clusters([open_to_all]) if each.name == "forged"]
+
+
+def test_one_whose_notebook_has_another_tmpdir_is_found(tmp_path: Path) -> None:
+    folder = tmp_path / "allranks-main-x"
+    folder.mkdir(mode=0o700)
+    described(name="elsewhere", folders=[str(folder)]).write()
+    line, environment = [sys.executable, "-m", HOST_MODULE], {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=environment) as host:
+        try:
+            found = hosted_clusters()
+        finally:
+            host.kill()
+    assert [each.folders for each in found if each.name == "elsewhere"] == [[str(folder)]]
+
+
+def test_the_end_of_what_is_left_spares_the_file_of_the_next_cluster_of_that_name(tmp_path: Path) -> None:
+    folder, also, attach = tmp_path / "allranks-main-x", tmp_path / "allranks-1234", tmp_path / "main.json"
+    for each in (folder, also):
+        each.mkdir()
+    attach.write_text("the next one's")
+    ended_before = identity_of(os.getpid())[1] - 3600
+    left = described(processes={HOST_PROCESS: (os.getpid(), ended_before)}, folders=[*map(str, (folder, also, attach))])
+    assert end(left) == []
+    assert [each.exists() for each in (folder, also, attach)] == [False, False, True]
+
+
+def test_a_number_that_is_no_ranks_is_not_written_down(tmp_path: Path) -> None:
+    """The head names a launcher's ranks by number; the number of one that has ended may be another process's."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+        try:
+            description = Description()
+            order = Describe("1234", "main", "mpi", 1, ["mac1"], [], "mac1", "", sys.executable, {"rank 0": other.pid})
+            description.take(order)
+            description.update([tmp_path], {}, 0.0, None)
+        finally:
+            other.kill()
+    assert list(json.loads((tmp_path / FILE).read_text())["processes"]) == [HOST_PROCESS]
+
+
+def test_of_one_name_the_one_that_runs_is_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = replace(described(cluster="gone", host="localhost", logins=[]), folders=["a"])
+    lives = described(cluster="lives", host="mac1", logins=["mac1", "mac2"], away_since=1.0, folders=["b"])
+    parts = [OnHost(gone, []), OnHost(lives, [HOST_PROCESS, "rank 0"])]
+    asked: list[str] = []
+
+    def answer(_: object, what: str) -> tuple[dict[str, list[object]], dict[str, str]]:
+        asked.append(what)
+        return {"localhost": ["rank 0"]}, {}
+
+    monkeypatch.setattr("allranks.discovery.running._ask", lambda pythons: (parts if pythons else [], {}))
+    monkeypatch.setattr("allranks.discovery.running._run", answer)
+    ending = end_cluster("main")
+    assert asked == ["lives"]
+    assert ending.unreached == {"mac2": "it was not named with --hosts"}, "its ranks there go on"
+
+
+def test_a_machine_with_two_names_is_asked_once() -> None:
+    found = json.loads(allranks("list", "--json", "--hosts", f"127.0.0.1,{platform.node()}").stdout)
+    assert all(list(each["running"]) == ["localhost"] for each in found)
+
+
 @pytest.mark.parametrize(
     ("fields", "running", "said"),
     [
@@ -167,6 +245,7 @@ def test_files_of_others_are_passed_over(tmp_path: Path) -> None:
         ({"away": 120, "lease": 3600}, [HOST_PROCESS, "rank 0"], "gone for 2 min; ranks end in 58 min"),
         ({"away": 120, "lease": None}, [HOST_PROCESS, "rank 0"], "gone for 2 min; ranks stay until they are ended"),
         ({"away": 120, "lease": 60, "busy": 1}, [HOST_PROCESS, "rank 0"], "gone for 2 min; a cell runs"),
+        ({"lease": 60}, ["rank 0"], "gone; no host process on localhost"),
         ({"lease": None}, ["rank 0"], "gone; ranks stay until they are ended; no host process on localhost"),
     ],
 )
@@ -176,6 +255,22 @@ def test_what_is_said_of_the_notebook(fields: dict[str, Any], running: list[str]
     fields |= {"away_since": now - away} if away else {}
     fields |= {"busy_at": now - busy} if busy else {}
     assert RunningCluster([OnHost(described(**fields), running)]).notebook == said
+
+
+def test_the_machine_of_the_notebook_knows_best_whether_it_is_there() -> None:
+    here, there = described(host="localhost", away_since=time.time()), described()
+    parts = [OnHost(there, [HOST_PROCESS]), OnHost(here, [HOST_PROCESS])]
+    assert not RunningCluster(parts).attached
+    assert RunningCluster([parts[0], OnHost(here, [])]).attached, "what a host process wrote before it was killed"
+
+
+def test_ranks_of_mpirun_are_written_down(mpi2: Cluster) -> None:
+    deadline = time.monotonic() + WITHIN
+    ours, names = f"process {os.getpid()} on {platform.node()}", set[str]()
+    while not {"rank 0", "rank 1", "launcher"} <= names:
+        assert time.monotonic() < deadline, names
+        found = [each for each in hosted_clusters() if (each.notebook, each.backend) == (ours, "mpi")]
+        names = {name for each in found for name in each.running}
 
 
 def test_the_end_in_words() -> None:

@@ -62,6 +62,11 @@ def test_what_to_type_for_a_python_in_a_path_with_a_space(monkeypatch: pytest.Mo
         assert "here: '/opt/my env/bin/python' -m pip install " in said
 
 
+def test_a_host_with_an_older_allranks_is_told_from_one_without() -> None:
+    said = command.explained([f"{PYTHON}: No module named allranks.rank.process.clusters"], "mac1", PYTHON)
+    assert "another version of allranks" in said and "--upgrade" in said
+
+
 def test_an_answer_that_comes_late_is_not_taken_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_process, "ANSWER_WITHIN", 0.3)
     (orders, to_host), (from_host, events) = os.pipe(), os.pipe()

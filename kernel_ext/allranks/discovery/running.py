@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -18,7 +18,7 @@ from allranks.head.world.detached import Detached, detached_file, detached_names
 from allranks.hosts.ssh.command import explained
 from allranks.machine.clusters import HOST_PROCESS, HostedCluster
 from allranks.units import duration_text, ranks_text
-from allranks_backends.hostfile import host_named
+from allranks_backends.hostfile import host_named, is_local
 from allranks_backends.plan import Host
 
 from .survey import survey
@@ -61,8 +61,9 @@ class RunningCluster:
 
     @property
     def attached(self) -> bool:
-        """Whether a notebook is there."""
-        return any(part.attached for part in self.parts)
+        """Whether a notebook is there; its own machine knows at once, others after some seconds of silence."""
+        own = [part for part in self.parts if part.cluster.host == HERE and HOST_PROCESS in part.running]
+        return any(part.attached for part in own or self.parts)
 
     @property
     def ends_in(self) -> float | None:
@@ -84,7 +85,7 @@ class RunningCluster:
             said.append("a cell runs")
         elif self.ends_in is None:
             said.append("ranks stay until they are ended")
-        else:
+        elif away:
             said.append(f"ranks end in {duration_text(self.ends_in)}")
         lost = [part.asked for part in self.parts if HOST_PROCESS not in part.running]
         return "; ".join([*said, *(f"no host process on {name}" for name in lost)])
@@ -126,6 +127,8 @@ class Ending:
     """How many ranks, by host."""
     unreached: Mapping[str, str]
     """Hosts that could not be asked, and why: its ranks may still run there."""
+    python: str = sys.executable
+    """The Python that has allranks there."""
 
     def __str__(self) -> str:
         each = [f"{ranks_text(count)} on {host}" for host, count in self.ended.items() if count]
@@ -134,7 +137,7 @@ class Ending:
 
 def running_clusters(hosts: Iterable[str] = (), python: str | None = None) -> Search:
     """This user's clusters with a process on this machine, or on one of `hosts`, where `python` has allranks."""
-    parts, unreached = _ask(dict.fromkeys([HERE, *hosts], python or sys.executable))
+    parts, unreached = _ask(_pythons(hosts, python or sys.executable))
     by_id: dict[str, list[OnHost]] = {}
     for part in parts:
         if part.running:
@@ -148,49 +151,64 @@ def end_cluster(name: str, hosts: Iterable[str] = (), python: str | None = None,
     `name` is its name or its id. Raises NoCluster where there is none, and UsageError where several are called so, or
     a notebook is attached and it is not to be ended all the same (`force`).
     """
-    parts, unreached = _ask(dict.fromkeys([HERE, *hosts], python or sys.executable))
-    kept = readable(name)
-    mine = [part for part in parts if name in (part.cluster.name, part.cluster.cluster)]
-    asked = {HERE, *hosts}
-    elsewhere = {host: python or there for host, there in _elsewhere(mine, kept).items() if host not in asked}
-    more, silent = _ask(elsewhere)
+    parts, unreached = _ask(_pythons(hosts, python or sys.executable))
+    detached = {each: kept for each in detached_names() if (kept := readable(each)) is not None}
+    ids = {kept.cluster for each, kept in detached.items() if name in (each, kept.cluster)} | {name}
+    mine = [part for part in parts if part.cluster.cluster in ids or part.cluster.name == name]
+    ids |= {part.cluster.cluster for part in mine}
+    elsewhere = _elsewhere(mine, [kept for kept in detached.values() if kept.cluster in ids])
+    more, silent = _ask({host: python or there for host, there in elsewhere.items() if host not in {HERE, *hosts}})
     unreached |= silent
-    known = {part.cluster.cluster for part in mine}
-    mine += [part for part in more if part.cluster.cluster in known or (not known and part.cluster.name == name)]
-    ids = sorted({part.cluster.cluster for part in mine})
-    if not ids:
+    mine += [part for part in more if part.cluster.cluster in ids]
+    if run := {part.cluster.cluster for part in mine if part.running}:  # others of this name are leftover files
+        mine = [part for part in mine if part.cluster.cluster in run]
+    found = {part.cluster.cluster: part.cluster for part in mine}
+    if not found:
         raise NoCluster(_no_such(name, parts, unreached))
-    if len(ids) > 1:
-        each = ", ".join(f"{part.cluster.cluster} ({part.cluster.notebook})" for part in mine)
-        raise UsageError(f"{len(ids)} clusters are called {name!r}. Choose by id: {each}.")
-    if not force and (attached := [part for part in mine if part.attached]):
-        where = attached[0].cluster.notebook
+    if len(found) > 1:
+        each = ", ".join(f"{key} ({cluster.notebook})" for key, cluster in found.items())
+        raise UsageError(f"{len(found)} clusters are named {name!r}. Choose one by its id: {each}.")
+    ((key, cluster),) = found.items()
+    if not force and RunningCluster(mine).attached:
+        where = cluster.notebook
         raise UsageError(
             f"a notebook is attached to {name!r}: {where}. End it there with %distributed down, or here with --force."
         )
-    answers, silent = _run({part.asked: python or part.cluster.python for part in mine}, ids[0])
+    answers, silent = _run({part.asked: python or part.cluster.python for part in mine}, key)
     ended = {host: sum(str(each).startswith("rank ") for each in names) for host, names in answers.items()}
-    unreached |= silent
-    if kept is not None and not unreached:
-        detached_file(name).unlink(missing_ok=True)
-    return Ending(mine[0].cluster.name, ids[0], ended, unreached)
+    unreached |= silent | _not_asked(mine, {*hosts, *elsewhere})
+    for each, kept in detached.items():
+        if kept.cluster == key and not unreached:
+            detached_file(each).unlink(missing_ok=True)
+    return Ending(cluster.name, key, ended, unreached, python or cluster.python)
 
 
-def _elsewhere(mine: Sequence[OnHost], kept: Detached | None) -> dict[str, str]:
+def _pythons(hosts: Iterable[str], python: str) -> dict[str, str]:
+    """Which Python has allranks on this machine and on `hosts`, each of them once."""
+    return dict.fromkeys([HERE, *(name for name in hosts if not is_local(name))], python)
+
+
+def _elsewhere(mine: Sequence[OnHost], detached: Sequence[Detached]) -> dict[str, str]:
     """The other hosts of a cluster whose notebook was on this machine, and which Python has allranks there."""
-    found = {}
-    if kept is not None:
-        python = str(kept.settings.get("python") or sys.executable)
-        found = {str(host["name"]): python for host in kept.hosts}
+    found: dict[str, str] = {}
+    for kept in detached:
+        found |= dict.fromkeys(kept.logins, str(kept.settings.get("python") or sys.executable))
     for part in mine:
         if part.cluster.host == part.asked == HERE:
-            found |= dict.fromkeys(part.cluster.hosts, part.cluster.python)
+            found |= dict.fromkeys(part.cluster.logins, part.cluster.python)
     return found
+
+
+def _not_asked(mine: Sequence[OnHost], asked: Collection[str]) -> dict[str, str]:
+    """Hosts of the cluster that nobody has named, as its notebook calls them."""
+    covered = {part.cluster.host for part in mine}
+    missing = [host for host in mine[0].cluster.logins if host not in covered and host not in asked]
+    return dict.fromkeys(missing, "it was not named with --hosts")
 
 
 def _no_such(name: str, parts: Sequence[OnHost], unreached: Mapping[str, str]) -> str:
     others = ", ".join(sorted({part.cluster.name for part in parts if part.running}))
-    said = f"no cluster called {name!r} was found. " + (f"There are: {others}. " if others else "")
+    said = f"no cluster named {name!r} was found. " + (f"Available: {others}. " if others else "")
     if unreached:
         return said + " ".join(f"{host} could not be asked: {why}." for host, why in unreached.items())
     return said + "To look on other hosts, too: --hosts A,B."
@@ -199,7 +217,7 @@ def _no_such(name: str, parts: Sequence[OnHost], unreached: Mapping[str, str]) -
 def _ask(pythons: Mapping[str, str]) -> tuple[list[OnHost], dict[str, str]]:
     """What hosts have of any cluster, and why the others cannot be asked; for each, which Python has allranks there."""
     answers, unreached = _run(pythons, "list")
-    parts = []
+    parts: dict[tuple[str, str], OnHost] = {}
     for name, told in answers.items():
         for each in told:
             try:
@@ -207,8 +225,9 @@ def _ask(pythons: Mapping[str, str]) -> tuple[list[OnHost], dict[str, str]]:
             except msgspec.ValidationError:
                 unreached[name] = "it has another version of allranks"
             else:
-                parts.append(replace(part, asked=name))
-    return parts, unreached
+                # A machine may have been asked by several names.
+                parts.setdefault((part.cluster.node, part.cluster.folders[0]), replace(part, asked=name))
+    return [*parts.values()], unreached
 
 
 def _run(pythons: Mapping[str, str], what: str) -> tuple[dict[str, list[object]], dict[str, str]]:

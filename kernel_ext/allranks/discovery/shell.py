@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 import time
 from collections.abc import Mapping
@@ -69,6 +70,6 @@ def _complain(unreached: Mapping[str, str], ending: Ending | None = None) -> int
     for host, why in unreached.items():
         print(f"allranks: {host} could not be asked: {why}.", file=sys.stderr)
     if unreached and ending is not None:
-        again = f"allranks down {ending.id} --hosts {','.join(unreached)}"
-        print(f"allranks: ranks may still run there. When it can be reached: {again}", file=sys.stderr)
+        again = shlex.join(["allranks", "down", ending.id, "--hosts", ",".join(unreached), "--python", ending.python])
+        print(f"allranks: ranks may still run there. To end them: {again}", file=sys.stderr)
     return 1 if unreached else 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import shutil
 import signal
 import tempfile
@@ -16,12 +15,13 @@ from pathlib import Path
 
 import psutil
 
-from .files import write_private
-from .identity import still_runs
+from .files import refuse_open, write_private
+from .identity import still_runs, this_machine
 from .lease import busy_at
 
 FILE = "cluster.json"
 HOST_PROCESS = "host process"
+HOST_MODULE = "allranks.rank.process.host"
 RUNS_A_CELL = 10.0
 """Seconds since its last sign within which a cell counts as running."""
 ENDS_WITHIN = 8.0
@@ -37,12 +37,14 @@ class HostedCluster:
     backend: str
     size: int
     hosts: list[str]
+    logins: list[str]
+    """Other hosts that have processes of it, by their names for ssh."""
     host: str
     """The name of this machine there."""
     notebook: str
     python: str
     node: str
-    """This machine's own name: where the folder of temporary files is shared, others find this description too."""
+    """Which machine this is: others find this description, too, where the folder of temporary files is shared."""
     processes: dict[str, tuple[int, float]]
     """Number of each, and when it began, by name: ``host process``, ``rank 3``, ``controller``, ``launcher``."""
     since: float
@@ -75,29 +77,42 @@ def hosted_clusters(also: Iterable[str | Path] = ()) -> list[HostedCluster]:
 
     They are looked for where temporary files are, and in the folders `also`.
     """
-    places = {tempfile.gettempdir(), "/tmp"}
-    folders = {file.parent.resolve() for place in places for file in Path(place).glob(f"allranks-*/{FILE}")}
-    found = (_read(folder) for folder in sorted(folders | {Path(each) for each in also}))
+    folders = {file.parent for place in _places() for file in Path(place).resolve().glob(f"allranks-*/{FILE}")}
+    found = (_read(folder) for folder in sorted(folders | {Path(each).resolve() for each in also}))
     return [each for each in found if each is not None]
 
 
+def _places() -> set[str]:
+    """Where temporary files are, also for host processes that were started with another TMPDIR."""
+    places = {tempfile.gettempdir(), "/tmp"}
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if HOST_MODULE in process.cmdline():
+                places.add(process.environ().get("TMPDIR") or "/tmp")
+    return places
+
+
 def _read(folder: Path) -> HostedCluster | None:
-    """None where there is none, or another user's, another machine's or another version's."""
+    """None where there is none, or another user's, another machine's or another version's.
+
+    Others may write in /tmp: what could be theirs, or leads elsewhere, says nothing of what is to be ended.
+    """
     try:
-        if folder.stat().st_uid != os.getuid():
-            return None
+        refuse_open(folder)
         told = json.loads((folder / FILE).read_text())
+        if Path(told["folders"][0]).resolve() != folder:  # a copy
+            return None
         told["processes"] = {name: (int(pid), float(since)) for name, (pid, since) in told["processes"].items()}
-        if told["node"] != platform.node():
+        if told["node"] != this_machine():
             return None
         told["busy_at"] = busy_at(map(Path, told["folders"]))
         return HostedCluster(**told)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+    except (OSError, ValueError, TypeError, LookupError, AttributeError):
         return None
 
 
 def end(cluster: HostedCluster) -> list[str]:
-    """End its processes on this machine, and remove its files; returns the names of those that were ended."""
+    """End its processes on this machine, and remove its folders; returns the names of those that were ended."""
     running = cluster.running
     pid, _ = cluster.processes[HOST_PROCESS]
     if HOST_PROCESS in running:
@@ -108,15 +123,13 @@ def end(cluster: HostedCluster) -> list[str]:
                 process.wait(ENDS_WITHIN)
     for name in cluster.running:
         left, _ = cluster.processes[name]
-        with suppress(ProcessLookupError):
+        with suppress(ProcessLookupError, PermissionError):
             # In the group of the host process: with it goes what its cells have started.
             if os.getpgid(left) == pid:
                 os.killpg(pid, signal.SIGKILL)
             else:
                 os.kill(left, signal.SIGKILL)
-    for path in map(Path, cluster.folders):
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
+    for folder in cluster.folders:
+        if Path(folder).is_dir():  # the file for attaching may by now be that of another cluster of this name
+            shutil.rmtree(folder, ignore_errors=True)
     return running

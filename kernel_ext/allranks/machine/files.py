@@ -20,17 +20,18 @@ def offered(cluster: str) -> Path:
     """
     folder = Path(tempfile.gettempdir(), f"allranks-{cluster}")
     if folder.exists():
-        _refuse_open(folder)
+        refuse_open(folder)
     return folder
 
 
 def make_private(folder: Path) -> None:
     """Make a folder (0700), or use the one that is there. Raises PermissionError where that is another user's."""
     folder.mkdir(mode=0o700, exist_ok=True)
-    _refuse_open(folder)
+    refuse_open(folder)
 
 
-def _refuse_open(folder: Path) -> None:
+def refuse_open(folder: Path) -> None:
+    """Raises PermissionError unless it is this user's alone (0700)."""
     if folder.lstat().st_uid != os.getuid() or folder.stat().st_mode & 0o077:
         raise PermissionError(f"{folder} is open to others, or theirs")
 

@@ -1,8 +1,11 @@
-"""Which process somebody means: its number alone may be another's by now."""
+"""Which process somebody means, and which machine: a number may be another's by now, and a name may have changed."""
 
 from __future__ import annotations
 
+import ctypes
 import os
+import platform
+import sys
 
 import psutil
 
@@ -23,3 +26,12 @@ def still_runs(pid: int, since: float) -> bool:
         return abs(process.create_time() - since) < CLOCK_MAY_STEP and process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
         return False
+
+
+def this_machine() -> str:
+    """Its name; on macOS, where that may change with the network, the UUID of its hardware (not run there)."""
+    if sys.platform == "darwin":
+        uuid, wait = ctypes.create_string_buffer(16), (ctypes.c_long * 2)(1, 0)  # at most a second
+        if ctypes.CDLL(None).gethostuuid(uuid, wait) == 0:
+            return uuid.raw.hex()
+    return platform.node()

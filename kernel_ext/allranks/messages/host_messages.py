@@ -73,7 +73,9 @@ class Describe:
     backend: str
     size: int
     hosts: list[str]
-    """All of them, as the notebook calls them."""
+    """Those with ranks, as the notebook calls them."""
+    logins: list[str]
+    """Those that the notebook has logged in to, also if no rank is left there; none that a scheduler has."""
     host: str
     """This one, likewise."""
     notebook: str

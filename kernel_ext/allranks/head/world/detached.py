@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 from collections.abc import Sequence
@@ -96,6 +97,11 @@ class Detached:
         return plan
 
     @property
+    def cluster(self) -> str:
+        """What its hosts call it."""
+        return cluster_id(str(self.settings.get("token")))
+
+    @property
     def exists(self) -> bool:
         """Whether its host process here still runs, which outlives those on other hosts."""
         return still_runs(*self.host_process)
@@ -126,6 +132,11 @@ class Detached:
         path = detached_file(self.settings["attached_as"])
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_private(path, json.dumps(asdict(self)))
+
+
+def cluster_id(token: str) -> str:
+    """What the hosts of the cluster with this token call it: the same for each of its notebooks, and no secret."""
+    return hashlib.sha256(token.encode()).hexdigest()[:12]
 
 
 def _tuples(value: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
 import secrets
@@ -25,6 +24,7 @@ from allranks_backends.plan import WorldPlan
 from allranks_backends.registry import Backend, get_backend
 from allranks_backends.runtimes.mpi import find_mpirun
 
+from .detached import cluster_id
 from .process_events import ProcessEvents
 
 END_WITHIN = 6.0
@@ -40,7 +40,7 @@ class Processes:
     ) -> None:
         self._settings, self._monitor, self._lifeline = settings, monitor, lifeline
         self._hosts, self._process_events = hosts, process_events
-        self._cluster = hashlib.sha256(settings.token.encode()).hexdigest()[:12]
+        self._cluster = cluster_id(settings.token)
         """What the hosts call it, where a launcher's ranks look for their settings; the same for the next notebook."""
 
     def end_of_rank(self, number: int) -> HostEnd:
@@ -125,10 +125,12 @@ class Processes:
     def describe(self, plan: WorldPlan) -> None:
         """Each host writes down which cluster its ranks belong to."""
         hosts = list(dict.fromkeys(placement.host.name for placement in plan.placements))
+        logins = [name for name, end in self._hosts.others.items() if end.alive and not isinstance(end, JoinedHost)]
         for end in (self._hosts.here, *self._hosts.others.values()):
             if isinstance(end, JoinedHost):  # a scheduler's processes are listed and ended by it
                 continue
-            pids = {f"rank {rank.rank}": rank.pid for rank in self._monitor.ranks if rank.host == end.name and rank.pid}
+            members = [rank for rank in self._monitor.ranks if rank.host == end.name and not rank.dead]
+            pids = {f"rank {rank.rank}": rank.pid for rank in members if rank.pid}
             end.describe(
                 Describe(
                     self._cluster,
@@ -136,6 +138,7 @@ class Processes:
                     plan.backend,
                     plan.size,
                     hosts,
+                    logins,
                     end.name,
                     f"process {os.getpid()} on {platform.node()}",
                     self._settings.python,

@@ -44,6 +44,10 @@ _CAUSES = (
         "No module named 'allranks'",
         _NOT_INSTALLED,
     ),
+    (
+        "No module named allranks.",
+        "{python} there has another version of allranks. There: {python} -m pip install --upgrade allranks",
+    ),
     ("No module named allranks", _NOT_INSTALLED),
     ("No module named", "a package is missing for {python} there ({said}). There: {python} -m pip install allranks"),
     # By dash, bash and zsh, each with the path in its own place.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -16,11 +15,15 @@ class Description:
 
     def __init__(self) -> None:
         self._told: Describe | None = None
+        self._launched: dict[str, tuple[int, float]] = {}
         self._since = time.time()
         self._written: object = None
 
     def take(self, order: Describe) -> None:
+        """A launcher's ranks are identified now: once they have ended, their numbers may be others'."""
         self._told = order
+        ranks = {name: _launched_rank(pid) for name, pid in order.pids.items()}
+        self._launched = {name: identity for name, identity in ranks.items() if identity is not None}
 
     def update(
         self, folders: Sequence[Path], processes: Mapping[str, int], lease: float | None, away_since: float | None
@@ -35,10 +38,10 @@ class Description:
         import psutil  # no host process needs it before its ranks are there
 
         from allranks.machine.clusters import HOST_PROCESS, HostedCluster
-        from allranks.machine.identity import identity_of
+        from allranks.machine.identity import identity_of, this_machine
 
-        identities = {HOST_PROCESS: identity_of()}
-        for name, pid in {**self._told.pids, **processes}.items():
+        identities = {HOST_PROCESS: identity_of(), **self._launched}
+        for name, pid in processes.items():
             try:
                 identities[name] = identity_of(pid)
             except psutil.Error:  # it has ended meanwhile
@@ -47,7 +50,7 @@ class Description:
         del told["pids"]
         cluster = HostedCluster(
             **told,
-            node=platform.node(),
+            node=this_machine(),
             processes=identities,
             since=self._since,
             lease=lease,
@@ -58,3 +61,14 @@ class Description:
             cluster.write()
         except OSError:  # a disk that is full ends no cluster
             pass
+
+
+def _launched_rank(pid: int) -> tuple[int, float] | None:
+    """Which process that is, if it is a rank: the head may name one that ended while it was away."""
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        return (pid, process.create_time()) if "allranks.rank" in process.cmdline() else None
+    except psutil.Error:
+        return None

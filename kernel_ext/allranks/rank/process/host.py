@@ -93,7 +93,7 @@ class HostProcess:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal reaches the whole group; ranks decide
         signal.signal(signal.SIGTERM, lambda *_: self._end())
         while True:
-            self._description.update(self._folders, self._children.pids, self._lease, self._head.away_since)
+            self._describe()
             watched = [*self._head.watched(), self._wake_read, *self._holder.watched()]
             due = [each for each in (self._head.look_within(), self._close_held(), self._left()) if each is not None]
             ready, _, _ = select.select(watched, [], [], min(due, default=None))
@@ -106,6 +106,12 @@ class HostProcess:
             if self._head.is_called(ready):
                 self._head.accept()
                 self._say(Present(self._children.pids, self._ended, self._head.head, self._head.received))
+
+    def _describe(self) -> None:
+        try:
+            self._description.update(self._folders, self._children.pids, self._lease, self._head.away_since)
+        except Exception:  # ranks that cannot be listed go on
+            self._say(Trouble(traceback.format_exc()))
 
     def _close_held(self) -> float | None:
         """Seconds until there is something to close; without a notebook nobody unblocks a dead rank's neighbours."""
