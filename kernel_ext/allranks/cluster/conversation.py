@@ -26,7 +26,7 @@ HELP = (
 
 
 class Conversation:
-    """Fed by the cell with what its ranks' debuggers say; `read` is ``input``, or None where nobody can type."""
+    """Fed by the cell with what its ranks' debuggers say; `read` is ``input``, or None where there is no keyboard."""
 
     def __init__(self, monitor: Monitor, lifeline: Lifeline, read: Read | None) -> None:
         self._monitor, self._lifeline, self._read = monitor, lifeline, read

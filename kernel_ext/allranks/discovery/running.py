@@ -200,7 +200,7 @@ def _elsewhere(mine: Sequence[OnHost], detached: Sequence[Detached]) -> dict[str
 
 
 def _not_asked(mine: Sequence[OnHost], asked: Collection[str]) -> dict[str, str]:
-    """Hosts of the cluster that nobody has named, as its notebook calls them."""
+    """Hosts of the cluster that were not named, as its notebook calls them."""
     covered = {part.cluster.host for part in mine}
     missing = [host for host in mine[0].cluster.logins if host not in covered and host not in asked]
     return dict.fromkeys(missing, "it was not named with --hosts")

@@ -127,7 +127,7 @@ def takes_cluster(function: Any, runs: Sequence[Run]) -> bool:
 
 
 def arguments_of(function: Any, runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """What to call `function` with besides the cluster, run by run. Raises UsageError for a parameter nobody takes."""
+    """What to call `function` with besides the cluster, run by run. Raises UsageError for one it does not take."""
     parameters = list(inspect.signature(function).parameters.values())[takes_cluster(function, runs) :]
     takes_all = any(each.kind is each.VAR_KEYWORD for each in parameters)
     names = {each.name for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)}

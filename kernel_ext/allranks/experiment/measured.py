@@ -102,7 +102,7 @@ def _memory(cluster: Cluster, snapshot: Snapshot) -> dict[str, int | None]:
 
 
 def _quietly(cluster: Cluster, code: str) -> list[Any] | None:
-    """The value of a cell that nobody sees, on each rank; None where it could not run."""
+    """The value of a cell that is not shown, on each rank; None where it could not run."""
     try:
         result = cluster.run(code, screen=Nowhere(), timeout=WITHIN)
         return [rank.value for rank in result.check().values()]

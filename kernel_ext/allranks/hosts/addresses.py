@@ -1,4 +1,4 @@
-"""At which address each host is reached by the others, where nobody has named one. Pure: no sockets."""
+"""At which address each host is reached by the others, where none was named. Pure: no sockets."""
 
 from __future__ import annotations
 

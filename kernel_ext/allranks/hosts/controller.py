@@ -24,7 +24,7 @@ from traitlets.config import Config  # noqa: E402
 
 
 class Controller(IPController):
-    """An IPController whose ports were chosen by the notebook, so that nobody waits for a connection file."""
+    """An IPController whose ports were chosen by the notebook, so that no process waits for a connection file."""
 
     def init_hub(self) -> None:
         super().init_hub()

@@ -1,6 +1,6 @@
 """Where ranks come in that a scheduler started: these processes call in, those of `hosts.ssh` are logged in to.
 
-Nobody can be logged in to, so the notebook listens: the lifeline and the engines' side of the controller, on all
+There is no host to log in to, so the notebook listens: the lifeline and the engines' side of the controller, on all
 addresses of this machine, for whoever holds the keys of the join file. Each process that calls in carries the orders
 and events of one host process (`allranks.rank.process.join`), over the lifeline.
 """
@@ -63,7 +63,7 @@ class Listener:
         return self._settings
 
     def close(self) -> None:
-        """Take the file away, and end those that nobody needed."""
+        """Take the file away, and end those that were not needed."""
         with self._changed:
             self._closing = True
             tasks = list(self._tasks.values())
@@ -115,7 +115,7 @@ class Listener:
             fuse, task.fuse = task.fuse, None
         if fuse is not None:
             fuse.cancel()
-        if task.gone:  # it was given up; its ranks are nobody's any more
+        if task.gone:  # it was given up, and its ranks with it
             self._tell(task, END)
 
     def _told(self, task: Task, message: TaskEvent) -> None:
@@ -208,7 +208,7 @@ class Listener:
     ) -> tuple[list[Host], dict[str, JoinedHost]]:
         """`hosts`, with those that are gone replaced by tasks that came since, and the ends of all that live.
 
-        Raises CannotStart where too few came: nobody but the scheduler can start one. Those that came then wait on.
+        Raises CannotStart where too few came: only the scheduler can start one. Those that came then wait on.
         """
         living = {name: end for name, end in ends.items() if end.alive}
         with self._changed:

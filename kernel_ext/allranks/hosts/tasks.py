@@ -34,7 +34,7 @@ class Task:
     ranks: dict[int, int] = field(default_factory=dict)
     """Its ranks' processes: pid to rank."""
     end: JoinedHost | None = None
-    """The host it belongs to; None for one that nobody needs yet."""
+    """The host it belongs to; None for one that is not needed yet."""
     gone: bool = False
     fuse: threading.Timer | None = None
 

@@ -7,7 +7,7 @@ from random import SystemRandom
 
 
 def free_ports(count: int, address: str = "", among: range = range(20_000, 32_000)) -> list[int]:
-    """`count` random TCP ports nobody listens on, by default below the range outgoing connections take theirs from.
+    """`count` random TCP ports without a listener, by default below the range outgoing connections take theirs from.
 
     Random, since the ring has no handshake: a stale process on a reused port would be taken for a neighbour.
     """

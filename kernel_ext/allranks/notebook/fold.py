@@ -95,7 +95,7 @@ class Fold:
         self._queues[rank].feed(items, now)
 
     def finish(self, rank: int) -> None:
-        """``rank`` sends no more: nobody waits for it."""
+        """``rank`` sends no more, and is not waited for."""
         self._queues[rank].finished = True
 
     def next_deadline(self) -> float | None:
@@ -113,7 +113,7 @@ class Fold:
         return max(head + self.grace, min(head, missing_since) + self.patience)
 
     def drain(self, now: float, flush: bool = False) -> list[Block]:
-        """What can be shown now. ``flush`` waits for nobody."""
+        """What can be shown now. ``flush`` waits for no rank."""
         out = _Blocks()
         while present := [queue for queue in self._queues.values() if queue.items]:
             rows = min(len(queue.items) for queue in present)

@@ -128,7 +128,7 @@ class Watch:
 
 
 class Nowhere:
-    """A screen for cells of our own that nobody wants to see, in a notebook or in a dashboard."""
+    """A screen for cells of our own that are not to be seen, in a notebook or in a dashboard."""
 
     def blocks(self, blocks: list[Block]) -> None:
         """See `cluster.cell.Screen`."""

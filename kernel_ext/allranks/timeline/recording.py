@@ -38,7 +38,7 @@ class Recording:
         self._ask_clocks()
 
     def finish(self, cell: int, stuck: bool = False) -> Timeline:
-        """What became of `cell`, as far as its ranks can still tell; nobody waits for those that are `stuck`."""
+        """What became of `cell`, as far as its ranks can still tell; those that are `stuck` are not waited for."""
         asked = {
             rank: self._lifeline.ask(self._monitor.ranks[rank].uuid, Trace(cell))
             for rank in self._ranks

@@ -40,7 +40,7 @@ class History:
         return not self._samples or now - self._samples[-1].at >= EVERY
 
     def add(self, snapshot: Snapshot) -> None:
-        # What nobody counts is left out: with MPI that is every pair of ranks.
+        # What is not counted is left out: with MPI that is every pair of ranks.
         wire = {(view.link.source, view.link.target): view.rate for view in snapshot.links if view.sent is not None}
         effective = {view.rank: view.effective for view in snapshot.ranks}
         self._samples.append(Sample(snapshot.at, snapshot.generation, wire, effective))

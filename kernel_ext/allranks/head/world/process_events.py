@@ -114,7 +114,7 @@ class ProcessEvents:
                 self._monitor.died(rank.rank, f"cannot be reached: ipyparallel's controller {_clause(how)}")
 
     def _is_rank(self, number: int, pid: int, name: str) -> bool:
-        """Whether that process of the host of that name is the rank: one that was replaced meanwhile is nobody's."""
+        """Whether that process of the host of that name is the rank: one that was replaced meanwhile is none."""
         rank = self._monitor.ranks[number] if number < len(self._monitor.ranks) else None
         return rank is not None and rank.pid == pid and rank.host == name
 

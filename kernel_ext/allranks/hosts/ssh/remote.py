@@ -1,7 +1,7 @@
 """Hosts over ssh: one login each, which carries the host process's orders and, in tunnels, the ranks' way back.
 
 Controller and lifeline listen on the notebook's loopback only, and at the other end of the tunnel on the host's
-loopback, where CurveZMQ keeps other users out. So nobody is asked for an address, and no firewall or NAT between the
+loopback, where CurveZMQ keeps other users out. So no address has to be known, and no firewall or NAT between the
 notebook and a host matters. The ranks' own traffic goes straight from host to host.
 """
 

@@ -98,7 +98,7 @@ class Unblocker:
         self.broke = self.broke or collective is not None
         if (
             not agent.world.breakable or agent.world.broken_up
-        ):  # broken up, it holds nobody: what waits, waits elsewhere
+        ):  # broken up, it holds no rank: what waits, waits elsewhere
             return False
         pattern = agent.world.pattern()
         if collective is not None:
@@ -122,7 +122,7 @@ class Unblocker:
             if stuck and self._runs(number):
                 self._interrupt()
         if self._break_at is not None and now >= self._break_at[0]:
-            # Again and again until the cell ends: it may come to a collective only now, and nobody else will.
+            # Again and again until the cell ends: it may come to a collective only now, and no other rank will.
             number, self._break_at = self._break_at[1], None
             if self._runs(number) and not self._break_up(self._agent.reporter.current_collective(), stopped=True):
                 self._break_at = (now + SIGNAL_AFTER, number)

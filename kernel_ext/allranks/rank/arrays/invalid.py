@@ -2,8 +2,8 @@
 
 MLX lets what is on its way come to its end, keeps the arrays, and raises nothing when they are looked at later
 (0.32.4). What is known of them: what ``mx.eval`` was asked for when it raised, what ``mx.async_eval`` was asked for and
-nobody has waited for since, and what else the caller finds: the result of the collective, what the line names in which
-the cell stood.
+has not been waited for, and what else the caller finds: the result of the collective, what the line names in which the
+cell stood.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class _Pair:
     results: tuple[Any, Any]
     """Held, since a graph may hold what no variable does; for as long as both are pending."""
     begun: bool = False
-    """Whether one is on its way, and nobody has waited for it."""
+    """Whether one is on its way, and has not been waited for."""
 
 
 @dataclass

@@ -54,7 +54,7 @@ class EvaluationOrder:
         self.pending: deque[tuple[int, weakref.ref[Any]]] = deque(maxlen=KEEP)
         """Number and result of the collectives that may be pending, oldest first: the ledger adds them."""
         self.settled = 0
-        """All collectives up to this number have been evaluated, for all that is known: nobody can wait in them."""
+        """All collectives up to this number have been evaluated, for all that is known: no rank can wait in them."""
         self.returned = 0
         """Number of the newest collective when ``mx.eval`` last returned: no older one is in flight, as a rule."""
         self.called_before = 0
@@ -137,7 +137,7 @@ class EvaluationOrder:
         return call
 
     def last_entered(self) -> Any:
-        """The result of the newest collective that was evaluated, where nobody is known to have waited for it."""
+        """The result of the newest collective that was evaluated, where no wait for it is known."""
         for number, result in reversed(self.pending):
             if number <= self.settled:
                 break
@@ -188,7 +188,7 @@ class EvaluationOrder:
         """Note what was evaluated out of order, and forget what is evaluated.
 
         Where the evaluation was `waited` for, what is evaluated now is settled as well, up to the first collective that
-        nobody has any more (its result may be part of what is yet to be evaluated) or that was not tracked.
+        no code holds any more (its result may be part of what is yet to be evaluated) or that was not tracked.
         """
         pending, reader = self.pending, computed.reader
         if reader is None:

@@ -1,6 +1,6 @@
 """What an aborted collective delivers: NaN where the dtype has one, and zeros where it has none.
 
-Nobody can know everything that holds a result (an object, a closure, a file that a ``finally`` writes), but NaN shows
+Not everything that holds a result can be known (an object, a closure, a file that a ``finally`` writes), but NaN shows
 in whatever was computed from it. Integers and bool have none, and get zeros: an index of all ones in a gather ends the
 process (mlx 0.32.4). Maximum and minimum get infinity: MLX's ring and MPI's own maximum compare, and a comparison with
 NaN keeps the rank's own number.
@@ -37,7 +37,7 @@ def array(mx: Any, op: str, shape: Sequence[int], dtype: str) -> Any:
 def pattern(in_flight: Iterable[Asked]) -> bytes:
     """Eight bytes which, repeated, make what these collectives of a ring deliver invalid, and are safe for all of them.
 
-    One stream of bytes serves them all, and nobody can tell which takes which of them.
+    One stream of bytes serves them all, and which takes which of them cannot be known.
     """
     delivering = {(op, dtype) for op, dtype in in_flight if op != "send"}  # a send's result is the rank's own data
     if not delivering or any(dtype not in FORMATS for _, dtype in delivering):

@@ -123,7 +123,7 @@ class RankPdb(pdb.Pdb):
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """A command is computed on this rank only: what it prints is part of the answer, and it may ask nobody."""
+        """A command is computed on this rank only: what it prints is part of the answer; it may ask no other."""
         self._ledger.refuse = self._ledger.refuse or ALONE
         try:
             with contextlib.redirect_stdout(self._printed):

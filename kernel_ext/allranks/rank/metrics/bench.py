@@ -151,7 +151,7 @@ class _Collective:
 
 
 class _Link:
-    """Bytes that go from one rank to another and back; nobody else takes part."""
+    """Bytes that go from one rank to another and back; no other rank takes part."""
 
     def __init__(self, nbytes: int, source: int, target: int) -> None:
         import mlx.core as mx

@@ -2,7 +2,7 @@
 
 Linux: ``TCP_INFO`` (``struct tcp_info`` of ``linux/tcp.h``; the counters of bytes came with 4.1). macOS:
 ``TCP_CONNECTION_INFO`` (``struct tcp_connection_info`` of ``netinet/tcp.h``); written from the header, not run there.
-Memory that ranks share (MPI on one host) and RDMA are counted by nobody: their links stay unknown.
+Memory that ranks share (MPI on one host) and RDMA are not counted: their links stay unknown.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ class Log:
             self._left[name] = self._left.get(name, 0) + 1
 
     def _settle(self, *, over: bool = False) -> None:
-        """Take the values that the code has evaluated meanwhile; where the cell is `over`, all that wait for nobody."""
+        """Take the values that the code has evaluated meanwhile; where the cell is `over`, all that need no other."""
         held, self._held = self._held, []
         if self._agent.world.broken_up:  # what was evaluated since is invalid
             return

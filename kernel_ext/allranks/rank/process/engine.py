@@ -45,7 +45,7 @@ class RankEngine(IPEngine):
         return str(self.kernel_app.connection_file)
 
     def register_again(self) -> None:
-        """Tell a new controller of this engine, so that plain ipyparallel finds it; nobody reads the answer."""
+        """Tell a new controller of this engine, so that plain ipyparallel finds it; the answer is not read."""
         content = {"uuid": self.ident, "id": self.id}
         self.session.send(self.registrar, "registration_request", content=content)
 

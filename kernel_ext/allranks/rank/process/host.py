@@ -114,7 +114,7 @@ class HostProcess:
             self._say(Trouble(traceback.format_exc()))
 
     def _close_held(self) -> float | None:
-        """Seconds until there is something to close; without a notebook nobody unblocks a dead rank's neighbours."""
+        """Seconds until there is something to close; without a notebook, a dead rank's neighbours are not unblocked."""
         return self._holder.close_due(now=self._head.away_since is not None)
 
     def _left(self) -> float | None:

@@ -48,7 +48,7 @@ OTHERS_WITHIN = 0.3
 PATIENCE = 16.0
 """Seconds without the notebook after which it counts as gone."""
 REFUSED_AFTER = 2.0
-"""The same where its machine answers that nobody listens there any more."""
+"""The same where its machine answers that nothing listens there any more."""
 END = to_line(End())
 _spawned: list[subprocess.Popen[bytes]] = []
 
@@ -212,7 +212,7 @@ def find_notebook(urls: Sequence[str], key: bytes) -> str | None:
     """
     context, poller = zmq.Context(), zmq.Poller()
     events: dict[Any, str] = {}
-    attempts = []  # one that nobody holds is closed at once
+    attempts = []  # one without a reference is closed at once
     try:
         for url in urls:
             attempt = context.socket(zmq.DEALER)
@@ -236,7 +236,7 @@ def find_notebook(urls: Sequence[str], key: bytes) -> str | None:
 
 
 def refuses(url: str) -> bool:
-    """Whether that machine says that nobody listens there; where it says nothing, nobody knows."""
+    """Whether that machine says that nothing listens there; one that is silent may listen."""
     try:
         socket.create_connection((_address(url), int(url.rpartition(":")[2])), 1.0).close()
     except ConnectionRefusedError:

@@ -47,7 +47,7 @@ class RingInPlace:
         """Another rank has broken this world; its neighbours see that on their sockets."""
 
     def help(self) -> float | None:
-        """Nobody waits for this rank: returns None."""
+        """No rank waits for this one: returns None."""
         return None
 
     def is_whole(self) -> bool:
