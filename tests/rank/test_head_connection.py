@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import select
 import signal
 import socket
@@ -32,6 +33,7 @@ from allranks.messages.host_messages import (
     read_event,
     to_line,
 )
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Unix sockets")
 
@@ -118,9 +120,39 @@ def test_another_head_counts_its_orders_anew(tmp_path: Path) -> None:
         head.say(to_line(launch, serial=("second", 1)), to_line(launch, serial=("second", 1)), to_line(Alive()))
         head.hear(Launched)
         assert head.hear(Heard) == Heard(1, "second")
+        assert eventually((tmp_path / "ran").exists)
         head.say(to_line(End(), serial=("second", 2)))
         assert vanishes(Path(folder))
     assert (tmp_path / "ran").read_text() == "once\n"
+
+
+OFTEN = """
+from allranks.machine import cleaners
+from allranks.rank.process.host import HostProcess
+cleaners.EVERY = 0.2
+HostProcess().run()
+"""
+
+
+def test_what_lies_unused_for_days_is_kept_from_the_systems_cleaners() -> None:
+    command = [sys.executable, "-c", OFTEN]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as process:
+        assert process.stdin is not None and process.stdout is not None
+        head = Head(process.stdin, process.stdout)
+        head.say(to_line(Prepare()))
+        folder = Path(head.hear(Prepared).directory)
+        (folder / "rank-0").mkdir()
+        paths = [folder, folder / "profile", folder / "rank-0" / "rank.log", folder / "socket:1"]
+        with socket.socket(socket.AF_UNIX) as taken:
+            taken.bind(str(paths[-1]))
+            paths[2].write_text("")
+            old = time.time() - 4 * 86400
+            for path in paths[::-1]:
+                os.utime(path, (old, old))
+            assert eventually(lambda: all(path.stat().st_atime > old + 86400 for path in paths))
+            assert paths[2].stat().st_mtime == pytest.approx(old), "it is no sign of a cell that runs"
+        head.say(to_line(End()))
+        assert vanishes(folder)
 
 
 def test_a_long_path_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from allranks.machine.cleaners import KeptFromCleaners
 from allranks.machine.facts import description
 from allranks.machine.files import last_words, make_private, offered, open_log, write_private
 from allranks.machine.lease import seconds_left
@@ -84,6 +85,7 @@ class HostProcess:
         self._ended: list[Ended] = []
         self._holder = Holder()
         self._description = Description()
+        self._cleaners = KeptFromCleaners()
         self._also_remove: set[Path] = set()
         self._lease: float | None = 0.0
 
@@ -95,8 +97,9 @@ class HostProcess:
         while True:
             self._describe()
             watched = [*self._head.watched(), self._wake_read, *self._holder.watched()]
-            due = [each for each in (self._head.look_within(), self._close_held(), self._left()) if each is not None]
-            ready, _, _ = select.select(watched, [], [], min(due, default=None))
+            limits = self._head.look_within(), self._close_held(), self._left()
+            within = min([self._cleaners.use(self._folders), *(each for each in limits if each is not None)])
+            ready, _, _ = select.select(watched, [], [], within)
             self._holder.take(ready)
             if self._wake_read in ready:
                 os.read(self._wake_read, 4096)
