@@ -92,6 +92,7 @@ def test_orders_are_carried_out_once_and_what_ended_is_told_again(tmp_path: Path
         present = head.next()
         assert isinstance(present, Present)
         assert (present.processes, present.ended, present.received) == ({"launcher": pid}, [], 2)
+        assert eventually(lambda: (tmp_path / "ran").exists() and (tmp_path / "ran").read_text())
         head.say(to_line(launch, serial=("notebook", 2)), to_line(Signal(pid, signal.SIGKILL), serial=("notebook", 3)))
         assert head.hear(Ended).pid == pid
     with reached(folder) as head:
@@ -120,7 +121,7 @@ def test_another_head_counts_its_orders_anew(tmp_path: Path) -> None:
         head.say(to_line(launch, serial=("second", 1)), to_line(launch, serial=("second", 1)), to_line(Alive()))
         head.hear(Launched)
         assert head.hear(Heard) == Heard(1, "second")
-        assert eventually((tmp_path / "ran").exists)
+        assert eventually(lambda: (tmp_path / "ran").exists() and (tmp_path / "ran").read_text())
         head.say(to_line(End(), serial=("second", 2)))
         assert vanishes(Path(folder))
     assert (tmp_path / "ran").read_text() == "once\n"
