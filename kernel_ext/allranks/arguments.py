@@ -154,5 +154,5 @@ def can_be(settings: Settings, backend: str, *, here: bool) -> None:
         raise UsageError(f"--cwd {settings.cwd}: no such folder.")
     if shutil.which(settings.python_here) is None:
         raise UsageError(f"--python {settings.python_here}: no such program.")
-    if not re.fullmatch(r"[\w.-]+", settings.name):
-        raise UsageError(f"--name {settings.name}: use letters, digits, dots, dashes and underscores.")
+    if not isinstance(settings.name, str) or not re.fullmatch(r"\w[\w.-]{0,63}", settings.name):
+        raise UsageError(f"--name {settings.name!r}: use up to 64 letters, digits, dots, dashes and underscores.")

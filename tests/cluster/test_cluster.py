@@ -143,7 +143,10 @@ def test_hosts_may_be_named_as_in_the_magic() -> None:
         ({"n": 2, "connections": 0}, "--connections 0"),
         ({"n": 2, "cwd": "/nowhere/at/all"}, "--cwd /nowhere/at/all: no such folder"),
         ({"n": 2, "python": "/nowhere/python"}, "--python /nowhere/python: no such program"),
-        ({"n": 2, "name": "../up"}, "--name ../up"),
+        ({"n": 2, "name": "../up"}, "--name '../up'"),
+        ({"n": 2, "name": "-n"}, "--name '-n'"),
+        ({"n": 2, "name": "a" * 65}, "up to 64 letters"),
+        ({"n": 2, "name": None}, "--name None"),
         ({"hostfile": "/nowhere/hosts.json"}, "/nowhere/hosts.json"),
     ],
 )

@@ -231,6 +231,34 @@ def test_a_timeout_with_a_rank_in_a_collective(ring2: Cluster, patient_stop: Non
     assert ring2.pull("kept") == [0, 1]
 
 
+SWALLOWS = """
+import os, time
+if rank == 0:
+    try:
+        mx.eval(mx.distributed.all_sum(mx.ones(3)))
+    except BaseException:
+        while not os.path.exists({go!r}):
+            try: time.sleep(0.01)
+            except BaseException: pass
+else:
+    time.sleep(600)
+"""
+
+
+@pytest.mark.slow
+def test_a_rank_that_was_unblocked_and_goes_on_is_not_to_be_killed(
+    ring2: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go = tmp_path / "go"
+    monkeypatch.setattr("allranks.cluster.cell.INTERRUPT_WITHIN", 10.0)  # until it has said so, on a busy machine, too
+    cell = ring2.begin(SWALLOWS.format(go=str(go)))
+    assert comes_true(ring2, lambda now: now.ranks[0].state == "waiting", PATIENCE)
+    with pytest.raises(CellTimeout, match="were aborted, and they end in a moment: run the next cell"):
+        cell.finish(0.1)
+    go.touch()
+    assert ring2.run("mx.distributed.all_sum(mx.array(1)).item()").check()[0].value == 2
+
+
 def test_an_interrupt_that_comes_after_the_end_hits_nothing(ring2: Cluster, tmp_path: Path) -> None:
     """The order names its cell: a late one must not stop the next."""
     go = tmp_path / "go"

@@ -113,7 +113,7 @@ def test_two_notebooks_do_not_hold_one_cluster(orphaned: tuple[str, Path]) -> No
     go.touch()
     first = Cluster.attach(name)
     try:
-        with pytest.raises(NoCluster, match="another notebook is attached"):
+        with pytest.raises(NoCluster, match="is attached to the cluster"):
             Cluster.attach(name)
         with pytest.raises(UsageError, match="is already up"):
             Cluster(2, keep=True, name=name).up()

@@ -77,7 +77,7 @@ def empty(kernel: Notebook) -> Notebook:
         ("%distributed up --python /nowhere/python", ["--python /nowhere/python"]),
         ("%distributed up --env NOEQUALS", ["invalid setting 'NOEQUALS': use NAME=VALUE"]),
         ("%distributed up --connections 0", ["--connections 0", "at least 1"]),
-        ("%distributed up --name a/b", ["--name a/b"]),
+        ("%distributed up --name a/b", ["--name 'a/b'"]),
         ("%distributed up --nonsense", ["--nonsense"]),
         ("%distributed up 'unclosed", ["No closing quotation"]),
         ("%distributed status", ["no ranks are up", "%distributed up"]),

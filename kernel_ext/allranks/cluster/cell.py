@@ -167,6 +167,8 @@ class Cell:
                 tried = "Their cell is stopped when they are reached again; to replace them now: "
             elif self._unblocking.go_on(left):
                 tried = f"Trying for another {GO_ON_WITHIN:g} s; to replace them now: "
+            elif any(self._outcome.results[rank].unblocked for rank in left):
+                tried = "Their collectives were aborted, and they end in a moment: run the next cell. If they do not: "
             else:
                 tried = "Interrupting did not help; to replace them: "
             message += f" Still busy: {snapshot.doing(left)}. {tried}"

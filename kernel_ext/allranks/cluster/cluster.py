@@ -13,7 +13,7 @@ import zmq
 
 from allranks.arguments import can_be, hosts_of, lease_of, rdma_links
 from allranks.errors import CannotStart, CellInterrupted, NoCluster, UsageError
-from allranks.head.world.detached import detached_file, detached_names, left_behind, read_detached, readable
+from allranks.head.world.detached import detached_file, left_behind, read_detached, readable
 from allranks.head.world.ranks import Ranks
 from allranks.notebook.comms import ProxiedComms
 from allranks.settings import Settings
@@ -152,9 +152,10 @@ class Cluster(ClusterValues, ClusterViews):
         """Another cluster beside one without a notebook would share its hosts, without need."""
         kept = read_detached(self.name) if self._settings.keep else readable(self.name)
         if kept is not None and kept.exists and (self._settings.keep or not kept.has_notebook):
+            take = "" if kept.has_notebook else f"take it over with %distributed attach {self.name}, or "
+            where = f", attached to the notebook of process {kept.notebook[0]}" if kept.has_notebook else ""
             raise UsageError(
-                f"a cluster named {self.name!r} is already up ({kept}): take it over with %distributed attach "
-                f"{self.name}, or start another with --name."
+                f"a cluster named {self.name!r} is already up ({kept}{where}): {take}start another with --name."
             )
 
     def was_left_behind(self) -> bool:
@@ -189,7 +190,7 @@ class Cluster(ClusterValues, ClusterViews):
         """
         kept = read_detached(name)
         if kept is None:
-            others = ", ".join(detached_names())
+            others = ", ".join(left_behind())
             raise NoCluster(
                 f"no detached cluster named {name!r}. " + (f"Available: {others}. " if others else "") + "Clusters "
                 "started with %distributed up --keep, or on other hosts, outlive their notebook and can be attached."
@@ -212,7 +213,9 @@ class Cluster(ClusterValues, ClusterViews):
             ranks = cluster._ranks = Ranks(settings, kept, ProxiedComms())
             cluster._monitor = ranks.monitor
         except zmq.ZMQError:
-            why = f"another notebook is attached to the cluster {name!r}: shut down its kernel first."
+            why = (
+                f"the notebook of process {kept.notebook[0]} is attached to the cluster {name!r}: end its kernel first."
+            )
             if not kept.has_notebook:
                 why = f"another program has the address {kept.url}, where the ranks of {name!r} look for a notebook."
             raise NoCluster(why) from None

@@ -277,6 +277,10 @@ class Ranks:
     def _not_started(self, why: str) -> CannotStart:
         """The error, with what the processes complained of."""
         said = why + self.reached.log()
+        if not self.host.alive:  # killed, or ended from a shell
+            said += (
+                "\nNo rank can be started any more: end what is left with %distributed down, then start anew with up."
+            )
         return CannotStart(said, port_taken=says_port_is_taken(said))
 
     def ask(
