@@ -21,7 +21,7 @@ from allranks import Cluster
 from allranks.errors import CannotStart, NoCluster
 from allranks_backends.views import Snapshot
 from tests.hosts.lab import Hosts
-from tests.waiting import comes_true
+from tests.waiting import comes_true, idle
 
 pytestmark = [pytest.mark.hosts, pytest.mark.slow]
 
@@ -171,6 +171,7 @@ def test_a_port_that_another_program_took_is_named(hosts3: Hosts) -> None:
         assert comes_true(cluster, lambda now: any(said in note for note in now.notes), WITHIN)
         taker.kill()
         assert comes_true(cluster, away_is([]), WITHIN)
+        assert idle(cluster), "the rank connects again once a second"
         assert cluster.pull("kept") == [0] and not any("last try" in note for note in cluster.snapshot.notes)
 
 
