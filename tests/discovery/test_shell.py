@@ -24,6 +24,7 @@ from allranks.machine.identity import identity_of
 from allranks.messages.host_messages import Describe
 from allranks.rank.process.description import Description
 from tests.shell import WITHIN, allranks, described_as
+from tests.waiting import eventually
 
 KEEPS = """
 import sys, time, allranks
@@ -37,12 +38,6 @@ def listed(name: str) -> list[dict[str, Any]]:
     done = allranks("list", "--json")
     assert done.returncode == 0, done.stderr
     return [each for each in json.loads(done.stdout) if each["name"] == name]
-
-
-def wait_listed(name: str, count: int) -> None:
-    deadline = time.monotonic() + WITHIN
-    while len(listed(name)) < count:
-        assert time.monotonic() < deadline
 
 
 class Script:
@@ -112,7 +107,7 @@ def test_files_of_a_cluster_whose_processes_were_killed_are_removed(script: Scri
 @pytest.mark.slow
 def test_of_two_with_one_name_one_is_chosen_by_its_id(script: Script, ring2: Cluster) -> None:
     with Cluster(1, backend="ring", name=script.name):
-        wait_listed(script.name, 2)
+        assert eventually(lambda: len(listed(script.name)) >= 2)
         refused = allranks("down", script.name, "--force")
         assert refused.returncode == 2 and "2 clusters are named" in refused.stderr
         assert allranks("down", script.described.cluster, "--force").returncode == 0

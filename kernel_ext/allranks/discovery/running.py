@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from allranks.errors import NoCluster, UsageError
-from allranks.head.world.detached import Detached, detached_file, detached_names, readable
+from allranks.head.world.detached import Detached, detached_clusters, detached_file
 from allranks.hosts.ssh.command import explained
 from allranks.machine.clusters import HOST_PROCESS, HostedCluster
 from allranks.units import duration_text, ranks_text
@@ -152,7 +152,7 @@ def end_cluster(name: str, hosts: Iterable[str] = (), python: str | None = None,
     a notebook is attached and it is not to be ended all the same (`force`).
     """
     parts, unreached = _ask(_pythons(hosts, python or sys.executable))
-    detached = {each: kept for each in detached_names() if (kept := readable(each)) is not None}
+    detached = detached_clusters()
     ids = {kept.cluster for each, kept in detached.items() if name in (each, kept.cluster)} | {name}
     mine = [part for part in parts if part.cluster.cluster in ids or part.cluster.name == name]
     ids |= {part.cluster.cluster for part in mine}
@@ -232,7 +232,7 @@ def _ask(pythons: Mapping[str, str]) -> tuple[list[OnHost], dict[str, str]]:
 
 def _run(pythons: Mapping[str, str], what: str) -> tuple[dict[str, list[object]], dict[str, str]]:
     """The answers of `MODULE` on these hosts, and why the others have none."""
-    folders = [kept.directory for each in detached_names() if (kept := readable(each)) is not None]
+    folders = [kept.directory for kept in detached_clusters().values()]
 
     def command(host: Host) -> dict[str, str]:
         words = (

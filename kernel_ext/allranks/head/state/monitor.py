@@ -62,7 +62,7 @@ class Monitor:
         self.not_breakable = ""
         """Why not, where it could have been, as a clause."""
         self.away: dict[str, Away] = {}
-        """Hosts that cannot be reached at the moment, and since when, as `time.monotonic` has it."""
+        """Hosts that cannot be reached at the moment."""
         self.left_pending: dict[int, tuple[str, ...]] = {}
         """By rank, names that wait for collectives of the world before this one, and are invalid."""
         self.ranks: list[Rank] = []

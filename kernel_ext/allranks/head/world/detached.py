@@ -177,10 +177,14 @@ def readable(name: str) -> Detached | None:
     return None
 
 
+def detached_clusters() -> dict[str, Detached]:
+    """All clusters whose file can be read, by the name for attaching; they may have ended."""
+    return {name: kept for name in detached_names() if (kept := readable(name)) is not None}
+
+
 def left_behind() -> dict[str, Detached]:
     """The clusters that run without a notebook, by the name for attaching."""
-    found = {name: kept for name in detached_names() if (kept := readable(name)) is not None}
-    return {name: kept for name, kept in found.items() if kept.exists and not kept.has_notebook}
+    return {name: kept for name, kept in detached_clusters().items() if kept.exists and not kept.has_notebook}
 
 
 def free_name(name: str) -> str:

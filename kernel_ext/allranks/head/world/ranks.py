@@ -279,7 +279,7 @@ class Ranks:
         said = why + self.reached.log()
         if not self.host.alive:  # killed, or ended from a shell
             said += (
-                "\nNo rank can be started any more: end what is left with %distributed down, then start anew with up."
+                "\nNo rank can be started any more: end what is left with %distributed down, then run %distributed up."
             )
         return CannotStart(said, port_taken=says_port_is_taken(said))
 

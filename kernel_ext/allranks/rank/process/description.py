@@ -28,7 +28,7 @@ class Description:
     def update(
         self, folders: Sequence[Path], processes: Mapping[str, int], lease: float | None, away_since: float | None
     ) -> None:
-        """Write the file anew where something in it has changed."""
+        """Write the file again where something in it has changed."""
         if self._told is None:
             return
         now = (self._told, tuple(folders), dict(processes), lease, away_since)
@@ -67,8 +67,9 @@ def _launched_rank(pid: int) -> tuple[int, float] | None:
     """Which process that is, if it is a rank: the head may name one that ended while it was away."""
     import psutil
 
+    from allranks.machine.identity import identity_of
+
     try:
-        process = psutil.Process(pid)
-        return (pid, process.create_time()) if "allranks.rank" in process.cmdline() else None
+        return identity_of(pid) if "allranks.rank" in psutil.Process(pid).cmdline() else None
     except psutil.Error:
         return None
