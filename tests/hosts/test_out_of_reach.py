@@ -21,7 +21,7 @@ from allranks import Cluster
 from allranks.errors import CannotStart, NoCluster
 from allranks_backends.views import Snapshot
 from tests.hosts.lab import Hosts
-from tests.waiting import comes_true, idle
+from tests.waiting import comes_true
 
 pytestmark = [pytest.mark.hosts, pytest.mark.slow]
 
@@ -171,8 +171,25 @@ def test_a_port_that_another_program_took_is_named(hosts3: Hosts) -> None:
         assert comes_true(cluster, lambda now: any(said in note for note in now.notes), WITHIN)
         taker.kill()
         assert comes_true(cluster, away_is([]), WITHIN)
-        assert idle(cluster), "the rank connects again once a second"
+        # The rank connects again once a second, which `pull` waits for.
         assert cluster.pull("kept") == [0] and not any("last try" in note for note in cluster.snapshot.notes)
+
+
+def test_a_value_asked_for_before_the_rank_has_connected_again_is_waited_for(hosts3: Hosts) -> None:
+    name = hosts3.names[0]
+    with Cluster(hosts=[name], backend="ring") as cluster:
+        cluster.run("kept = rank")
+        pid = cluster.snapshot.ranks[0].pid
+        assert pid is not None
+        with cut_off(hosts3):
+            assert comes_true(cluster, away_is([0]), WITHIN)
+            os.kill(pid, signal.SIGSTOP)  # so that its host is back before it is
+            hosts3.end_logins(name)
+        assert comes_true(cluster, away_is([]), WITHIN)
+        goes_on = threading.Timer(1, os.kill, (pid, signal.SIGCONT))
+        goes_on.start()
+        assert cluster.pull("kept") == [0]
+        goes_on.join()
 
 
 def test_what_dies_while_nobody_looks_is_known_afterwards(hosts3: Hosts) -> None:

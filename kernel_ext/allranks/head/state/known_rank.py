@@ -15,6 +15,9 @@ from allranks_backends.views import RankState
 SILENT_AFTER = 4.0
 """Seconds without a word after which a connected rank is called stopped: it reports at least every 2 s."""
 
+RETURNS_WITHIN = 20.0
+"""Seconds in which a rank is heard again once its host is reached again: it tries to connect once a second."""
+
 
 class Away(NamedTuple):
     """A host that cannot be reached."""
@@ -37,6 +40,8 @@ class Rank:
     ready: bool = False
     report: State = field(default_factory=State)
     received_at: float = 0.0
+    host_back_at: float = 0.0
+    """When its host was reached again."""
     since: float = 0.0
     cell: int | None = None
     """The cell it runs, or was sent."""
@@ -71,7 +76,12 @@ class Rank:
     @property
     def silent(self) -> bool:
         """Whether nothing was received from it for too long."""
-        return bool(self.received_at) and time.monotonic() - self.received_at > SILENT_AFTER
+        return bool(self.received_at) and time.monotonic() - max(self.received_at, self.host_back_at) > SILENT_AFTER
+
+    @property
+    def returning(self) -> bool:
+        """Whether its host is reached again, and the rank has yet to connect."""
+        return self.dead is None and self.received_at < self.host_back_at > time.monotonic() - RETURNS_WITHIN
 
     def process_is_stopped(self) -> bool:
         """Whether it is silent because its process is stopped, as far as this machine can tell (`kill -STOP`).

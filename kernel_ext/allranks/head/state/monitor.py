@@ -216,12 +216,7 @@ class Monitor:
         return True
 
     def _pass_on(
-        self,
-        rank: Rank,
-        cell: int | None,
-        event: Event,
-        buffers: Sequence[Buffer] = (),
-        items: Sequence[Item] = (),
+        self, rank: Rank, cell: int | None, event: Event, buffers: Sequence[Buffer] = (), items: Sequence[Item] = ()
     ) -> None:
         if cell in self._listeners:
             self._listeners[cell].put(CellUpdate(rank.rank, event, buffers, items))
@@ -237,10 +232,14 @@ class Monitor:
     def host_away(self, name: str, *, away: bool, why: str = "") -> None:
         """A host cannot be reached now (`why`, after a try), or can be again; its ranks go on."""
         with self.changed:
-            if away and (name in self.away or not why):  # it may be back since that try
+            if why and name not in self.away:  # it is back since that try
+                return
+            if away:
                 self.away[name] = Away(self.away[name].since if name in self.away else time.monotonic(), why)
-            elif not away:
+            else:
                 self.away.pop(name, None)
+            for rank in (each for each in self.ranks if each.host == name):
+                rank.host_back_at = 0.0 if away else time.monotonic()
             self.changed.notify_all()
 
     def died(self, number: int, cause: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from allranks.errors import CannotStart
 from allranks.head.state.collective_times import CollectiveTimes
-from allranks.head.state.known_rank import Rank
+from allranks.head.state.known_rank import RETURNS_WITHIN, Rank
 from allranks.head.state.monitor import Monitor
 from allranks.head.state.widget_comms import WidgetComms
 from allranks.hosts.addresses import LOOPBACK
@@ -154,11 +154,8 @@ class Ranks:
         hosts = self._reach(hosts)
         generation = self.plan.generation + 1 if self.plan is not None else 1
         try:
-            return runtime.plan(
-                forming.place(hosts, runtime, connections, self.reached.ports),
-                generation=generation,
-                connections=connections,
-            )
+            placed = forming.place(hosts, runtime, connections, self.reached.ports)
+            return runtime.plan(placed, generation=generation, connections=connections)
         except BackendError as error:
             raise CannotStart(str(error)) from None
 
@@ -288,6 +285,7 @@ class Ranks:
     ) -> dict[int, Future[Reply[A]]]:
         """Ask those of the ranks that are not dead; where one cannot answer, its answer is a ConnectionError."""
         ranks = [self.monitor.ranks[number] for number in numbers]
+        self.monitor.wait(lambda: not any(rank.returning for rank in ranks), RETURNS_WITHIN)
         return {rank.rank: self.lifeline.ask(rank.uuid, question, buffers) for rank in ranks if rank.dead is None}
 
     def interrupt(self, numbers: Sequence[int] | None = None) -> None:
