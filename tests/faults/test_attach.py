@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -119,6 +120,19 @@ def test_two_notebooks_do_not_hold_one_cluster(orphaned: tuple[str, Path]) -> No
             Cluster(2, keep=True, name=name).up()
     finally:
         first.down()
+
+
+def test_the_example_of_the_documentation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path))  # another cluster may have its name
+    text = (Path(__file__).parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
+    section = text.partition("## Leave a cluster running")[2]
+    for number, example in enumerate(re.findall(r"```python\n(.*?)```", section, re.DOTALL)[:2]):
+        (tmp_path / f"{number}.py").write_text(example)
+    subprocess.run([sys.executable, "0.py"], cwd=tmp_path, timeout=200, check=True)
+    second = subprocess.run(
+        [sys.executable, "1.py"], cwd=tmp_path, timeout=200, check=True, stdout=subprocess.PIPE, text=True
+    )
+    assert second.stdout == "0\n1\n2\n 2\n"
 
 
 def test_attach_names_what_there_is() -> None:

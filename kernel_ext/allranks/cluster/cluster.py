@@ -13,7 +13,7 @@ import zmq
 
 from allranks.arguments import can_be, hosts_of, lease_of, rdma_links
 from allranks.errors import CannotStart, CellInterrupted, NoCluster, UsageError
-from allranks.head.world.detached import detached_file, left_behind, read_detached, readable
+from allranks.head.world.detached import detached_file, left_behind, only_left_behind, read_detached, readable
 from allranks.head.world.ranks import Ranks
 from allranks.notebook.comms import ProxiedComms
 from allranks.settings import Settings
@@ -182,12 +182,13 @@ class Cluster(ClusterValues, ClusterViews):
             raise CannotStart(reason)
 
     @classmethod
-    def attach(cls, name: str = "main") -> Self:
+    def attach(cls, name: str | None = None) -> Self:
         """Take over a cluster whose notebook is gone, its running cell included (`adopted_cells`).
 
-        Such are those with ``keep=True``, and those with a lease whose notebook ended without ending them. Raises
-        NoCluster where there is none of that name.
+        Such are those with ``keep=True``, and those with a lease whose notebook ended without ending them. Without a
+        `name`, the only one. Raises NoCluster where there is none of that name, and UsageError where it is needed.
         """
+        name = name or only_left_behind()
         kept = read_detached(name)
         if kept is None:
             others = ", ".join(left_behind())

@@ -24,6 +24,7 @@ from allranks_backends.plan import Host
 from .survey import survey
 
 HERE = "localhost"
+ENOUGH_OF_AN_ID = 4
 MODULE = "allranks.rank.process.clusters"
 
 
@@ -148,11 +149,12 @@ def running_clusters(hosts: Iterable[str] = (), python: str | None = None) -> Se
 def end_cluster(name: str, hosts: Iterable[str] = (), python: str | None = None, *, force: bool = False) -> Ending:
     """End a cluster on this machine, on `hosts`, and where this machine knows that it has ranks.
 
-    `name` is its name or its id. Raises NoCluster where there is none, and UsageError where several are called so, or
-    a notebook is attached and it is not to be ended all the same (`force`).
+    `name` is its name, its id, or what this begins with. Raises NoCluster where there is none, and UsageError where
+    several are called so, or a notebook is attached and it is not to be ended all the same (`force`).
     """
     parts, unreached = _ask(_pythons(hosts, python or sys.executable))
     detached = detached_clusters()
+    name = _whole_id(name, [part.cluster for part in parts], detached)
     ids = {kept.cluster for each, kept in detached.items() if name in (each, kept.cluster)} | {name}
     mine = [part for part in parts if part.cluster.cluster in ids or part.cluster.name == name]
     ids |= {part.cluster.cluster for part in mine}
@@ -181,6 +183,17 @@ def end_cluster(name: str, hosts: Iterable[str] = (), python: str | None = None,
         if kept.cluster == key and not unreached:
             detached_file(each).unlink(missing_ok=True)
     return Ending(cluster.name, key, ended, unreached, python or cluster.python)
+
+
+def _whole_id(name: str, hosted: Sequence[HostedCluster], detached: Mapping[str, Detached]) -> str:
+    """`name`, or the one id that begins with it, if no cluster is named so. Raises UsageError if several do."""
+    if name in detached or any(name == cluster.name for cluster in hosted) or len(name) < ENOUGH_OF_AN_ID:
+        return name
+    known = {cluster.cluster for cluster in hosted} | {kept.cluster for kept in detached.values()}
+    ids = {key for key in known if key.startswith(name)}
+    if len(ids) > 1:
+        raise UsageError(f"{len(ids)} clusters have an id that begins with {name!r}: {', '.join(sorted(ids))}.")
+    return next(iter(ids), name)
 
 
 def _pythons(hosts: Iterable[str], python: str) -> dict[str, str]:

@@ -20,7 +20,7 @@ HEADINGS = ("name", "id", "ranks", "hosts", "up for", "notebook")
 
 def add_arguments(lists: argparse.ArgumentParser, ends: argparse.ArgumentParser) -> None:
     """The options of the two."""
-    ends.add_argument("name", metavar="NAME", help="the cluster's name or id: see allranks list")
+    ends.add_argument("name", metavar="NAME", help="the cluster's name, or the beginning of its id")
     ends.add_argument("--force", action="store_true", help="also if a notebook is attached")
     for parser in (lists, ends):
         parser.add_argument("--hosts", metavar="A,B", default="", help="look on these hosts, too: names for ssh")
@@ -46,6 +46,8 @@ def end(options: argparse.Namespace) -> int:
         ending = end_cluster(options.name, _hosts(options), options.python, force=options.force)
     except AllranksError as error:
         print(f"allranks: {error}", file=sys.stderr)
+        if options.json:
+            print(json.dumps({"name": options.name, "refused": str(error)}, indent=2))
         return 2
     if options.json:
         told = {"name": ending.name, "id": ending.id, "ended": ending.ended, "unreached": ending.unreached}

@@ -111,7 +111,7 @@ def line_parser() -> Parser:
     up.add_argument("--name", default="main", help="name of the cluster")
 
     attach = verbs.add_parser("attach", help="take over a detached cluster and its running cell")
-    attach.add_argument("name", nargs="?", default="main")
+    attach.add_argument("name", nargs="?", help="needed if several clusters run without a notebook")
     verbs.add_parser("status", help="show hosts, ranks, what each does, and memory")
     verbs.add_parser("down", help="stop all ranks and clean up")
     heal = verbs.add_parser("heal", help="replace dead ranks, re-form the world, report what was kept and lost")

@@ -13,7 +13,7 @@ from typing import Any
 
 from jupyter_core.paths import jupyter_runtime_dir
 
-from allranks.errors import NoCluster
+from allranks.errors import NoCluster, UsageError
 from allranks.head.state.known_rank import Rank
 from allranks.head.state.monitor import Monitor
 from allranks.hosts.hosts import Hosts
@@ -185,6 +185,14 @@ def detached_clusters() -> dict[str, Detached]:
 def left_behind() -> dict[str, Detached]:
     """The clusters that run without a notebook, by the name for attaching."""
     return {name: kept for name, kept in detached_clusters().items() if kept.exists and not kept.has_notebook}
+
+
+def only_left_behind() -> str:
+    """The name of the one that runs without a notebook; ``main`` if there is none. Raises UsageError for several."""
+    names = list(left_behind())
+    if len(names) > 1:
+        raise UsageError(f"{len(names)} clusters run without a notebook: {', '.join(names)}. Name one of them.")
+    return names[0] if names else "main"
 
 
 def free_name(name: str) -> str:
