@@ -14,6 +14,7 @@ from allranks import Cluster
 from allranks.errors import CellInterrupted, CellTimeout
 from tests.faults.kept import keep, look, sums_are_right
 from tests.faults.stop import WITHIN, running, stop_pressed, waiting
+from tests.faults.test_silence import Shown
 from tests.jupyter import Notebook
 from tests.waiting import comes_true, idle
 
@@ -58,6 +59,36 @@ def test_on_mpi_no_rank_is_restarted(restarted_mpi4: Cluster) -> None:
     assert idle(restarted_mpi4) and sums_are_right(restarted_mpi4) and restarted_mpi4.state == "whole"
     assert [rank.pid for rank in restarted_mpi4.snapshot.ranks] == pids
     assert look(restarted_mpi4) == kept
+
+
+ENDS_LATE = """
+import os, time
+if rank == 0:
+    late = mx.distributed.all_sum(mx.ones(10)) * 2
+    try:
+        mx.eval(mx.distributed.all_sum(mx.ones(1000)))
+    finally:
+        while not os.path.exists("{go}"):
+            try:
+                time.sleep(0.01)
+            except KeyboardInterrupt:
+                pass
+"""
+
+
+@pytest.mark.slow
+def test_the_next_cell_says_what_a_stopped_one_could_not(ring2: Cluster, tmp_path: Path) -> None:
+    """Where a rank comes out only after the prompt is back."""
+    go, shown = tmp_path / "go", Shown()
+    with stop_pressed(ring2, waiting(0)), pytest.raises(CellInterrupted, match="Still busy"):
+        ring2.run(ENDS_LATE.format(go=go))
+    go.touch()
+    assert idle(ring2) and ring2.state == "broken"
+    assert ring2.run("rank", screen=shown).ok
+    assert re.search(r"Before this cell: Re-formed the world in [\d.]+ s\. All variables were kept", shown.text)
+    assert "rank 0: late is invalid: its collective was aborted. Recompute it." in shown.text, shown.text
+    shown.text = ""
+    assert ring2.run("late = None", screen=shown).ok and not shown.text
 
 
 @pytest.mark.slow

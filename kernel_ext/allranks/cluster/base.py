@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -19,6 +20,8 @@ from allranks.errors import (
     WorldBroken,
     WouldHang,
 )
+from allranks.head.cell.outcome import invalid_text
+from allranks.head.world.change import pending_text
 from allranks.head.world.ranks import A, Ranks
 from allranks.messages.questions import Reply, RequestFailed
 from allranks.messages.requests import Pending, Question
@@ -65,6 +68,8 @@ class ClusterBase:
         self._following: list[Cell] = []
         self._culprits: list[int] = []
         """The ranks that raised of their own in the last cell."""
+        self._formed_late = ""
+        """What the next cell says of a world that could not be re-formed at the end of the cell before."""
         self._changing = threading.RLock()
         """Held while the world is changed: a click in a dashboard comes in a thread of its own."""
         self._watch = Watch(lambda: self.snapshot, lambda seen: self._logs.since(seen))
@@ -126,7 +131,7 @@ class ClusterBase:
         with self._changing:
             if self._can_form_anew(ranks):  # the last rank was unblocked only after the cell's prompt was back
                 with undisturbed():
-                    ranks.form_again()
+                    self._formed_late = f"Before this cell: {self._form_anew(ranks)}"
         self._refuse_if_broken(ranks)
         return ranks
 
@@ -135,6 +140,15 @@ class ClusterBase:
         if ranks.monitor.state != "broken" or any(rank.dead for rank in ranks.monitor.ranks):
             return False
         return not ranks.monitor.busy(range(self.size))
+
+    def _form_anew(self, ranks: Ranks) -> str:
+        """Form the next world in place; returns what became of the variables, for the user. Raises CannotStart."""
+        started = time.monotonic()
+        ranks.form_again()
+        text = f"Re-formed the world in {time.monotonic() - started:.2f} s. All variables were kept."
+        left = pending_text(ranks.monitor.left_pending, self.size)
+        text = f"{text[:-1]}, but {left}." if left else text
+        return f"{text} {invalid_text({rank.rank: rank.invalid for rank in ranks.monitor.ranks})}".strip()
 
     def _refuse_if_unable(self, chosen: Sequence[int]) -> Ranks:
         """The living ranks, if all of `chosen` can take a cell now. Raises NoCluster, WorldBroken or Busy."""

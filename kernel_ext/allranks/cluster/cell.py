@@ -59,9 +59,10 @@ class Cell:
         *,
         runs: str | None = None,
         recording: Recording | None = None,
+        before: str = "",
         on_end: Callable[[Cell], str | None] = lambda _cell: None,
     ) -> None:
-        """`runs` is what the ranks run, where that is not `code` itself."""
+        """`runs` is what the ranks run, where that is not `code` itself; `before` is shown first."""
         assert isinstance(options.ranks, Sequence) and options.count is not None, "settled by Cluster.begin"
         self.number, self.code, self.ranks = number, code, tuple(options.ranks)
         self._monitor, self._lifeline, self._screen = monitor, lifeline, options.screen
@@ -79,7 +80,7 @@ class Cell:
         self._outcome = Outcome(self.ranks, self._fold)
         self._unblocking = Unblocking(number, self.ranks, self._outcome, monitor, lifeline)
         self._conversation = Conversation(monitor, lifeline, options.read)
-        self._on_end = on_end
+        self._before, self._on_end = before, on_end
         self._first: dict[int, int] = {}
         self._started = time.monotonic()
         self._events: CellUpdates = queue.SimpleQueue()
@@ -118,6 +119,8 @@ class Cell:
         stay busy and are named.
         """
         self.followed = True
+        if self._before:
+            self._show([Block("text", self.ranks, self._before + "\n", "stderr")])
         timeout = self._timeout if timeout is None else timeout
         deadline = None if timeout is None else self._started + timeout
         with self._pressed.noted(self._events):

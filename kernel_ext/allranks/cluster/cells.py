@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from allranks.errors import CannotStart, UsageError
-from allranks.head.world.change import pending_text
 from allranks.head.world.ranks import Ranks
 from allranks.messages.requests import Console, KeepCall
 from allranks.notebook.watch import Nowhere, Tee
@@ -119,8 +118,10 @@ class ClusterCells(ClusterBase):
             ranks_up.lifeline,
             runs=runs.code if isinstance(runs, Call) else None,
             recording=self._recording(ranks_up, chosen, code, count, given.timeline) if given.timeline else None,
+            before=self._formed_late,
             on_end=self._after_cell,
         )
+        self._formed_late = ""
         if tee is not None:
             tee.cell = cell
         cell.start()
@@ -147,18 +148,12 @@ class ClusterCells(ClusterBase):
             ranks.monitor.state = "broken"
         if not self._changing.acquire(blocking=False):
             return None  # somebody heals it at this moment
-        started = time.monotonic()
         try:
-            if not self._can_form_anew(ranks):
-                return None
-            ranks.form_again()
+            return self._form_anew(ranks) if self._can_form_anew(ranks) else None
         except CannotStart as error:
             return f"Could not re-form the world: {error} Try again with %distributed heal."
         finally:
             self._changing.release()
-        text = f"Re-formed the world in {time.monotonic() - started:.2f} s. All variables were kept."
-        left = pending_text(ranks.monitor.left_pending, self.size)
-        return f"{text[:-1]}, but {left}." if left else text
 
     def adopted_cells(self, screen: Callable[[Sequence[int]], Screen | None] = lambda _ranks: None) -> list[Cell]:
         """The cells that ran, or ended unseen, when `attach` took the cluster over; `Cell.finish` follows one."""

@@ -12,7 +12,7 @@ from allranks.head.state.cell_updates import CellUpdate, Died
 from allranks.head.state.views import collective
 from allranks.messages.events import CellError, Done, Item, LedgerEntry, Output, Unblocked
 from allranks.messages.wire import Buffer
-from allranks_backends.plan import alike
+from allranks_backends.plan import alike, rank_label
 
 from .absent import Ended
 from .rank_result import RankResult
@@ -175,6 +175,11 @@ PENDING = "pending: {} will run a collective when evaluated; evaluate {them} on 
 UNMARKED = "{} {was} aborted and could not be set to NaN: what was computed from {them} is invalid and may look right"
 _ONE = {"be": "is", "its": "its", "was": "was", "them": "it"}
 _SEVERAL = {"be": "are", "its": "their", "was": "were", "them": "them"}
+
+
+def invalid_text(names: Mapping[int, Sequence[str]]) -> str:
+    """A sentence for ranks with the same invalid names."""
+    return " ".join(f"{rank_label(each.ranks)}: {each.text}." for each in _about(names, INVALID))
 
 
 def _about(names: Mapping[int, Sequence[str]], text: str, between: str = ", ") -> list[Finding]:

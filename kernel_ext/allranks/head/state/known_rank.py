@@ -55,6 +55,8 @@ class Rank:
     """Number of the last collective it asked for."""
     replaying: bool = False
     """It is entering collectives it had missed, to unblock others."""
+    invalid: tuple[str, ...] = ()
+    """Variables of which an aborted collective was a part, where its cell had been stopped and could not say it."""
     past: set[int] = field(default_factory=set)
     """Numbers of the cells it has finished."""
     leaving: Leaving | None = None

@@ -200,6 +200,7 @@ class Monitor:
 
     def _ended(self, rank: Rank, done: Done) -> None:
         rank.past.add(done.cell)
+        rank.invalid = () if done.cell in self._listeners else done.invalid
         rank.debugger = None
         rank.cell, rank.since, rank.entered = None, time.monotonic(), done.entered
         if done.timed is not None:
