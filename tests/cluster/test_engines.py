@@ -19,7 +19,7 @@ import zmq
 
 from allranks import Cluster
 from tests.jupyter import Notebook
-from tests.waiting import comes_true
+from tests.waiting import comes_true, eventually
 
 
 @pytest.fixture
@@ -27,6 +27,8 @@ def client(ring2: Cluster) -> Iterator[Any]:
     """A client that knows nothing of allranks but the connection file."""
     client = ipyparallel.Client(str(ring2.connection_file))
     client.wait_for_engines(2, timeout=60)
+    # ZeroMQ passes on no output of the engines until the client's subscription has reached them.
+    assert eventually(lambda: client[:].execute("", silent=True).wait_for_output(1))
     yield client
     client.close()
 

@@ -143,5 +143,9 @@ class ClusterViews(ClusterCells, ClusterMembers):
             deadline, alive = time.monotonic() + 10, self._up().monitor.alive()
             while len(client.ids) < len(alive) and time.monotonic() < deadline:
                 time.sleep(0.02)
+            # ZeroMQ passes on no output of the engines until the client's subscription has reached them.
+            heard = any(rank.busy or rank.silent for rank in alive)
+            while not heard and time.monotonic() < deadline:
+                heard = client[:].execute("", silent=True).wait_for_output(1)
             self._client = client
         return self._client
