@@ -138,6 +138,7 @@ def test_px_in_a_notebook_beside_our_magics(notebook: Notebook) -> None:
         "client = ipyparallel.Client(str(allranks.current().connection_file))\n"
         "client.wait_for_engines(4, timeout=60)\n"
         "view = client[:]\n"
+        "while not view.execute('', silent=True).wait_for_output(1): pass\n"  # see the fixture
         "view.block = True\n"
         "view.activate()"
     )
