@@ -12,7 +12,7 @@ from allranks_backends.doctor import Asked, HostFacts
 from allranks_backends.doctor.facts import facts_of
 from allranks_backends.doctor.gpus import gpus
 from allranks_backends.doctor.mpi import open_mpi
-from allranks_backends.doctor.software import mlx_imports, same_versions
+from allranks_backends.doctor.software import harmful_settings, mlx_imports, same_versions
 from tests.jupyter import Notebook
 
 VM_STAT = """\
@@ -114,3 +114,11 @@ def test_what_cannot_be_asked_stays_unknown() -> None:
     assert known["memory"] is None and known["disk"] is None and known["python"] is None and known["skew"] == 0.0
     memory = facts_of("mac1", False, lambda name: VM_STAT if name == "memory" else "", lambda _: "", (0.0, 1.0))
     assert memory["memory"] == (549755813888, 3030 * 16384)
+
+
+def test_variables_of_jaccl_that_win_over_those_of_mlx_are_found() -> None:
+    found = {"JACCL_RING": "1", "JACCL_COORDINATOR": "10.0.0.9:5000", "MLX_RANK": "3"}
+    (finding,) = harmful_settings([HostFacts("mac1", False, environment=found), HostFacts("mac2")], Asked())
+    assert finding.what.startswith("JACCL_COORDINATOR, JACCL_RING are set there, which MLX reads instead of the MLX_")
+    assert finding.evidence == "JACCL_COORDINATOR=10.0.0.9:5000, JACCL_RING=1"
+    assert finding.fix.startswith("unset JACCL_COORDINATOR JACCL_RING,") and finding.at == "mac1"

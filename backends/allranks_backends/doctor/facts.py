@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from allranks_backends.interfaces import Interface, interfaces_of
+from allranks_backends.plan import Host
 from allranks_backends.registry import BACKENDS
 from allranks_backends.thunderbolt import ports
 from allranks_backends.thunderbolt.ports import Mac
@@ -42,6 +43,8 @@ class Asked:
     ranks_per_host: int = 1
     memory: int | None = None
     """Bytes that each rank will need, for a model to be loaded."""
+    ranks: tuple[Host, ...] = ()
+    """The host of each rank, with what a hostfile says of it."""
     versions: Mapping[str, str] = field(default_factory=dict)
     """What the notebook runs: ``python`` and the packages that must be equal everywhere."""
     mpirun: str = ""

@@ -101,6 +101,7 @@ def doctor(
         python=python or sys.executable,
         ranks_per_host=max(Counter(host.name for host in placed).values()),
         memory=memory,
+        ranks=tuple(placed),
         versions=versions(),
         **(_open_mpi() if by_mpirun else {}),
     )
