@@ -9,11 +9,11 @@ from .conftest import NewWorld
 ALLOC_PD, REG_MR = 5, 14
 COUNT = f"""
 import ctypes, struct
-from allranks.rank.world.images import writable
+from allranks.rank.world.images import MLX, writable
 from allranks.rank.world.jaccl.verbs_table import LIBRARY, VERBS
 library = ctypes.CDLL(LIBRARY)
 part = [ctypes.cast(getattr(library, "ibv_" + name), ctypes.c_void_p).value for name in VERBS[{ALLOC_PD}:{REG_MR + 2}]]
-sum(memory.count(struct.pack(f"{{len(part)}}Q", *part)) for _, memory in writable("libmlx"))
+sum(memory.count(struct.pack(f"{{len(part)}}Q", *part)) for _, memory in writable(MLX))
 """
 """In how many places MLX has the library's functions from alloc_pd to dereg_mr, of which some would be replaced."""
 

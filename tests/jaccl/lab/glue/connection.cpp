@@ -48,7 +48,7 @@ IBVWrapper::IBVWrapper() : librdma_handle_(dlopen(std::getenv("LAB_RDMA_LIBRARY"
   find(librdma_handle_, "ibv_dereg_mr", dereg_mr);
 }
 
-// In writable memory of this library, as MLX has it in libmlx. LAB_TABLE makes it one that is not known: `twice`, or
+// In writable memory of this library, as in the one of MLX on macOS. LAB_TABLE makes it one that is not known: `twice`, or
 // with an entry that is `other` than the library's function.
 static IBVWrapper table, second{table};
 
