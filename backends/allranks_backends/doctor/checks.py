@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from . import gpus, macs, mpi, network, resources, software, ssh, wires
+from . import gpus, in_place, macs, mpi, network, resources, software, ssh, wires
 from .facts import Asked, HostFacts
 from .finding import Check, Finding
 
@@ -35,6 +35,7 @@ CHECKS = (
         mpi.open_mpi,
         lambda _, asked: asked.by_mpirun,
     ),
+    Check("whether collectives can be aborted in place", in_place.in_place, in_place.applies),
     Check(
         "GPUs, CUDA and NCCL",
         gpus.gpus,
