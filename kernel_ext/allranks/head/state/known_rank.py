@@ -57,6 +57,8 @@ class Rank:
     """It is entering collectives it had missed, to unblock others."""
     past: set[int] = field(default_factory=set)
     """Numbers of the cells it has finished."""
+    listens: int | None = None
+    """The port on which it last listened for the other ranks of a world."""
     leaving: Leaving | None = None
     debugger: AtDebugger | None = None
     """What its debugger reported last; None when it has none open, nor one that may come back to its prompt."""
