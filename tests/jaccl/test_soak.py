@@ -9,7 +9,7 @@ from .lab.soak import ALL, soak
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("backend", "driver"), ALL, ids=" ".join)
+@pytest.mark.parametrize(("backend", "driver"), ALL, ids=map("-".join, ALL))
 def test_worlds_that_are_broken_at_random_moments_are_right_again(
     backend: str, driver: str, new_world: NewWorld
 ) -> None:
