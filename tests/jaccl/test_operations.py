@@ -82,3 +82,13 @@ def test_four_ranks_and_two_wires(backend: str, new_world: NewWorld) -> None:
     with new_world(backend, ranks=4, wires=2) as world:
         check(world.cluster, "(1, 70_001, 400_000)", ["float32", "int16"])
         assert world.lab.held(world.pids()).get("violations", 0) == 0
+
+
+@pytest.mark.slow
+def test_a_mesh_uses_the_wires_that_every_pair_has(new_world: NewWorld) -> None:
+    with new_world("jaccl", ranks=3, wires=2, fewer=frozenset({0, 2})) as world:
+        assert world.lab.held()["pairs"] == len(world.cluster.snapshot.links) == 6
+        check(world.cluster, "(1, 400_000)", ["float32"])
+        world.cluster.resize(2)
+        assert world.lab.held(world.pids())["pairs"] == len(world.cluster.snapshot.links) == 4
+        check(world.cluster, "(1, 400_000)", ["float32"])

@@ -6,6 +6,7 @@ import platform
 import socket
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +18,8 @@ from allranks.rank.world.rendezvous import wait_for_listeners
 from allranks_backends.limits import limits
 from allranks_backends.plan import Host, Placement
 from allranks_backends.registry import get_backend
+
+from .conftest import NewWorld
 
 
 @pytest.fixture
@@ -44,7 +47,7 @@ def test_the_user_decides(mac: None, monkeypatch: pytest.MonkeyPatch, value: str
 
 @pytest.mark.parametrize("name", ["jaccl", "jaccl-ring"])
 def test_ranks_wait_until_rank_0_listens_where_they_can_see_that(name: str) -> None:
-    rows = [tuple((None,) if k == rank else ("en2",) for k in range(3)) for rank in range(3)]
+    rows = [tuple((None,) if k == rank else (f"en{rank}{k}",) for k in range(3)) for rank in range(3)]
     names = ("mac1", "mac1", "mac2")
     hosts = [Host(host, rdma=row, addresses=("10.0.0.1",)) for host, row in zip(names, rows, strict=True)]
     backend = get_backend(name)
@@ -52,8 +55,10 @@ def test_ranks_wait_until_rank_0_listens_where_they_can_see_that(name: str) -> N
     refused = forming.refusals(limits(backend, None))
     requests = [forming._request(plan, backend, rank, 0, refused) for rank in range(3)]
     assert [each.after for each in requests] == [[], [5000], []]
+    assert [each.tells_of for each in requests] == [5000, None, None], "mac2 cannot see it"
+    assert [each.told_of for each in requests] == [None, None, 5000]
     assert [each.delay for each in requests] == [0.0, forming.STAGGER, forming.STAGGER]
-    assert all(each.listen_within >= each.timeout for each in requests if each.after)
+    assert all(each.listen_within >= each.timeout for each in requests[1:])
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="which ports are listened to is read from /proc")
@@ -72,3 +77,28 @@ def test_the_wait_ends_when_somebody_listens() -> None:
         later.listen()
         waiter.join(30)
         assert not waiter.is_alive()
+
+
+SLOW = """
+import gc, time
+if rank == 0:
+    gc.callbacks.append(lambda phase, info: phase == "start" and info["generation"] == 2 and time.sleep(2))
+"""
+"""Rank 0 leaves a world some seconds later than the others."""
+
+
+@pytest.mark.slow
+def test_ranks_of_other_hosts_connect_when_rank_0_has_entered(
+    new_world: NewWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """These are on one host, and may not look there whether it listens."""
+    monkeypatch.setattr(forming, "_on_one_host", lambda *_: False)
+    with new_world("jaccl", ranks=3) as world:
+        monkeypatch.setattr(forming, "STAGGER", 1.0)
+        world.cluster.run(SLOW).check()
+        pids = world.pids()
+        list(map(Path.unlink, world.lab.folder.glob("refused-*")))
+        world.cluster.rewire("jaccl-ring")
+        assert not list(world.lab.folder.glob("refused-*")) and world.pids() == pids
+        sums = world.cluster.run("mx.distributed.all_sum(mx.ones(3)).tolist()").check()
+        assert [each.value for each in sums.values()] == [[3.0] * 3] * 3

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import pytest
 
+from allranks import doctor
+
 from .conftest import NewWorld
 
 ALLOC_PD, REG_MR = 5, 14
 COUNT = f"""
 import ctypes, struct
-from allranks.rank.world.images import writable
+from allranks.rank.world.images import MLX, writable
 from allranks.rank.world.jaccl.verbs_table import LIBRARY, VERBS
 library = ctypes.CDLL(LIBRARY)
 part = [ctypes.cast(getattr(library, "ibv_" + name), ctypes.c_void_p).value for name in VERBS[{ALLOC_PD}:{REG_MR + 2}]]
-sum(memory.count(struct.pack(f"{{len(part)}}Q", *part)) for _, memory in writable("libmlx"))
+sum(memory.count(struct.pack(f"{{len(part)}}Q", *part)) for _, memory in writable(MLX))
 """
 """In how many places MLX has the library's functions from alloc_pd to dereg_mr, of which some would be replaced."""
 
@@ -24,6 +26,8 @@ def test_a_table_that_is_not_as_known_is_left_alone(kind: str, places: int, left
     with new_world("jaccl", LAB_TABLE=kind) as world:
         cluster = world.cluster
         assert f"this version of MLX keeps its table of verbs in {places} places" in cluster.snapshot.notes[0]
+        (finding,) = (each for each in doctor(2, backend="jaccl").findings if "aborted in place" in each.what)
+        assert f"in {places} places" in finding.what and finding.severity == "warning"
         assert [each.value for each in cluster.run(COUNT).check().values()] == [left] * 2, "nothing was written"
         result = cluster.run("if rank: 1 / 0\nmx.eval(mx.distributed.all_sum(mx.ones(3)))", timeout=60)
         assert list(result.errors) == [1] and result[0].unblocked, "the missing rank entered it, as before"
@@ -43,3 +47,5 @@ def test_the_table_that_is_known_is_used(new_world: NewWorld) -> None:
     with new_world("jaccl") as world:
         assert [each.value for each in world.cluster.run(COUNT).check().values()] == [0, 0]
         assert not world.cluster.snapshot.notes
+        said = doctor(2, backend="jaccl")
+        assert "aborted in place" in str(said) and not any("aborted in place" in each.what for each in said.findings)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from . import gpus, macs, mpi, network, resources, software, ssh
+from . import gpus, in_place, macs, mpi, network, resources, software, ssh, wires
 from .facts import Asked, HostFacts
 from .finding import Check, Finding
 
@@ -35,6 +35,7 @@ CHECKS = (
         mpi.open_mpi,
         lambda _, asked: asked.by_mpirun,
     ),
+    Check("whether collectives can be aborted in place", in_place.in_place, in_place.applies),
     Check(
         "GPUs, CUDA and NCCL",
         gpus.gpus,
@@ -43,6 +44,11 @@ CHECKS = (
     Check("Metal and CUDA mixed", gpus.mixed, _several),
     Check("macOS versions, sleep", macs.systems, _macs_among),
     Check("RDMA and Thunderbolt", macs.thunderbolt, _macs_among),
+    Check(
+        "the hostfile's RDMA devices against the cables",
+        wires.wires,
+        lambda hosts, asked: _macs_among(hosts, asked) and any(host.rdma for host in asked.ranks),
+    ),
     Check("memory for what the ranks load", resources.memory, lambda _, asked: asked.memory is not None),
     Check("space for temporary files", resources.disk),
 )

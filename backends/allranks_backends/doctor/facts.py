@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from allranks_backends.interfaces import Interface, interfaces_of
+from allranks_backends.plan import Host
 from allranks_backends.registry import BACKENDS
 from allranks_backends.thunderbolt import ports
 from allranks_backends.thunderbolt.ports import Mac
@@ -25,6 +26,7 @@ COMMANDS: Mapping[str, str] = {
     "disk": 'df -Pk "${TMPDIR:-/tmp}"',
     "memory": 'if [ "$(uname -s)" = Darwin ]; then sysctl -n hw.memsize; vm_stat; else cat /proc/meminfo; fi',
     "daemon": "test -x {prted} && {mpirun} --version",  # prted --version crashes in PyPI's 5.0.11
+    "in place": "{abortable}",
     "gpus": "nvidia-smi -L",
     "power": _MAC + "pmset -g",
     **{f"mac {name}": _MAC + command for name, command in ports.COMMANDS.items()},
@@ -42,6 +44,8 @@ class Asked:
     ranks_per_host: int = 1
     memory: int | None = None
     """Bytes that each rank will need, for a model to be loaded."""
+    ranks: tuple[Host, ...] = ()
+    """The host of each rank, with what a hostfile says of it."""
     versions: Mapping[str, str] = field(default_factory=dict)
     """What the notebook runs: ``python`` and the packages that must be equal everywhere."""
     mpirun: str = ""
@@ -52,6 +56,8 @@ class Asked:
     """The daemon that it starts on other hosts."""
     open_mpi: str = ""
     """Its version."""
+    mca: Mapping[str, str] = field(default_factory=dict)
+    """Settings of Open MPI in the notebook's environment, which mpirun gives to all ranks, without ``OMPI_MCA_``."""
 
     def needs(self, what: str) -> bool:
         """Whether the backend that is asked for needs this (see ``Backend.needs``)."""
@@ -105,6 +111,10 @@ class HostFacts:
     """Bytes it has, bytes available to new programs."""
     open_mpi: str = ""
     """Version of the daemon that the notebook's mpirun starts; empty where it is not there."""
+    not_in_place: str = ""
+    """Why a rank there could not abort collectives of the backend in place, as a clause; empty where it could."""
+    not_in_place_fix: str = ""
+    """What to do about that, where it is known."""
     gpus: tuple[str, ...] = ()
     """As ``nvidia-smi -L`` lists them."""
     sleeps: str = ""
@@ -126,6 +136,7 @@ Told = Callable[[str], str]
 def facts_of(name: str, local: bool, told: Told, complained: Told, between: tuple[float, float]) -> dict[str, Any]:
     """The fields of `HostFacts` that the answers to `COMMANDS` hold. `complained` is what a command wrote to stderr."""
     system = told("system").split()
+    in_place = _json(told("in place")) or {}
     return {
         "name": name,
         "local": local,
@@ -141,6 +152,8 @@ def facts_of(name: str, local: bool, told: Told, complained: Told, between: tupl
         "disk": _disk(told("disk")),
         "memory": _memory(told("memory")),
         "open_mpi": version_in(told("daemon")),
+        "not_in_place": in_place.get("why", ""),
+        "not_in_place_fix": in_place.get("fix", ""),
         "gpus": tuple(line.strip() for line in told("gpus").splitlines() if line.startswith("GPU ")),
         "sleeps": _sleeps(told("power")),
         "mac": _mac(name, told) if system[:1] == ["Darwin"] else None,

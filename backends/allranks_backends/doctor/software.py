@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from allranks_backends.machines.platform import import_advice
+from allranks_backends.protocol import WORLD_VARIABLES
 
 from .facts import Asked, HostFacts
 from .finding import Finding
@@ -90,6 +91,19 @@ def harmful_settings(hosts: Sequence[HostFacts], _: Asked) -> Iterator[Finding]:
                 f"MLX_METAL_FAST_SYNCH={host.environment['MLX_METAL_FAST_SYNCH']}",
                 "%distributed up --env MLX_METAL_FAST_SYNCH=0",
                 source="#3142, #3830, #4005",
+            )
+        if winners := sorted(
+            name for name in WORLD_VARIABLES if name.startswith("JACCL_") and name in host.environment
+        ):
+            yield Finding(
+                "warning",
+                host.name,
+                f"{', '.join(winners)} {'is' if len(winners) == 1 else 'are'} set there, which MLX reads instead of the"
+                " MLX_ variables that describe a world: mlx.launch and scripts join another one. The ranks of allranks"
+                " remove them.",
+                ", ".join(f"{name}={host.environment[name]}" for name in winners),
+                f"unset {' '.join(winners)}, and remove them from the shell's start-up files",
+                host.name,
             )
 
 

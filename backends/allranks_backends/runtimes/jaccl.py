@@ -11,14 +11,21 @@ from allranks_backends.plan import Host, Link, Placement, Platform, Wiring, Worl
 from allranks_backends.protocol import POINT_TO_POINT, REDUCTIONS, BackendError
 
 from .checks import described, needs_address, needs_ports, new_plan, one_connection
-from .ring import neighbours
+from .jaccl_wires import (
+    DISCOVER,
+    check_both_ways,
+    check_equal,
+    check_own_devices,
+    check_room,
+    devices,
+    named,
+    pairs,
+    used,
+)
 
 MESH_MAX_RANKS = 8
 """``MESH_MAX_PEERS`` in mlx's ``jaccl/mesh_impl.h`` (0.32)."""
-RING_MAX_WIRES = 4
-"""``RING_MAX_CONNS`` in mlx's ``jaccl/ring_impl.h`` (0.32)."""
 FIRST_MACOS = (26, 2)
-DISCOVER = "%distributed discover --hosts <hosts> --output cluster.json finds the devices and writes such a hostfile."
 
 
 @dataclass(frozen=True)
@@ -75,10 +82,12 @@ class Jaccl:
         one_connection(plan, "its wires are the devices the hostfile lists for each pair of ranks")
         self._check_size(plan)
         _check_shape(plan)
-        _check_both_ways(plan)
+        check_both_ways(plan)
         self._check_reachable(plan)
         if self.ring:
-            _check_equal_wires(plan)
+            check_equal(plan)
+        check_own_devices(plan, self.ring)
+        check_room(plan, self.ring)
         needs_address(plan, plan.placements[0])
         needs_ports(plan.placements[0], 1)
         return plan
@@ -105,17 +114,8 @@ class Jaccl:
         return Wiring(env, {file: json.dumps([_row(placement.host, plan.size) for placement in plan.placements])})
 
     def links(self, plan: WorldPlan) -> tuple[Link, ...]:
-        """One for each device used; a mesh uses the first device of each pair only. See ``Backend.links``."""
-        return tuple(
-            Link(source, target, "rdma", device)
-            for source, target in self._pairs(plan.size)
-            for device in devices(plan, source, target)[: None if self.ring else 1]
-        )
-
-    def _pairs(self, size: int) -> Iterable[tuple[int, int]]:
-        if self.ring:
-            return neighbours(size)
-        return [(source, target) for source in range(size) for target in range(size) if source != target]
+        """One for each device that is used; see ``Backend.links``."""
+        return tuple(Link(*pair, "rdma", device) for pair, names in used(plan, self.ring).items() for device in names)
 
     def _check_size(self, plan: WorldPlan) -> None:
         if plan.size < 2:
@@ -129,7 +129,7 @@ class Jaccl:
             )
 
     def _check_reachable(self, plan: WorldPlan) -> None:
-        missing = _without_device(plan, self._pairs(plan.size))
+        missing = _without_device(plan, pairs(plan.size, self.ring))
         if not missing:
             return
         shown = ", ".join(
@@ -144,27 +144,18 @@ class Jaccl:
         )
 
     def _or_a_ring(self, plan: WorldPlan) -> str:
-        joined = not _without_device(plan, neighbours(plan.size))
+        joined = not _without_device(plan, pairs(plan.size, ring=True))
         return " The cables do form a ring: --backend jaccl-ring." if joined else ""
-
-
-def devices(plan: WorldPlan, source: int, target: int) -> tuple[str, ...]:
-    """Names of the RDMA devices by which ``source`` reaches ``target``; empty where no cable joins them."""
-    return _names(plan.placements[source].host.rdma[target])
-
-
-def _names(entry: Iterable[str | None]) -> tuple[str, ...]:
-    return tuple(name for name in entry if name)
 
 
 def _row(host: Host, size: int) -> list[str | list[str] | None]:
     """One row as JACCL reads it: null, a name, or a list of names."""
-    row = [_names(entry) for entry in host.rdma[:size]]
+    row = [named(entry) for entry in host.rdma[:size]]
     return [None if not names else names[0] if len(names) == 1 else list(names) for names in row]
 
 
-def _without_device(plan: WorldPlan, pairs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    return [(source, target) for source, target in pairs if not devices(plan, source, target)]
+def _without_device(plan: WorldPlan, joined: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    return [pair for pair in joined if not devices(plan, *pair)]
 
 
 def _check_shape(plan: WorldPlan) -> None:
@@ -180,44 +171,11 @@ def _check_shape(plan: WorldPlan) -> None:
                 f'"rdma" of {described(placement)} has {len(row)} entries, and the world has {plan.size} ranks:'
                 " one entry for each rank, null for itself."
             )
-        if own := _names(row[placement.rank]):
+        if own := named(row[placement.rank]):
             raise BackendError(
                 f'"rdma" of {described(placement)} lists {own[0]} at its own place, entry {placement.rank}, which'
                 " must be null. Are the hosts of the hostfile in the order of their rows?"
             )
-
-
-def _check_both_ways(plan: WorldPlan) -> None:
-    """A cable has two ends: a one-sided entry would leave one rank waiting for the other indefinitely."""
-    for source in range(plan.size):
-        for target in range(source + 1, plan.size):
-            there, back = devices(plan, source, target), devices(plan, target, source)
-            if len(there) != len(back):
-                one, other = described(plan.placements[source]), described(plan.placements[target])
-                raise BackendError(
-                    f"{one} lists {_count(there)} to {other}, and {other} lists {_count(back)} back:"
-                    f" both ends of a cable must be listed. {DISCOVER}"
-                )
-
-
-def _check_equal_wires(plan: WorldPlan) -> None:
-    wires = {(source, target): len(devices(plan, source, target)) for source, target in neighbours(plan.size)}
-    first = wires[0, 1]
-    for (source, target), count in wires.items():
-        where = f"{described(plan.placements[source])} to {described(plan.placements[target])}"
-        if count != first:
-            raise BackendError(
-                f"A jaccl-ring needs the same number of devices between all neighbours: ranks 0 and 1 have {first},"
-                f" and {count} are listed from {where}. List {min(first, count)} in each place."
-            )
-        if count > RING_MAX_WIRES:
-            raise BackendError(
-                f"A jaccl-ring uses at most {RING_MAX_WIRES} devices a direction; {count} are listed from {where}."
-            )
-
-
-def _count(names: Sequence[str]) -> str:
-    return "nothing" if not names else ", ".join(names)
 
 
 def is_new_enough(release: str) -> bool:

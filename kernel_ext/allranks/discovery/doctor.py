@@ -15,13 +15,15 @@ from dataclasses import dataclass, replace
 from html import escape
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from allranks.arguments import hosts_of, known_backend, parse_size
 from allranks.hosts.ssh.command import destination
 from allranks.machine.facts import versions
-from allranks_backends.doctor import COMMANDS, Asked, Finding, HostFacts, examine, facts_of
+from allranks_backends.doctor import COMMANDS, Asked, Finding, HostFacts, examine, facts_of, in_place
 from allranks_backends.doctor.facts import Reach, version_in
 from allranks_backends.plan import Host
+from allranks_backends.registry import get_backend
 from allranks_backends.runtimes.checks import bare_name
 from allranks_backends.runtimes.mpi import MPI, find_mpirun
 from allranks_widgets.table import html_table
@@ -34,6 +36,7 @@ LISTENING = 5.0
 """Seconds for which hosts listen to each other."""
 PORTS = range(20_000, 32_000)
 """Below the ports that systems give outgoing connections."""
+MCA = "OMPI_MCA_"
 SIGNS = {"error": "✗", "warning": "!", "note": "·"}
 
 
@@ -101,6 +104,7 @@ def doctor(
         python=python or sys.executable,
         ranks_per_host=max(Counter(host.name for host in placed).values()),
         memory=memory,
+        ranks=tuple(placed),
         versions=versions(),
         **(_open_mpi() if by_mpirun else {}),
     )
@@ -144,6 +148,7 @@ def _commands(asked: Asked, names: Sequence[str]) -> dict[str, str]:
         "{names}": shlex.join(names),
         "{prted}": shlex.quote(asked.prted),
         "{mpirun}": shlex.quote(asked.mpirun),
+        "{abortable}": _abortable(asked),
     }
     commands = dict(COMMANDS)
     for name, command in COMMANDS.items():
@@ -155,18 +160,31 @@ def _commands(asked: Asked, names: Sequence[str]) -> dict[str, str]:
     return commands
 
 
-def _open_mpi() -> dict[str, str]:
+def _abortable(asked: Asked) -> str:
+    """A command that says on a host whether collectives could be aborted there, where that is a question."""
+    if not in_place.applies((), asked):
+        return "true"
+    backend = get_backend(asked.backend)
+    env = MPI().rank_env(asked.mpirun) if asked.by_mpirun and asked.mpirun else {}
+    settings = [f"{name}={shlex.quote(value)}" for name, value in env.items()]
+    python = shlex.quote(asked.python)
+    return " ".join([*settings, python, "-m", "allranks.rank.world.abortable", backend.init_name])
+
+
+def _open_mpi() -> dict[str, Any]:
     """What `Asked` has of the notebook's mpirun."""
     mpirun = find_mpirun()
     if mpirun is None:
         return {}
     environment = {**os.environ, **MPI().launcher_env(as_root=os.geteuid() == 0)}
     started = _run([mpirun, "-n", "1", "true"], environment)
+    said = _run([mpirun, "--version"], environment).stdout
     return {
         "mpirun": mpirun,
         "mpirun_fails": "" if started.returncode == 0 else started.stderr or started.stdout or "no error message",
         "prted": str(Path(mpirun).parent / "prted"),
-        "open_mpi": version_in(_run([mpirun, "--version"], environment).stdout),
+        "open_mpi": version_in(said) if "Open MPI" in said or "OpenRTE" in said else "",
+        "mca": {name.removeprefix(MCA): value for name, value in os.environ.items() if name.startswith(MCA)},
     }
 
 

@@ -32,7 +32,7 @@ class Built:
     verbs: Path
     """The verbs library; its soname is that of macOS's."""
     glue: Path
-    """What MLX is made to call; it has the table of verbs, which is in libmlx on macOS."""
+    """What MLX is made to call; it has the table of verbs, in a library that is named as the one on macOS."""
 
 
 def missing() -> str | None:
@@ -50,7 +50,7 @@ def missing() -> str | None:
 def build() -> Built:
     """The lab for the installed MLX. Raises CalledProcessError where it does not compile."""
     folder = CACHE / f"{importlib.metadata.version('mlx')}-{_hash()}"
-    built = Built(folder / "librdma.so", folder / "libmlx_jaccl.so")
+    built = Built(folder / "librdma.so", folder / "libjaccl.so")
     with _locked():
         if not built.glue.exists():
             folder.mkdir(parents=True, exist_ok=True)

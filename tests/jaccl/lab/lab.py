@@ -23,9 +23,10 @@ CUT, FAIL_NEXT = 0, 4
 class Lab:
     """`ranks` Macs with `wires` cables between every two."""
 
-    def __init__(self, built: Built, ranks: int, wires: int = 1) -> None:
+    def __init__(self, built: Built, ranks: int, wires: int = 1, fewer: frozenset[int] = frozenset()) -> None:
+        """Between the two ranks that are `fewer` there is one cable."""
         self.folder = Path(tempfile.mkdtemp(prefix="jaccl-lab-", dir="/dev/shm"))
-        self.ranks, self.wires, self._built = ranks, wires, built
+        self.ranks, self.wires, self._fewer, self._built = ranks, wires, fewer, built
 
     def close(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -57,7 +58,10 @@ class Lab:
         return file
 
     def _entry(self, rank: int, peer: int) -> list[str] | None:
-        return None if rank == peer else [self.device(rank, peer, wire) for wire in range(self.wires)]
+        if rank == peer:
+            return None
+        wires = 1 if {rank, peer} == self._fewer else self.wires
+        return [self.device(rank, peer, wire) for wire in range(wires)]
 
     def held(self, pids: Iterable[int | None] | None = None) -> dict[str, int]:
         """What these processes have not given back, or all that there ever were: names of resources to counts."""

@@ -30,10 +30,17 @@ class World:
 
 @contextmanager
 def start(
-    built: Built, backend: str, *, ranks: int = 2, wires: int = 1, up: int | None = None, **env: str
+    built: Built,
+    backend: str,
+    *,
+    ranks: int = 2,
+    wires: int = 1,
+    fewer: frozenset[int] = frozenset(),
+    up: int | None = None,
+    **env: str,
 ) -> Iterator[World]:
     """Start `up` of so many `ranks`, all by default; `env` is for all processes, this one included."""
-    lab = Lab(built, ranks, wires)
+    lab = Lab(built, ranks, wires, fewer)
     with pytest.MonkeyPatch.context() as patch:
         for name, value in lab.env(**env).items():
             patch.setenv(name, value)

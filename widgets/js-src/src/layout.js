@@ -146,16 +146,17 @@ function manyHosts(hosts, width, size) {
  * @param {Box} from
  * @param {Box} to
  * @param {boolean} [grid] whether others may stand between the two, so that the way goes around them
+ * @param {number} [nth] of several links of the same two, each further out
  * @returns {{points: [number, number][], middle: [number, number], upright: boolean, length: number}}
  */
-export function route(from, to, grid = true) {
+export function route(from, to, grid = true, nth = 0) {
   const [ax, ay] = [from.x + from.w / 2, from.y + from.h / 2];
   const [bx, by] = [to.x + to.w / 2, to.y + to.h / 2];
   const around = grid && Math.abs(ax - bx) < 2 && Math.abs(ay - by) > 3 * from.h + 60;
   if (around) {
     const down = by > ay;
-    const x = from.x - 10 - (down ? 0 : 5) - (Math.abs(by - ay) > 5 * from.h + 60 ? 6 : 0);
-    const shift = down ? 4 : -4;
+    const x = from.x - 10 - (down ? 0 : 5) - (Math.abs(by - ay) > 5 * from.h + 60 ? 6 : 0) - 10 * nth;
+    const shift = (down ? 4 : -4) * (1 + nth);
     /** @type {[number, number][]} */
     const points = [[from.x, ay + shift], [x, ay + shift], [x, by + shift], [to.x, by + shift]];
     return { points, middle: [x, (ay + by) / 2], upright: true, length: Math.abs(by - ay) };
@@ -163,7 +164,7 @@ export function route(from, to, grid = true) {
   const [dx, dy] = [bx - ax, by - ay];
   const distance = Math.hypot(dx, dy) || 1;
   const [ux, uy] = [dx / distance, dy / distance];
-  const shift = 5; // to the right of the way it goes
+  const shift = 5 + 5 * nth; // to the right of the way it goes
   const [sx, sy] = [-uy * shift, ux * shift];
   const start = edge(from, ux, uy);
   const end = edge(to, -ux, -uy);

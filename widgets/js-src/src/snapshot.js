@@ -38,6 +38,21 @@ export function shapeOf(snapshot) {
   return /** @type {Shape} */ (ring ? "ring" : "mesh");
 }
 
+/**
+ * Of each link, which one it is of those with the same ends (several cables), and these.
+ * @param {LinkView[]} links
+ */
+export function wiresOf(links) {
+  /** @type {Map<string, LinkView[]>} */
+  const pairs = new Map();
+  return links.map((view) => {
+    const ends = `${view.link.source} ${view.link.target}`;
+    const all = pairs.get(ends) ?? [];
+    pairs.set(ends, all);
+    return { nth: all.push(view) - 1, all };
+  });
+}
+
 /** @param {(number | null | undefined)[]} values */
 export function median(values) {
   const known = values.filter((value) => value !== null && value !== undefined).sort((a, b) => a - b);

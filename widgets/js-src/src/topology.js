@@ -3,7 +3,7 @@
 import { h, icon, mark, say, setIcon, svg } from "./dom.js";
 import { layout, route } from "./layout.js";
 import { openMenu } from "./menu.js";
-import { counts, doing, findings, hostsOf, shapeOf } from "./snapshot.js";
+import { counts, doing, findings, hostsOf, shapeOf, sum, wiresOf } from "./snapshot.js";
 import * as units from "./units.js";
 
 /** @typedef {import("./types.js").Snapshot} Snapshot */
@@ -181,16 +181,18 @@ export class Topology {
     const few = links.length <= 48;
     const mesh = shapeOf(snapshot) === "mesh";
     mark(lines, "data-mesh", String(mesh && links.length > 12));
+    const wires = wiresOf(links);
     links.forEach(({ link }, i) => {
       const [from, to] = [plan.ranks.get(link.source), plan.ranks.get(link.target)];
       if (!from || !to) return;
-      const way = route(from, to, !mesh);
+      const { nth, all } = wires[i];
+      const way = route(from, to, !mesh, nth);
       const path = svg("path", { class: "arw-line", d: `M${way.points.map((point) => point.join(" ")).join("L")}` });
       const tip = svg("path", { class: "arw-tip", d: arrow(way.points) });
       lines.append(path);
       if (way.length >= LEAST_TIP) lines.append(tip);
       const lie = way.upright ? "upright" : "level";
-      const long = few && way.length >= LEAST_LABEL[lie] && !mesh;
+      const long = few && way.length >= LEAST_LABEL[lie] && !mesh && nth === 0;
       const inward = way.middle[0] < plan.width / 2 ? 1 : -1;
       const size = snapshot.ranks.length;
       const onward = (link.target - link.source + size) % size === 1 && (size > 2 || link.source === 0);
@@ -209,10 +211,11 @@ export class Topology {
         if (label) {
           const towards = way.upright || slanted(way) ? (to.y > from.y ? "↓ " : "↑ ") : "";
           // Of what is only planned no rate is unknown: there is none.
-          say(label, now.state === "planned" ? "" : towards + (one.slow ? "slow · " : "") + rateAndShare(one));
+          const carried = all.length > 1 ? rateOfAll(now, link) : rateAndShare(one);
+          say(label, now.state === "planned" ? "" : towards + (one.slow ? "slow · " : "") + carried);
           mark(label, "data-link", state);
         }
-        if (caption) say(caption, plug(one.view, now.links?.[back], way.upright));
+        if (caption) say(caption, all.length > 1 ? cables(all, way.upright) : plug(one.view, now.links?.[back], way.upright));
       });
     });
   }
@@ -262,6 +265,26 @@ export class Topology {
 /** @param {LinkFinding} one */
 function rateAndShare(one) {
   return units.rate(one.view.rate) + (one.share === null ? "" : ` · ${units.percent(one.share)}`);
+}
+
+/**
+ * What several cables of the same two ranks carry.
+ * @param {Snapshot} now
+ * @param {import("./types.js").LinkView["link"]} link
+ */
+function rateOfAll(now, link) {
+  const all = (now.links ?? []).filter((one) => one.link.source === link.source && one.link.target === link.target);
+  return units.rate(sum(all.map((view) => view.rate)));
+}
+
+/**
+ * @param {import("./types.js").LinkView[]} all of the same two ranks
+ * @param {boolean} short
+ */
+function cables(all, short) {
+  const [first] = all;
+  const nominal = first.nominal && !short ? `${units.bits(first.nominal)} each` : "";
+  return [first.link.kind, `${all.length} cables`, nominal].filter(Boolean).join(" · ");
 }
 
 /**

@@ -76,3 +76,11 @@ test("the two directions of a link do not lie on each other", () => {
   const [a, b] = [{ x: 0, y: 0, w: 10, h: 10 }, { x: 100, y: 0, w: 10, h: 10 }];
   assert.notEqual(route(a, b).middle[1], route(b, a).middle[1]);
 });
+
+test("several links of the same two ranks do not lie on each other, nor on those of the other direction", () => {
+  const far = { x: 0, y: 900, w: 10, h: 10 };
+  for (const [a, b] of [[{ x: 0, y: 0, w: 10, h: 10 }, { x: 100, y: 0, w: 10, h: 10 }], [{ x: 0, y: 0, w: 10, h: 10 }, far]]) {
+    const ways = [0, 1, 2].flatMap((nth) => [route(a, b, true, nth), route(b, a, true, nth)]);
+    assert.equal(new Set(ways.map((way) => way.middle.join(" "))).size, 6);
+  }
+});

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { findings, hostsOf, median, operations, shapeOf, sum } from "../src/snapshot.js";
+import { findings, hostsOf, median, operations, shapeOf, sum, wiresOf } from "../src/snapshot.js";
 
 /** @typedef {import("../src/types.js").Snapshot} Snapshot */
 
@@ -17,6 +17,11 @@ test("a ring is told from a mesh", () => {
   assert.equal(shapeOf(world(4, [[0, 1], [1, 2], [2, 3], [3, 0], [0, 3]])), "ring");
   assert.equal(shapeOf(world(4, [[0, 1], [0, 2]])), "mesh");
   assert.equal(shapeOf(world(4, [])), "none");
+});
+
+test("several cables of the same two ranks are counted, in each direction", () => {
+  const links = /** @type {any} */ (world(3, [[0, 1], [1, 0], [0, 1], [1, 0], [1, 2]]).links);
+  assert.deepEqual(wiresOf(links).map(({ nth, all }) => [nth, all.length]), [[0, 2], [0, 2], [1, 2], [1, 2], [0, 1]]);
 });
 
 test("sums and medians know what is unknown", () => {

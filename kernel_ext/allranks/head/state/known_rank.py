@@ -59,6 +59,8 @@ class Rank:
     """Variables of which an aborted collective was a part, where its cell had been stopped and could not say it."""
     past: set[int] = field(default_factory=set)
     """Numbers of the cells it has finished."""
+    listens: int | None = None
+    """The port on which it last listened for the other ranks of a world."""
     leaving: Leaving | None = None
     debugger: AtDebugger | None = None
     """What its debugger reported last; None when it has none open, nor one that may come back to its prompt."""

@@ -23,6 +23,7 @@ from allranks.messages.events import (
     Hello,
     Item,
     Leaving,
+    Listens,
     LogCalls,
     Output,
     Ready,
@@ -83,11 +84,9 @@ class Monitor:
     def put(self, rank: Rank) -> None:
         """Know a new process: the next rank, or one in place of another that had its number."""
         with self.changed:
-            if rank.rank < len(self.ranks):
-                self._forget(self.ranks[rank.rank])
-                self.ranks[rank.rank] = rank
-            else:
-                self.ranks.append(rank)
+            for before in self.ranks[rank.rank : rank.rank + 1]:
+                self._forget(before)
+            self.ranks[rank.rank : rank.rank + 1] = [rank]
             self._by_uuid[rank.uuid] = rank
 
     def truncate(self, size: int) -> None:
@@ -155,6 +154,8 @@ class Monitor:
                 self.logged.take(rank.rank, rank.uuid, event.first, event.calls)
             case CommMessages():
                 self.comms.take(rank.uuid, event, buffers, len(self.alive()))
+            case Listens(port=port):
+                rank.listens = port
             case Leaving():
                 rank.leaving = event
             case AtDebugger():

@@ -13,7 +13,7 @@ from allranks.head.state.monitor import Monitor
 from allranks.machine.ports import says_port_is_taken
 from allranks.messages.lifeline import Lifeline
 from allranks.messages.questions import Reply, RequestFailed
-from allranks.messages.requests import Form, GiveUpAborting, Joined, Refusals, Spawn
+from allranks.messages.requests import Form, GiveUpAborting, Joined, MayConnect, Refusals, Spawn
 from allranks_backends.limits import Limits, limits
 from allranks_backends.plan import Host, Placement, WorldPlan, alike, rank_label
 from allranks_backends.protocol import WORLD_VARIABLES, Backend
@@ -82,6 +82,8 @@ def form(
     if new:
         until_connected(lambda: any(each.done() and each.exception() for each in answers.values()))
         ask(number for number in sorted(new) if monitor.ranks[number].connected)
+    if backend.joins_at_first and _elsewhere(plan):
+        _let_connect(plan, monitor, lifeline, answers[0])
     failures = {
         rank: failure
         for rank, answer in sorted(answers.items())
@@ -115,7 +117,8 @@ def _request(plan: WorldPlan, backend: Backend, rank: int, entered: int, refused
     in_turn = backend.joins_in_turn and plan.size > 1 and len({each.host for each in plan.placements}) == 1
     breakable = backend.breakable and plan.size > 1
     connects_to_first = backend.joins_at_first and rank > 0
-    first = [plan.placements[0].ports[0]] if connects_to_first and _on_one_host(plan, 0, rank) else []
+    seen = connects_to_first and _on_one_host(plan, 0, rank)
+    first = [plan.placements[0].ports[0]] if seen else []
     return Form(
         backend.init_name,
         rank,
@@ -129,7 +132,9 @@ def _request(plan: WorldPlan, backend: Backend, rank: int, entered: int, refused
         ports=[list(placement.ports) for placement in plan.placements] if breakable else [],
         # A rank listens on its first port as soon as it enters.
         after=[each.ports[0] for each in plan.placements[:-1]] if in_turn and enters_last else first,
-        listen_within=FORM_WITHIN if first else LISTEN_WITHIN,
+        listen_within=FORM_WITHIN if connects_to_first else LISTEN_WITHIN,
+        tells_of=plan.placements[0].ports[0] if backend.joins_at_first and rank == 0 and _elsewhere(plan) else None,
+        told_of=plan.placements[0].ports[0] if connects_to_first and not seen else None,
         delay=STAGGER if enters_last or connects_to_first else 0.0,
         revocable=backend.revocable,
         verbs=backend.verbs,
@@ -137,6 +142,19 @@ def _request(plan: WorldPlan, backend: Backend, rank: int, entered: int, refused
         address=next(iter(plan.placements[rank].host.addresses), None) if len(plan.hosts) > 1 else None,
         describes_host=plan.placements[rank].local_rank == 0,
     )
+
+
+def _elsewhere(plan: WorldPlan) -> list[int]:
+    """The ranks that are not on the host of rank 0, and cannot see whether it listens."""
+    return [rank for rank in range(1, plan.size) if not _on_one_host(plan, 0, rank)]
+
+
+def _let_connect(plan: WorldPlan, monitor: Monitor, lifeline: Lifeline, first: Future[Reply[Joined]]) -> None:
+    """Inform those that cannot see that rank 0 listens when it enters."""
+    port, rank = plan.placements[0].ports[0], monitor.ranks[0]
+    monitor.wait(lambda: rank.listens == port or rank.dead is not None or first.done(), FORM_WITHIN)
+    for number in _elsewhere(plan):
+        lifeline.tell(monitor.ranks[number].uuid, MayConnect(port))
 
 
 def _on_one_host(plan: WorldPlan, one: int, other: int) -> bool:

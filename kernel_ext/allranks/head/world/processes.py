@@ -27,6 +27,8 @@ from allranks_backends.runtimes.mpi import find_mpirun
 from .detached import cluster_id
 from .process_events import ProcessEvents
 
+RELEASED_WITHIN = 3.0
+"""Seconds in which a rank that gets SIGTERM gives back what it holds of RDMA, and ends."""
 END_WITHIN = 6.0
 """Seconds processes get to end."""
 _SIGTERM, _SIGKILL = 15, 9
@@ -193,8 +195,19 @@ class Processes:
                 end.signal(pid, _SIGKILL)
             end.wait_gone(left, END_WITHIN)
 
+    def _release(self, numbers: Sequence[int]) -> None:
+        """Have these ranks end after they gave back their RDMA resources, which are lost with one that is killed."""
+        living = [each for number in numbers if (each := self._monitor.ranks[number]).pid and not each.dead]
+        for rank in living:
+            self.end_of_rank(rank.rank).signal(rank.pid or 0, _SIGTERM)
+        self._monitor.wait(
+            lambda: all(rank.dead or self.end_of_rank(rank.rank).away for rank in living), RELEASED_WITHIN
+        )
+
     def kill(self, backend: Backend, numbers: Sequence[int]) -> None:
-        """End these ranks' processes at once, whatever they do."""
+        """End these ranks' processes at once, whatever they do, once they had time to give back what they hold."""
+        if backend.verbs:
+            self._release(numbers)
         for number in numbers:
             rank = self._monitor.ranks[number]
             if rank.pid is None or rank.dead:

@@ -182,6 +182,12 @@ class AtDebugger(Event):
     source: str | None = None
 
 
+class Listens(Event):
+    """The rank enters ``init`` now, in which it listens on this port for the others."""
+
+    port: int
+
+
 class Leaving(Event):
     """The process is about to end by itself."""
 

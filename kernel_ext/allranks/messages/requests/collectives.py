@@ -60,6 +60,10 @@ class Form(Question[Joined]):
     """Ports of this host that must be listened to before."""
     listen_within: float = 0.0
     """Seconds to wait for that before this rank enters all the same."""
+    tells_of: int | None = None
+    """The port on which this rank listens, for ranks that cannot see that: they are informed when it enters."""
+    told_of: int | None = None
+    """The port of a rank on another host, which must have entered before."""
     delay: float = 0.0
     """Seconds by which to come later, where that cannot be seen."""
     in_turn: bool = False
@@ -136,6 +140,12 @@ class Refuse(Request):
     """The world is broken elsewhere: enter no more collectives in it."""
 
     because: str
+
+
+class MayConnect(Request):
+    """The rank that listens on this port has entered ``init`` (see `Form.told_of`)."""
+
+    port: int
 
 
 class GiveUpAborting(Request):

@@ -110,6 +110,9 @@ class Requests:
         self._agent.ledger.refuse, self._agent.ledger.refused_in_cell = request.because, False
         self._agent.world.broken_elsewhere()
 
+    def may_connect(self, request: requests.MayConnect, _: Buffers) -> None:
+        self._agent.world.listener.entered(request.port)
+
     def give_up_aborting(self, request: requests.GiveUpAborting, _: Buffers) -> None:
         self._agent.world.give_up_aborting(request.because)
 

@@ -1,4 +1,4 @@
-"""The libraries in this process's memory: where libmlx keeps what it calls, and whose code is at an address.
+"""The libraries in this process's memory: where MLX keeps what it calls, and whose code is at an address.
 
 MLX keeps the functions of MPI and of RDMA that it has found in static objects. Each is found by its content, the
 addresses of those functions, and is only written where that is there exactly once.
@@ -14,6 +14,8 @@ from typing import Any
 _LOAD, _RELRO = 1, 0x6474E552
 _EXECUTABLE, _WRITABLE = 1, 2
 _SECTIONS = (b"__data", b"__bss", b"__common")
+MLX = ("libmlx", "libjaccl")
+"""How the files of MLX's libraries begin. On macOS, JACCL is one of its own since 0.32.4."""
 
 
 class _Segment(ctypes.Structure):
@@ -50,6 +52,11 @@ class _Symbol(ctypes.Structure):
 class NotInPlace(Exception):
     """Why collectives of a backend cannot be aborted in this process, as a clause."""
 
+    def __init__(self, why: str, fix: str = "") -> None:
+        super().__init__(why)
+        self.fix = fix
+        """What to do, where that is known."""
+
 
 _Visit = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_Image), ctypes.c_size_t, ctypes.c_void_p)
 
@@ -62,9 +69,9 @@ def address_of(function: Any) -> int:
 
 
 def only_place(content: bytes, what: str) -> int:
-    """Where libmlx's writable memory holds this, aligned as a pointer is. Raises NotInPlace unless once."""
+    """Where the writable memory of `MLX` holds this, aligned as a pointer is. Raises NotInPlace unless once."""
     found = []
-    for start, memory in writable("libmlx"):
+    for start, memory in writable(MLX):
         at = memory.find(content)
         while at >= 0:
             if (start + at) % ctypes.sizeof(ctypes.c_void_p) == 0:
@@ -75,9 +82,9 @@ def only_place(content: bytes, what: str) -> int:
     return found[0]
 
 
-def writable(name: str) -> list[tuple[int, bytes]]:
-    """The writable memory of libraries with `name` in the name of their file: where it begins, and what it holds."""
-    ranges = _writable_on_macos(name) if sys.platform == "darwin" else _writable_on_linux(name)
+def writable(names: tuple[str, ...]) -> list[tuple[int, bytes]]:
+    """The writable memory of libraries whose files' names begin so: where it begins, and what it holds."""
+    ranges = _writable_on_macos(names) if sys.platform == "darwin" else _writable_on_linux(names)
     return [(start, ctypes.string_at(start, size)) for start, size in ranges]
 
 
@@ -108,9 +115,9 @@ def _images() -> list[tuple[str, int, list[_Segment]]]:
     return found
 
 
-def _writable_on_linux(name: str) -> Iterator[tuple[int, int]]:
+def _writable_on_linux(names: tuple[str, ...]) -> Iterator[tuple[int, int]]:
     for file, base, segments in _images():
-        if name not in file.rpartition("/")[2]:
+        if not file.rpartition("/")[2].startswith(names):
             continue
         # Those were written when the library was loaded, and are read-only since.
         fixed = [(each.address, each.address + each.in_memory) for each in segments if each.type == _RELRO]
@@ -121,7 +128,7 @@ def _writable_on_linux(name: str) -> Iterator[tuple[int, int]]:
                 yield base + start, end - start
 
 
-def _writable_on_macos(name: str) -> Iterator[tuple[int, int]]:
+def _writable_on_macos(names: tuple[str, ...]) -> Iterator[tuple[int, int]]:
     """Not yet tested on macOS."""
     system = ctypes.CDLL(None)
     system._dyld_get_image_name.restype = ctypes.c_char_p
@@ -129,7 +136,8 @@ def _writable_on_macos(name: str) -> Iterator[tuple[int, int]]:
     system.getsectiondata.restype = ctypes.c_void_p
     system.getsectiondata.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_void_p]
     for index in range(system._dyld_image_count()):
-        if name not in system._dyld_get_image_name(index).decode(errors="replace").rpartition("/")[2]:
+        file = system._dyld_get_image_name(index).decode(errors="replace")
+        if not file.rpartition("/")[2].startswith(names):
             continue
         header, size = system._dyld_get_image_header(index), ctypes.c_ulong()
         for section in _SECTIONS:

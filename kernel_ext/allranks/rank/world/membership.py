@@ -29,7 +29,7 @@ from .jaccl.member import JacclMember
 from .left_behind import Array, LeftBehind, asked, compute
 from .mpi.in_place import MpiInPlace
 from .mpi.member import MpiMember
-from .rendezvous import in_turn, time_limit, wait_for_listeners
+from .rendezvous import Listener, in_turn, time_limit
 from .ring_in_place import RingInPlace
 from .sockets import close_refused, own_sockets
 
@@ -57,6 +57,7 @@ class World:
         self.backend = ""
         self.verbs = False
         """Whether the ranks of this world talk by verbs (RDMA)."""
+        self.listener = Listener(agent)
         self._init: Any = None
         self._breaking = threading.RLock()  # a signal may come in between, in the main thread
         self._left_behind = LeftBehind()
@@ -88,7 +89,7 @@ class World:
         late = f"a neighbour of rank {request.rank} did not join within {request.timeout:g} s"
         known, known_threads = set(own_sockets()), threads()
         with time_limit(request.timeout, late):
-            wait_for_listeners(request.after, request.listen_within, request.delay)
+            self.listener.wait(request)
             with in_turn() if request.in_turn else nullcontext():
                 group = self._init() if request.size == 1 else self._init(strict=True, backend=request.backend)
         if self.verbs:

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
+from typing import TYPE_CHECKING
 
+from allranks.messages.events import Listens
+from allranks.messages.requests import Form
+
+if TYPE_CHECKING:
+    from allranks.rank.agent.agent import Agent
+
+FLUSHED_WITHIN = 0.5
+"""Seconds a message gets to leave."""
 _LISTEN = "0A"
 """A socket's state in /proc/net/tcp."""
 
@@ -39,6 +49,31 @@ def time_limit(seconds: float, message: str) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous)
+
+
+class Listener:
+    """The rank that listens in ``init`` for the others, as this one knows it."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._changed = threading.Condition()
+        self._port: int | None = None
+
+    def entered(self, port: int) -> None:
+        """The rank that listens on this port has entered ``init``, on another host. From the agent's thread."""
+        with self._changed:
+            self._port = port
+            self._changed.notify_all()
+
+    def wait(self, request: Form) -> None:
+        """Return when this rank should enter; on the rank that listens, the others are informed."""
+        if request.told_of is not None:
+            with self._changed:
+                self._changed.wait_for(lambda: self._port == request.told_of, request.listen_within)
+        wait_for_listeners(request.after, request.listen_within, request.delay)
+        if request.tells_of is not None:
+            self._agent.lifeline.send(Listens(request.tells_of))
+            self._agent.lifeline.flushed(FLUSHED_WITHIN)  # while ``init`` holds the GIL, nothing is sent
 
 
 def wait_for_listeners(ports: Collection[int], within: float, otherwise: float) -> None:

@@ -28,7 +28,8 @@ void modify(ibv_qp* pair, ibv_qp_attr attributes, int mask, const char* state) {
 
 }  // namespace
 
-IBVWrapper::IBVWrapper() : librdma_handle_(dlopen(std::getenv("LAB_RDMA_LIBRARY"), RTLD_NOW | RTLD_GLOBAL)) {
+// Local, unlike in MLX: on Linux, Open MPI's libraries would take these verbs for those of libibverbs, which macOS keeps apart.
+IBVWrapper::IBVWrapper() : librdma_handle_(dlopen(std::getenv("LAB_RDMA_LIBRARY"), RTLD_NOW | RTLD_LOCAL)) {
   if (!librdma_handle_) return;
   find(librdma_handle_, "ibv_get_device_list", get_device_list);
   find(librdma_handle_, "ibv_get_device_name", get_device_name);
@@ -48,7 +49,7 @@ IBVWrapper::IBVWrapper() : librdma_handle_(dlopen(std::getenv("LAB_RDMA_LIBRARY"
   find(librdma_handle_, "ibv_dereg_mr", dereg_mr);
 }
 
-// In writable memory of this library, as MLX has it in libmlx. LAB_TABLE makes it one that is not known: `twice`, or
+// In writable memory of this library, as in the one of MLX on macOS. LAB_TABLE makes it one that is not known: `twice`, or
 // with an entry that is `other` than the library's function.
 static IBVWrapper table, second{table};
 

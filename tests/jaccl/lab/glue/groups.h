@@ -26,6 +26,7 @@ struct Wiring {
   std::string coordinator;
   bool ring;
   std::vector<std::vector<std::string>> devices;  // by rank, one for each wire
+  size_t wires;                                   // of a mesh: as many as the two ranks with the fewest have
 };
 
 constexpr size_t LARGE = 64 << 10;  // bytes from which on a reduction is made in two steps, or in both directions

@@ -9,8 +9,7 @@ namespace {
 class Mesh : public LabGroup {
  public:
   explicit Mesh(const Wiring& wiring) : LabGroup(wiring, connect_side_channel(wiring)), pool_(0) {
-    size_t wires = 0;
-    for (auto& devices : wiring.devices) wires = std::max(wires, devices.size());
+    size_t wires = wiring.wires;
     for (size_t wire = 0; wire < wires; wire++) {
       std::vector<std::string> names(size_);
       for (int peer = 0; peer < size_; peer++)

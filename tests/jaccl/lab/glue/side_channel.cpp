@@ -1,8 +1,10 @@
 // The side channel: rank 0 listens, the others connect, and bytes are gathered at rank 0 and sent to all.
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <netinet/tcp.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <stdexcept>
 
 #include "groups.h"
@@ -84,6 +86,7 @@ Socket connected(const sockaddr_in& address) {
   for (int wait = 1; wait <= 8; wait *= 2) {  // as long as MLX tries, and like it without a pause for signals
     Socket made = opened();
     if (!connect(made, reinterpret_cast<const sockaddr*>(&address), sizeof address)) return made;
+    close(creat((std::string(std::getenv("LAB_RDMA_DIR")) + "/refused-" + std::to_string(getpid())).c_str(), 0600));
     for (unsigned left = wait; left;) left = sleep(left);
   }
   failed("Connect");

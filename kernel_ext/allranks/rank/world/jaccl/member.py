@@ -56,17 +56,14 @@ class JacclMember:
             return
         before_sigterm(self.release)
         try:
-            _check_switch()
-            if not mx.distributed.is_available("jaccl"):  # MLX opens librdma only now
-                raise NotInPlace(f"MLX cannot load {sys.platform}'s librdma")
-            table = VerbsTable()
-            self._trial = Trial(table)
+            found = usable_table(mx)
+            self._trial = Trial(found)
         except NotInPlace as error:
             self.not_in_place = str(error)
             return
-        table.install()
-        self._table = table
-        self._before = {make: set() for make in table.held}
+        found.install()
+        self._table = found
+        self._before = {make: set() for make in found.held}
         self._agent.ledger.aborted.watch = self._watch
 
     def joined(self, streams: list[Any]) -> JacclInPlace | None:
@@ -133,11 +130,21 @@ class JacclMember:
         return not thread.is_alive()
 
 
+def usable_table(mx: Any) -> VerbsTable:
+    """MLX's table of verbs, where it may be used. Raises NotInPlace; nothing is written."""
+    _check_switch()
+    if not mx.distributed.is_available("jaccl"):  # MLX opens librdma only now
+        raise NotInPlace(f"MLX cannot load {sys.platform}'s librdma")
+    return VerbsTable()
+
+
 def _check_switch() -> None:
     """Raises NotInPlace where it is off."""
     switch = os.environ.get(SWITCH, "")
     if switch == "0":
-        raise NotInPlace(f"{SWITCH}=0 is set")
+        raise NotInPlace(f"{SWITCH}=0 is set", f"unset {SWITCH}")
     version = ".".join(platform.mac_ver()[0].split(".")[:2])
     if sys.platform == "darwin" and switch != "1" and version not in PROVEN:
-        raise NotInPlace(f"this is not proven on macOS {version} ({SWITCH}=1 turns it on)")
+        raise NotInPlace(
+            f"this is not proven on macOS {version} ({SWITCH}=1 turns it on)", f"%distributed up --env {SWITCH}=1"
+        )

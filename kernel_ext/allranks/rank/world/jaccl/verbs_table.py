@@ -1,4 +1,4 @@
-"""The table of verbs by which MLX's JACCL calls RDMA, found in libmlx's memory, and what JACCL has made by it.
+"""The table of verbs by which MLX's JACCL calls RDMA, found in MLX's memory, and what JACCL has made by it.
 
 JACCL keeps what it found in librdma in one static object: sixteen pointers in a fixed order (mlx 0.32.4). It is found
 by its content, the addresses of the sixteen functions, and nothing is written unless it is there exactly once. Ten of

