@@ -56,11 +56,11 @@ def test_other_words_are_left(text: str) -> None:
 def test_every_text_of_a_report_is_searched() -> None:
     secret = "/Users/ada/secret at 10.0.0.1"
     report = Report(
-        described(),
-        "2026-01-01",
-        Verdict("no", secret, "", False),
-        [Answer("flush", "no", secret, {"where": secret, "count": 1})],
-        [Check("ring", "start", "failed", secret)],
+        machine=described(),
+        date="2026-01-01",
+        verdict=Verdict("no", secret, "", False),
+        answers=[Answer("flush", "no", secret, {"where": secret, "count": 1})],
+        checks=[Check("ring", "start", "failed", secret)],
     )
     shown = repr(hidden(report, hider([])))
     assert "ada" not in shown and "10.0.0.1" not in shown and "'count': 1" in shown

@@ -28,7 +28,8 @@ def with_answer(name: str, given: str) -> list[Answer]:
 
 
 def report(answers: list[Answer], checks: list[Check], macos: str = "26.3", listed: bool = False) -> Report:
-    return Report(described(), "2026-01-01", verdict(answers, checks, macos, listed), answers, checks)
+    decided = verdict(answers, checks, macos, listed)
+    return Report(machine=described(), date="2026-01-01", verdict=decided, answers=answers, checks=checks)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 import signal
 import socket
 import subprocess
@@ -12,6 +13,7 @@ import msgspec
 import psutil
 import pytest
 
+from allranks.probe.gpus import nccl_version
 from allranks.probe.report import Report
 from allranks.probe.shell import NAMES
 from tests.jaccl.lab.build import Built
@@ -99,3 +101,16 @@ def test_the_report_names_nobody(probe: Probes, tmp_path: Path) -> None:
 def test_help_lists_it() -> None:
     done = subprocess.run([*command()[:3], "--help"], capture_output=True, text=True, check=True)
     assert "\n    probe " in done.stdout
+
+
+def test_gpus_are_named_and_why_no_world_is_formed_of_them(probe: Probes, tmp_path: Path) -> None:
+    tool = tmp_path / "bin" / "nvidia-smi"
+    tool.parent.mkdir()
+    tool.write_text("#!/bin/sh\necho 'NVIDIA H100 80GB HBM3, 580.65.06, 81559 MiB'\n")
+    tool.chmod(0o755)
+    path = f"{tool.parent}:{os.environ['PATH']}"
+    done = probe("--json", "--skip", "rdma", "--backends", "nccl", PATH=path)
+    answer = next(each for each in done.report.answers if each.question == "gpus")
+    assert answer.given == "yes" and answer.detail == "NVIDIA H100 80GB HBM3, 580.65.06, 81559 MiB"
+    if not nccl_version():
+        assert "without CUDA" in done.report.checks[0].detail and done.code == 0

@@ -78,6 +78,16 @@ def ask_awake(before: float | None) -> Answer:
     return Answer("awake", "yes")
 
 
+def ask_rdma() -> Answer:
+    """As its owner sets it, in Recovery or in System Settings."""
+    if sys.platform != "darwin":
+        return Answer("rdma on", "not asked", "only macOS has a switch for it")
+    status = said("rdma_ctl", "status")
+    if not status:
+        return Answer("rdma on", "not asked", "rdma_ctl status says nothing: it comes with macOS 26.2")
+    return Answer("rdma on", "yes" if status == "enabled" else "no", f"rdma_ctl status says {status}")
+
+
 def ask_local_network(hosts: Sequence[str]) -> Answer:
     """Of the first of `hosts`, or of the router where there are none."""
     if sys.platform != "darwin":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from allranks.machine.proven import SWITCH
@@ -17,6 +18,8 @@ SECTIONS: Sequence[tuple[str, Sequence[Question]]] = (
     ("RDMA: resources of a process that has ended", [each for group in ENDINGS for each in group.questions]),
     ("NVIDIA GPUs", GPUS),
 )
+MANY = 3
+"""Questions that could not be asked for the same reason, and are one line."""
 NOT_ASKED = "could not be asked"
 INTRO = """\
 Written by `python -m allranks probe`. Each question is answered by *yes*, *no* or *could not be asked*, with the
@@ -95,12 +98,17 @@ def _machine(report: Report) -> str:
 
 def _answers(report: Report, questions: Iterable[Question]) -> str:
     by_name = {each.question: each for each in report.answers}
+    found = [by_name[question.name] for question in questions if question.name in by_name]
+    because = Counter(each.detail for each in found if each.given == "not asked" and not each.failed)
     rows = []
-    for question in questions:
-        answer = by_name.get(question.name)
-        if answer is not None:
+    for answer in found:
+        count = 0 if answer.failed or answer.given != "not asked" else because[answer.detail]
+        if count < MANY:
             mark = "" if as_expected(answer) else "**!** "
-            rows.append((question.text, mark + _given(answer), answer.detail))
+            rows.append((QUESTIONS[answer.question].text, mark + _given(answer), answer.detail))
+    for why, count in because.items():
+        if count >= MANY:
+            rows.append((f"{count} {'other ' if rows else ''}questions", NOT_ASKED, why))
     return _table(("question", "answer", "what was seen, or why not"), rows) if rows else "Not asked."
 
 

@@ -52,8 +52,9 @@ class Probe:
 
     def __post_init__(self) -> None:
         macos = macos_version()
-        unknown = Verdict("not asked", "nothing was asked", macos, macos in PROVEN)
-        self.report = Report(machine.described(), time.strftime("%Y-%m-%d", time.gmtime()), unknown)
+        unknown = Verdict("not asked", "Nothing was asked.", macos, macos in PROVEN)
+        date = time.strftime("%Y-%m-%d", time.gmtime())
+        self.report = Report(machine=machine.described(), date=date, verdict=unknown)
 
     def run(self) -> Report:
         """Ctrl-C ends it, with what is known by then."""
@@ -71,6 +72,7 @@ class Probe:
     def _ask_all(self) -> None:
         self.progress("this machine")
         self._answer(machine.ask_local_network(self.wanted.hosts))
+        self._answer(machine.ask_rdma())
         cards, nccl = gpus.found(), gpus.nccl_version()
         for answer in gpus.ask(cards, nccl):
             self._answer(answer)
@@ -86,12 +88,10 @@ class Probe:
     def _ask_groups(self, groups: Iterable[Group]) -> None:
         """Where there is no device, nothing else on RDMA can be asked."""
         for group in groups:
-            missing = next((name for name in ("library", "devices") if self._given(name) == "no"), None)
-            if missing is None:
+            if not self._nothing_there():
                 self.progress(f"RDMA: {group.asks}")
                 self._ask(group)
-            else:
-                why = "the verbs library does not load" if missing == "library" else "there are no RDMA devices"
+            if why := self._nothing_there():
                 self._without_answer(group, Answer("", "not asked", why))
 
     def _ask(self, group: Group) -> None:
@@ -104,9 +104,15 @@ class Probe:
                     self._answer(answer)
         if child.trouble:
             self._without_answer(group, Answer("", "not asked", child.trouble, failed=True))
-        else:
+        elif not self._nothing_there():
             why = next((each.detail for each in self._of(group) if each.given != "yes"), "nothing was said of it")
             self._without_answer(group, Answer("", "not asked", why))
+
+    def _nothing_there(self) -> str:
+        """Why no question on RDMA can be asked; empty where they can."""
+        if self._given("library") == "no":
+            return "the verbs library does not load"
+        return "there are no RDMA devices" if self._given("devices") == "no" else ""
 
     def _without_answer(self, group: Group, answer: Answer) -> None:
         """The rest of the group."""

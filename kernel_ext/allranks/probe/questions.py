@@ -29,6 +29,7 @@ class Group:
 
 MACHINE = (
     Question("local network", "Can this program reach other machines (Local Network privacy of macOS)?"),
+    Question("rdma on", "Is RDMA over Thunderbolt switched on (Thunderbolt 4 has none all the same)?", None),
     Question("awake", "Did the machine stay awake while it was probed?"),
 )
 RDMA = (
@@ -49,6 +50,7 @@ RDMA = (
             Question("layout", "Are the driver's functions where infiniband/verbs.h has them?"),
             Question("alike", "Have all contexts the same functions?"),
             Question("own table", "Has each context a table of functions of its own?"),
+            Question("writable", "Can they be replaced in a context (each was written back as it was)?"),
             Question("table", "Does MLX keep its table of verbs in exactly one place?"),
         ),
     ),
@@ -82,5 +84,5 @@ QUESTIONS = {
     question.name: question
     for question in (*MACHINE, *(each for group in (*RDMA, *ENDINGS) for each in group.questions), *GPUS)
 }
-IN_PLACE = ("layout", "alike", "own table", "table")
+IN_PLACE = ("layout", "alike", "own table", "writable", "table")
 """What must hold before collectives of JACCL are aborted in place."""

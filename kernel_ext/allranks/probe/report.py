@@ -43,7 +43,8 @@ class Verdict(Struct, frozen=True):
     """Whether this version of allranks does so there already, without the variable."""
 
 
-class Report(Struct):
+class Report(Struct, kw_only=True):
+    schema: int = SCHEMA
     machine: Machine
     date: str
     verdict: Verdict
@@ -52,7 +53,6 @@ class Report(Struct):
     seconds: float = 0.0
     complete: bool = True
     """False where it was stopped."""
-    schema: int = SCHEMA
 
     def unexpected(self) -> list[str]:
         """One line for each answer and check that is not as expected."""

@@ -113,6 +113,7 @@ VERB(ibv_context*, open_device, ibv_device* device) {
       std::memmove(functions, functions + 3, sizeof made->context.ops - 3 * sizeof(void*));
     }
     if (setting("LAB_RDMA_CONTEXTS", "alike") == "shared") each->shared = made;
+    if (setting("LAB_RDMA_CONTEXTS", "alike") == "fixed") mprotect(made, 4096, PROT_READ);
     held().contexts++;
     return &made->context;
   }
@@ -126,6 +127,7 @@ VERB(int, close_device, ibv_context* opened) {
   if (context->users) return violation("a device was closed with its domains or queues open", EBUSY);
   held().contexts--;
   context->device->shared = nullptr;
+  mprotect(context, 4096, PROT_READ | PROT_WRITE);
   delete context;
   return 0;
 }

@@ -4,7 +4,8 @@
 //   LAB_RDMA_DEVICES  rdma_r0p0=169.254.0.0,...: the devices that every process finds, each meant for one rank
 //   LAB_RDMA_ERR      what a queue pair in the state ERR does with its work requests: flush (default), late (some polls
 //                     later), silent (nothing), hang (the change to ERR never returns), or crash (SIGSEGV)
-//   LAB_RDMA_CONTEXTS alike (default), differ (not all have the same functions), or shared (a device has one context)
+//   LAB_RDMA_CONTEXTS alike (default), differ (not all have the same functions), shared (a device has one), or fixed
+//                     (they are read-only)
 //   LAB_RDMA_LAYOUT   known (default), or other: a context has its functions elsewhere
 //   LAB_RDMA_KEEPS    what a device keeps of a process that has not freed it: nothing (default), killed, or all (of one
 //                     that has ended in order, too)
@@ -57,9 +58,9 @@ struct Device {
   struct Context* shared = nullptr;
 };
 
-struct Context {
+struct alignas(4096) Context {
   ibv_context context{};  // first in each of these: JACCL's pointers are to it
-  Device* device = nullptr;
+  alignas(4096) Device* device = nullptr;
   int users = 0, opened = 1;
 };
 

@@ -55,6 +55,12 @@ def is_in_error(verbs: Verbs, pair: int) -> bool:
     return state == _ERR
 
 
+def put(context: int, functions: Slots) -> None:
+    """Have MLX call these for what it does in this context."""
+    for at, function in functions.items():
+        ctypes.c_uint64.from_address(context + at).value = function
+
+
 def checked_slots(context: int) -> Slots:
     """The same, if these are functions. Raises NotInPlace."""
     found = slots(context)
