@@ -18,6 +18,7 @@ from allranks.probe.report import Report
 from allranks.probe.shell import NAMES
 from tests.jaccl.lab.build import Built
 from tests.jaccl.lab.lab import Lab
+from tests.waiting import eventually
 
 from .conftest import WITHIN, Probes, command, environment
 
@@ -56,7 +57,7 @@ def test_a_folder_that_cannot_be_written_is_known_before_anything_is_asked(probe
         (["--skip", "verbs"], "--skip verbs: choose of rdma, worlds, endings."),
         (["--backends", "gloo"], "--backends gloo: choose of ring, jaccl, jaccl-ring, mpi, nccl."),
         (["--hosts", "a", "--hostfile", "b"], "--hosts and --hostfile cannot be combined"),
-        (["--hostfile", "nosuch.json"], "--hostfile nosuch.json: there is no such file."),
+        (["--hostfile", "nosuch.json"], "--hostfile nosuch.json: "),
         (["--patience", "0"], "--patience 0: it must be above 0."),
     ],
 )
@@ -87,6 +88,28 @@ def test_ctrl_c_ends_it_with_what_is_known(built: Built, lab: Lab, tmp_path: Pat
     assert not report.complete and given["layout"] == "yes" and "limits" not in given
     assert "It was stopped before all was asked." in out
     assert not any(each.is_running() for each in asking)
+
+
+def test_what_asks_ends_with_the_command_however_that_ends(built: Built, lab: Lab, tmp_path: Path) -> None:
+    arguments = command("--library", str(built.verbs), "--skip", "worlds")
+    env = environment(lab, LAB_RDMA_ERR="hang")
+    with subprocess.Popen(arguments, env=env, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "RDMA: flush" in line:
+                break
+        assert eventually(lambda: psutil.Process(process.pid).children())
+        asking = psutil.Process(process.pid).children()
+        process.kill()
+    assert psutil.wait_procs(asking, timeout=WITHIN)[1] == []
+
+
+def test_hosts_of_a_hostfile_are_not_named(probe: Probes, tmp_path: Path) -> None:
+    (tmp_path / "hosts.json").write_text('[{"ssh": "ada@no-such-studio.invalid", "ips": ["203.0.113.7"]}]')
+    arguments = ("--json", "--skip", "rdma", "--backends", "ring", "--hostfile", "hosts.json")
+    done = probe(*arguments)
+    assert "<host 1>" in done.report.checks[0].detail and done.code == 1
+    assert [each for each in ("ada", "studio", "203.0") if each in done.out] == []
 
 
 def test_the_report_names_nobody(probe: Probes, tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ class Child(Generic[T]):
             with undisturbed():  # one that is half started could not be ended
                 process = subprocess.Popen(
                     self._command,
-                    stdin=subprocess.DEVNULL,
+                    stdin=subprocess.PIPE,  # closed with this process, however that ends: see `end_with_parent`
                     stdout=subprocess.PIPE,
                     stderr=errors,
                     start_new_session=True,
@@ -86,8 +86,9 @@ class Child(Generic[T]):
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                pipe.close()
 
 
 def _ended(code: int) -> str:

@@ -13,6 +13,7 @@ import msgspec
 
 from allranks.cluster.cluster import Cluster
 from allranks.errors import AllranksError, CannotStart
+from allranks.machine.parent import end_with_parent
 from allranks.messages.probe_answers import Check
 from allranks_backends.hostfile import read_hostfile
 from allranks_backends.registry import get_backend, this_platform
@@ -155,6 +156,7 @@ def why_not(world: World) -> str:
 
 
 def main(text: str) -> None:
+    end_with_parent(grace=LEASE)
     world = msgspec.json.decode(text, type=World)
 
     def say(check: Check) -> None:

@@ -39,6 +39,8 @@ class Wanted:
     backends: Sequence[str] = (*BACKENDS, "nccl")
     hosts: Sequence[str] = ()
     hostfile: str | None = None
+    names: Sequence[str] = ()
+    """Of the hosts, however they were given."""
     library: str = LIBRARY
     patience: float = 1.0
     """All times are multiplied by it."""
@@ -71,7 +73,7 @@ class Probe:
 
     def _ask_all(self) -> None:
         self.progress("this machine")
-        self._answer(machine.ask_local_network(self.wanted.hosts))
+        self._answer(machine.ask_local_network(self.wanted.names))
         self._answer(machine.ask_rdma())
         cards, nccl = gpus.found(), gpus.nccl_version()
         for answer in gpus.ask(cards, nccl):

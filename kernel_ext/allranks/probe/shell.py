@@ -10,6 +10,8 @@ from pathlib import Path
 import msgspec
 
 from allranks.errors import UsageError
+from allranks_backends.hostfile import read_hostfile
+from allranks_backends.protocol import BackendError
 
 from .page import page
 from .privacy import hidden, hider
@@ -53,7 +55,7 @@ def main(options: argparse.Namespace) -> int:
         return 2
     report = Probe(wanted, lambda text: print(f"allranks: asking: {text}", file=sys.stderr, flush=True)).run()
     if not options.with_names:
-        report = hidden(report, hider(wanted.hosts))
+        report = hidden(report, hider(wanted.names))
     if options.json:
         print(_json(report), end="")
     else:
@@ -69,13 +71,17 @@ def _wanted(options: argparse.Namespace) -> Wanted:
         raise UsageError("--hosts and --hostfile cannot be combined: each names the hosts.")
     if options.patience <= 0:
         raise UsageError(f"--patience {options.patience:g}: it must be above 0.")
-    if options.hostfile and not Path(options.hostfile).is_file():
-        raise UsageError(f"--hostfile {options.hostfile}: there is no such file.")
+    hosts = _listed(options.hosts)
+    try:
+        placed = read_hostfile(options.hostfile).hosts if options.hostfile else ()
+    except (BackendError, OSError) as error:
+        raise UsageError(f"--hostfile {options.hostfile}: {error}") from None
     return Wanted(
         skip=_chosen("--skip", options.skip, SECTIONS),
         backends=_chosen("--backends", options.backends, Wanted.backends),
-        hosts=_listed(options.hosts),
+        hosts=hosts,
         hostfile=options.hostfile,
+        names=[*hosts, *dict.fromkeys(host.name for host in placed if not host.local)],
         library=options.library,
         patience=options.patience,
     )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 
+from allranks.machine.parent import end_with_parent
 from allranks.messages.probe_answers import Answer
 from allranks.rank.world.images import NotInPlace
 from allranks.rank.world.jaccl.verbs import Verbs
@@ -25,6 +26,8 @@ ASKED: Mapping[str, Callable[[Verbs], Iterator[Answer]]] = {
 
 
 def main(what: str, library: str) -> None:
+    if what != "hold":
+        end_with_parent(grace=0.0)
     try:
         verbs = Verbs(library)
     except NotInPlace as error:
