@@ -53,7 +53,7 @@ SLOW = {"flushes late", "contexts that differ", "two tables in MLX", "keeps all"
 def test_the_answers_are_those_of_the_driver(driver: str, probe: Probes) -> None:
     env, different = DRIVERS[driver]
     ends = not different or bool(FREED & different.keys())
-    done = probe("--json", "--skip", "worlds" if ends else "worlds,endings", **env)
+    done = probe("--json", "--skip", "worlds" if ends else "worlds,endings", "--patience", "3", **env)
     asked = ASKED if ends else ASKED - FREED
     given = {name: answer for name, answer in done.given().items() if name in ASKED}
     assert given == {**dict.fromkeys(asked, "yes"), **different}, done.err
@@ -82,8 +82,8 @@ def test_a_library_without_verbs_ends_the_questions(library: str, probe: Probes)
 
 
 def test_a_question_that_hangs_is_ended_and_the_others_are_asked(probe: Probes) -> None:
-    done = probe("--json", "--skip", "worlds", "--patience", "0.5", LAB_RDMA_ERR="hang")
+    done = probe("--json", "--skip", "worlds,endings", "--patience", "0.5", LAB_RDMA_ERR="hang")
     given = done.given()
     assert (given["error seen"], given["flush"]) == ("no answer", "no answer")
-    assert (given["layout"], given["limits"], given["freed by sigkill"]) == ("yes", "yes", "yes")
+    assert (given["layout"], given["limits"]) == ("yes", "yes")
     assert "no answer within 10 s" in done.out and done.code == 1

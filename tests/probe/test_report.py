@@ -40,7 +40,7 @@ def report(answers: list[Answer], checks: list[Check], macos: str = "26.3", list
         ([RESTARTED], "no", "restarted"),
         ([HEALED, msgspec.structs.replace(RESTARTED, world="jaccl-ring")], "no", "jaccl-ring"),
         ([ABSENT, OF_A_RING], "not asked", "No world of JACCL was formed"),
-        ([msgspec.structs.replace(BAD, result="passed")], "not asked", "formed again"),
+        ([msgspec.structs.replace(BAD, result="passed")], "not asked", "re-formed"),
     ],
 )
 def test_a_world_must_have_been_formed_again_in_its_processes(checks: list[Check], may: str, why: str) -> None:

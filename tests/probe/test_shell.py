@@ -90,6 +90,22 @@ def test_ctrl_c_ends_it_with_what_is_known(built: Built, lab: Lab, tmp_path: Pat
     assert not any(each.is_running() for each in asking)
 
 
+def test_ctrl_c_ends_the_ranks_too(tmp_path: Path) -> None:
+    """Those that are left are found at the end of the test run."""
+    arguments = command("--skip", "rdma", "--backends", "ring", "--patience", "5")
+    with subprocess.Popen(arguments, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as run:
+        assert run.stderr is not None
+        for line in run.stderr:
+            if "world: ring" in line:
+                break
+        assert eventually(lambda: len(psutil.Process(run.pid).children(recursive=True)) > 1)
+        asking = psutil.Process(run.pid).children()
+        run.send_signal(signal.SIGINT)
+        _, err = run.communicate(timeout=WITHIN)
+    assert run.returncode == 1 and "Traceback" not in err and psutil.wait_procs(asking, timeout=WITHIN)[1] == []
+    assert not msgspec.json.decode((tmp_path / NAMES[0]).read_bytes(), type=Report).complete
+
+
 def test_what_asks_ends_with_the_command_however_that_ends(built: Built, lab: Lab, tmp_path: Path) -> None:
     arguments = command("--library", str(built.verbs), "--skip", "worlds")
     env = environment(lab, LAB_RDMA_ERR="hang")

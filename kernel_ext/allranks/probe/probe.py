@@ -129,7 +129,8 @@ class Probe:
         grace = CLEAR_UP_WITHIN * self.wanted.patience
         child = Child(Check, [CONFORMANCE_MODULE, text], within, grace=grace)
         with closing(child.lines()) as lines:
-            self.report.checks.extend(lines)
+            for check in lines:
+                self.report.checks.append(check)
         if child.trouble:
             self.report.checks.append(Check(world.name, "the whole list", "failed", child.trouble))
 

@@ -90,7 +90,7 @@ def verdict(answers: Iterable[Answer], checks: Iterable[Check], macos: str, list
         return decided("no", f"It failed on {failed[0].world}: {failed[0].name}.")
     formed = [each for each in ran if each.same_processes is not None]
     if not formed:
-        return decided("not asked", "No world of JACCL was formed again.")
+        return decided("not asked", "No world of JACCL was re-formed.")
     if restarted := [each for each in formed if not each.same_processes]:
         return decided("no", f"{restarted[0].world}: {restarted[0].name}: the other ranks were restarted.")
-    return decided("yes", "The driver is as expected, and worlds of JACCL were formed again in the same processes.")
+    return decided("yes", "The driver is as expected, and worlds of JACCL were re-formed in the same processes.")
