@@ -85,7 +85,17 @@ def test_jaccl_in_place_is_proven_by_worlds_that_were_formed_again(probe: Probes
 
 
 @pytest.mark.slow
+def test_no_rank_of_jaccl_is_killed_where_the_driver_would_keep_what_it_holds(probe: Probes, lab: Lab) -> None:
+    arguments = ["--backends", "jaccl,jaccl-ring", "--hostfile", str(lab.hostfile()), "--patience", "3"]
+    done = probe("--json", *arguments, LAB_RDMA_KEEPS="killed")
+    results = {(each.world, each.result): each.detail for each in done.report.checks if "heal" in each.name}
+    assert set(results) == {("jaccl", "not available"), ("jaccl-ring", "not available")}
+    assert all("keeps what a killed process held" in each for each in results.values())
+    assert not [each for each in done.report.checks if each.result == "failed"] and done.code == 1
+
+
+@pytest.mark.slow
 def test_jaccl_that_restarts_ranks_is_not_proven(probe: Probes, lab: Lab) -> None:
-    arguments = ["--backends", "jaccl-ring", "--hostfile", str(lab.hostfile()), "--patience", "3", "--skip", "endings"]
+    arguments = ["--backends", "jaccl-ring", "--hostfile", str(lab.hostfile()), "--patience", "3"]
     done = probe("--json", *arguments, ALLRANKS_JACCL_IN_PLACE="0")
     assert done.report.verdict.in_place == "no" and "restarted" in done.report.verdict.why

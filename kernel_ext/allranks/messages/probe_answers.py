@@ -7,6 +7,7 @@ from typing import Literal
 from msgspec import Struct
 
 Given = Literal["yes", "no", "not asked"]
+Result = Literal["passed", "failed", "not available"]
 Fact = int | float | bool | str
 
 
@@ -29,7 +30,7 @@ class Check(Struct, frozen=True):
     world: str
     """``ring``, ``jaccl``, ...; ``nccl, 2 ranks on one GPU``."""
     name: str
-    result: Literal["passed", "failed", "not available"]
+    result: Result
     detail: str = ""
     seconds: float = 0.0
     same_processes: bool | None = None

@@ -14,7 +14,7 @@ import msgspec
 from allranks.cluster.cluster import Cluster
 from allranks.errors import AllranksError, CannotStart
 from allranks.machine.parent import end_with_parent
-from allranks.messages.probe_answers import Check
+from allranks.messages.probe_answers import Check, Result
 from allranks_backends.hostfile import read_hostfile
 from allranks_backends.registry import get_backend, this_platform
 from allranks_backends.runtimes.nccl import SHARE
@@ -26,6 +26,7 @@ STEP = 30.0
 """Seconds for a cell."""
 LEASE = 60.0
 """Seconds that ranks on other hosts outlive this process, should it be killed."""
+HEAL = "heal a killed rank"
 HOSTFILE = "python -m allranks discover --hosts A,B --output cluster.json, then --hostfile cluster.json"
 Done = tuple[str, bool | None]
 """What a step has to say, and whether the other ranks kept their processes."""
@@ -49,7 +50,10 @@ class Conformance:
                 self._operation(operation)
             if self._cluster.size > 1:
                 self._step("abort a blocked collective", self._abort)
-                self._step("heal a killed rank", self._heal)
+                if self._world.no_kills:
+                    self._tell(HEAL, "not available", self._world.no_kills)
+                else:
+                    self._step(HEAL, self._heal)
         finally:
             self._cluster.down()
 
@@ -58,16 +62,19 @@ class Conformance:
         try:
             detail, same = work()
         except (AllranksError, Failed) as error:
-            text = str(error)
-            absent = isinstance(error, CannotStart) and text.startswith(f"Backend {self._world.backend} cannot run")
-            self._tell(name, "not available" if absent else "failed", text, began)
+            text, cannot = str(error), f"Backend {self._world.backend} cannot run"
+            if isinstance(error, CannotStart) and text.startswith(cannot):
+                self._tell(name, "not available", text.rpartition(". ")[0] or text)  # without what to type instead
+            else:
+                self._tell(name, "failed", text, time.monotonic() - began)
             return False
-        self._tell(name, "passed", detail, began, same)
+        self._tell(name, "passed", detail, time.monotonic() - began, same)
         return True
 
-    def _tell(self, name: str, result: str, detail: str, began: float, same: bool | None = None) -> None:
-        check = Check(self._world.name, name, "passed", detail, round(time.monotonic() - began, 2), same)
-        self._say(msgspec.structs.replace(check, result=result))
+    def _tell(
+        self, name: str, result: Result, detail: str, seconds: float = 0.0, same_processes: bool | None = None
+    ) -> None:
+        self._say(Check(self._world.name, name, result, detail, round(seconds, 2), same_processes))
 
     def _start(self) -> Done:
         cluster = self._cluster.up()
@@ -79,17 +86,18 @@ class Conformance:
         backend = get_backend(self._world.backend)
         if not needs <= backend.operations or (needs == {"send", "recv"} and self._cluster.size < 2):
             why = f"{backend.name} has none" if not needs <= backend.operations else "it takes two ranks"
-            return self._tell(name, "not available", why, began)
+            return self._tell(name, "not available", why)
         try:
             found = self._values(wrong(name))
         except (AllranksError, Failed) as error:
-            return self._tell(name, "failed", str(error), began)
+            return self._tell(name, "failed", str(error), time.monotonic() - began)
+        took = time.monotonic() - began
         for dtype in DTYPES:
             bad = {
                 size for each in found.values() for what, size in msgspec.convert(each, list[Wrong]) if what == dtype
             }
             detail = f"wrong with {', '.join(map(str, sorted(bad)))} elements" if bad else f"{len(SIZES)} sizes"
-            self._tell(f"{name} {dtype}", "failed" if bad else "passed", detail, began)
+            self._tell(f"{name} {dtype}", "failed" if bad else "passed", detail, took)
 
     def _abort(self) -> Done:
         """A rank raises, and the ranks that wait for it in a collective must return."""

@@ -74,8 +74,9 @@ def _title(report: Report) -> str:
 
 def _result(report: Report) -> str:
     lines = [f"**{result_text(report)}**"]
-    wrong = [f"- **!** {_answer_line(each)}" for each in report.answers if not as_expected(each)]
-    wrong += [f"- **!** {each.world}: {each.name}: {each.detail}" for each in report.checks if each.result == "failed"]
+    wrong = [f"- **!** {_cell(_answer_line(each))}" for each in report.answers if not as_expected(each)]
+    failed = [each for each in report.checks if each.result == "failed"]
+    wrong += [f"- **!** {_cell(f'{each.world}: {each.name}: {each.detail}')}" for each in failed]
     return "\n\n".join([*lines, "\n".join(wrong)] if wrong else lines)
 
 

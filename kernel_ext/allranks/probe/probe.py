@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from allranks.machine.proven import PROVEN, SWITCH, macos_version
 from allranks.messages.probe_answers import Answer, Check
@@ -21,7 +22,7 @@ from .report import JACCL, Report, Verdict, verdict
 from .world import World
 
 Section = Literal["rdma", "endings", "worlds"]
-SECTIONS: tuple[Section, ...] = ("rdma", "worlds", "endings")
+SECTIONS: tuple[Section, ...] = ("rdma", "endings", "worlds")
 LIBRARY = "librdma.dylib" if sys.platform == "darwin" else "libibverbs.so.1"
 BACKENDS = ("ring", "jaccl", "jaccl-ring", "mpi")
 WORLD_WITHIN = 120.0
@@ -80,12 +81,11 @@ class Probe:
             self._answer(answer)
         if "rdma" not in self.wanted.skip:
             self._ask_groups(RDMA)
+            if "endings" not in self.wanted.skip:
+                self._ask_groups(ENDINGS)
         if "worlds" not in self.wanted.skip:
             for world in self._worlds(len(cards), nccl):
                 self._form(world)
-        # Last, since what a driver does not take back may be gone until the machine is restarted.
-        if "rdma" not in self.wanted.skip and "endings" not in self.wanted.skip:
-            self._ask_groups(ENDINGS)
 
     def _ask_groups(self, groups: Iterable[Group]) -> None:
         """Where there is no device, nothing else on RDMA can be asked."""
@@ -120,7 +120,7 @@ class Probe:
         """The rest of the group."""
         for question in group.questions:
             if self._given(question.name) is None:
-                self._answer(msgspec.structs.replace(answer, question=question.name))
+                self._answer(replace(answer, question=question.name))
 
     def _form(self, world: World) -> None:
         self.progress(f"world: {world.name}")
@@ -140,12 +140,21 @@ class Probe:
         on = {"hosts": [*wanted.hosts], "hostfile": wanted.hostfile, "patience": wanted.patience}
         proven = all(self._given(name) == "yes" for name in IN_PLACE)
         env = {SWITCH: "1"} if proven and sys.platform == "darwin" else {}
-        found = [World(name, name, env=env if name in JACCL else {}) for name in BACKENDS]
+        found = [World(name, name) for name in BACKENDS]
+        no_kills = self._no_kills()
+        found = [replace(each, env=env, no_kills=no_kills) if each.name in JACCL else each for each in found]
         if wanted.hosts or wanted.hostfile:
             found.append(World("nccl", "nccl"))
         else:
             found += gpus.worlds(cards, nccl)
-        return [msgspec.structs.replace(each, **on) for each in found if each.backend in wanted.backends]
+        return [replace(each, **on) for each in found if each.backend in wanted.backends]
+
+    def _no_kills(self) -> str:
+        """A rank of JACCL holds most of what a device has: one that is killed must not cost that."""
+        if "endings" in self.wanted.skip:
+            return "left out with --skip endings"
+        kept = self._given("freed by sigkill") == "no"
+        return "the driver keeps what a killed process held, so the next world could not be formed" if kept else ""
 
     def _answer(self, answer: Answer) -> None:
         assert answer.question in QUESTIONS

@@ -25,8 +25,8 @@ machine has, and writes a report to attach to an issue. The report has no names 
 no paths, unless --with-names is given. With two Macs: --hosts, or --hostfile for JACCL. Every question has a time
 limit; Ctrl-C ends it with what is known.
 
-What a driver does not take back from a killed process may be lost until the machine is restarted. --skip endings leaves
-out the questions about that, and --skip worlds the ranks that are killed.
+What a driver does not take back from a killed process may be lost until the machine is restarted. It is asked with one
+of each resource; with --skip endings, nothing is killed that holds any.
 
 exit code: 0 if all that was asked was answered as expected, 1 if not, 2 if nothing was asked."""
 

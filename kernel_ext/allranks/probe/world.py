@@ -15,5 +15,7 @@ class World(Struct, frozen=True):
     hostfile: str | None = None
     patience: float = 1.0
     """How much longer each step may take on a machine that is slow."""
+    no_kills: str = ""
+    """Why no rank is killed, as a clause; empty where one may be."""
     why_not: str = ""
     """Why it cannot be formed here, as a clause; empty where it may be."""
