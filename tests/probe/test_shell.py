@@ -32,6 +32,15 @@ def test_the_files_hold_what_was_printed(probe: Probes, tmp_path: Path) -> None:
     assert {each.name for each in folder.iterdir()} == set(NAMES)
 
 
+def test_who_reads_only_the_first_line_has_the_files_all_the_same(tmp_path: Path) -> None:
+    arguments = command("--skip", "rdma,worlds")
+    with subprocess.Popen(arguments, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+        assert run.stdout is not None and run.stderr is not None
+        run.stdout.close()
+        assert "Traceback" not in run.stderr.read()
+    assert run.returncode == 0 and {each.name for each in tmp_path.iterdir()} == set(NAMES)
+
+
 def test_json_is_all_that_is_printed_and_no_file_is_written(probe: Probes, tmp_path: Path) -> None:
     assert probe("--skip", "rdma,worlds", "--json").report.complete
     assert list(tmp_path.iterdir()) == []
@@ -54,7 +63,7 @@ def test_a_folder_that_cannot_be_written_is_known_before_anything_is_asked(probe
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--skip", "verbs"], "--skip verbs: choose of rdma, worlds, endings."),
+        (["--skip", "verbs"], "--skip verbs: choose of rdma, endings, worlds."),
         (["--backends", "gloo"], "--backends gloo: choose of ring, jaccl, jaccl-ring, mpi, nccl."),
         (["--hosts", "a", "--hostfile", "b"], "--hosts and --hostfile cannot be combined"),
         (["--hostfile", "nosuch.json"], "--hostfile nosuch.json: "),

@@ -22,8 +22,15 @@ MANY = 3
 """Questions that could not be asked for the same reason, and are one line."""
 NOT_ASKED = "could not be asked"
 INTRO = """\
-Written by `python -m allranks probe`. Each question is answered by *yes*, *no* or *could not be asked*, with the
-reason. An answer that is not as expected is marked **!** and listed first."""
+Written by `python -m allranks probe`. allranks runs notebook cells on several MLX processes (ranks) at once; a world is
+a group of ranks, joined by a backend such as `ring` (TCP), `jaccl` (RDMA over Thunderbolt), `mpi` or `nccl`.
+
+Each question is answered by *yes*, *no* or *could not be asked*, with the reason. An answer that is not as expected is
+marked **!** and listed first."""
+IN_PLACE = """\
+MLX's JACCL waits indefinitely for a rank that is lost. In place, allranks unblocks the ranks that wait, and they go on
+in the same processes, with all variables. It is switched off on each version of macOS until a report like this one
+shows that it works there."""
 OUTRO = """## This report
 
 Schema {}. The file `allranks-probe.json` beside it has the same, for programs."""
@@ -36,7 +43,7 @@ def page(report: Report) -> str:
         INTRO,
         _result(report),
         _machine(report),
-        f"## Abort collectives of JACCL in place\n\n{verdict_text(report.verdict)}",
+        f"## Abort collectives of JACCL in place\n\n{IN_PLACE}\n\n{verdict_text(report.verdict)}",
         *(f"## {title}\n\n{_answers(report, questions)}" for title, questions in SECTIONS),
         f"## Worlds of ranks\n\n{_worlds(report)}",
         OUTRO.format(report.schema),

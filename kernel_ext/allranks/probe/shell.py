@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -56,13 +57,16 @@ def main(options: argparse.Namespace) -> int:
     report = Probe(wanted, lambda text: print(f"allranks: asking: {text}", file=sys.stderr, flush=True)).run()
     if not options.with_names:
         report = hidden(report, hider(wanted.names))
-    if options.json:
-        print(_json(report), end="")
-    else:
-        print(page(report))
-    if out is not None and not _written(report, out):
-        return 1
-    return 0 if report.ok else 1
+    written = out is None or _written(report, out)
+    _print(_json(report) if options.json else page(report))
+    return 0 if report.ok and written else 1
+
+
+def _print(text: str) -> None:
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:  # of somebody who has read enough, as with `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _wanted(options: argparse.Namespace) -> Wanted:
@@ -122,7 +126,7 @@ def _written(report: Report, folder: Path) -> bool:
             with open(folder / name, "x", encoding="utf-8") as file:
                 file.write(text)
     except OSError as error:
-        print(f"allranks: cannot write {folder / name} ({error.strerror}). The report is above.", file=sys.stderr)
+        print(f"allranks: cannot write {folder / name} ({error.strerror}). The report follows.", file=sys.stderr)
         return False
     print(f"allranks: wrote {folder / NAMES[0]} and {folder / NAMES[1]}: attach both to an issue.", file=sys.stderr)
     return True
