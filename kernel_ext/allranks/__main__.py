@@ -43,8 +43,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     lists = commands.add_parser("list", help=text, description=text.capitalize() + ".")
     text = "end a cluster, wherever its notebook is; exits with 1 if ranks may be left"
     ends = commands.add_parser("down", help=text, description=text.capitalize() + ".")
+    text = "report what this machine's RDMA, GPUs and backends do, to attach to an issue; takes about five minutes"
+    probe = commands.add_parser("probe", help=text, description=text[0].upper() + text[1:] + ".")
     from allranks.discovery import discover, doctor, shell
+    from allranks.probe import shell as probe_shell
 
+    probe_shell.add_arguments(probe)
     doctor.add_arguments(check)
     discover.add_arguments(look)
     shell.add_arguments(lists, ends)
@@ -59,6 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _diagnose(options)
     if options.command == "discover":
         return _look(options)
+    if options.command == "probe":
+        return probe_shell.main(options)
     if options.command in ("list", "down"):
         try:
             return shell.list_clusters(options) if options.command == "list" else shell.end(options)

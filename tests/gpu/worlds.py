@@ -3,33 +3,26 @@
 from __future__ import annotations
 
 import subprocess
-from importlib.metadata import PackageNotFoundError, version
 
 from allranks import Cluster
 from allranks.machine.facts import cuda_devices
+from allranks.probe.gpus import nccl_version, shares
+from allranks.probe.machine import installed
 from allranks_backends.runtimes.nccl import SHARE
 from tests.needs import need_gpu
 
 BACKEND = "nccl"
-SHARES_FROM = (2, 30)
-"""The first NCCL that puts several ranks on one GPU."""
 WITHIN = 120.0
 """Seconds for a world of GPUs to start, or a cell that compiles kernels first."""
-
-
-def nccl_version() -> str:
-    """Version of the NCCL that MLX loads; empty where MLX is built without CUDA."""
-    return next(filter(None, map(_version, ("nvidia-nccl-cu13", "nvidia-nccl-cu12"))), "")
 
 
 def need_ranks(size: int) -> None:
     """Skip where this machine cannot have an NCCL world of so many ranks."""
     devices = cuda_devices()
-    need_gpu(_version("mlx-cuda-13") or _version("mlx-cuda-12"), "MLX is built without CUDA (make gpu MLX=cuda13)")
+    need_gpu(installed("mlx-cuda-13") or installed("mlx-cuda-12"), "MLX is built without CUDA (make gpu MLX=cuda13)")
     need_gpu(devices, "there is no NVIDIA GPU (nvidia-smi -L)")
     if size > devices:
-        found = tuple(map(int, nccl_version().split(".")[:2]))
-        need_gpu(found >= SHARES_FROM, f"{size} ranks on {devices} GPUs need NCCL 2.30, and {nccl_version()} is here")
+        need_gpu(shares(nccl_version()), f"{size} ranks on {devices} GPUs need NCCL 2.30, and {nccl_version()} is here")
 
 
 def world(size: int, **env: str) -> Cluster:
@@ -47,12 +40,5 @@ def machine() -> list[str]:
     except OSError:
         gpus = []
     packages = ("mlx", "mlx-cuda-13", "mlx-cuda-12", "nvidia-nccl-cu13", "nvidia-nccl-cu12", "ipyparallel", "ipykernel")
-    found = ", ".join(f"{name} {_version(name)}" for name in packages if _version(name))
+    found = ", ".join(f"{name} {installed(name)}" for name in packages if installed(name))
     return [f"packages: {found}", *(f"gpu: {line}" for line in gpus or ["none"])]
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return ""

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from allranks.head.world import forming
+from allranks.machine.proven import SWITCH
 from allranks.rank.world.images import NotInPlace
 from allranks.rank.world.jaccl import member as jaccl_member
-from allranks.rank.world.jaccl.member import SWITCH
 from allranks.rank.world.rendezvous import wait_for_listeners
 from allranks_backends.limits import limits
 from allranks_backends.plan import Host, Placement
@@ -32,7 +32,7 @@ def mac(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_on_a_mac_it_is_off_until_it_is_proven_there(mac: None, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(NotInPlace, match=rf"not proven on macOS 26\.3 \({SWITCH}=1 turns it on\)"):
         jaccl_member._check_switch()
-    monkeypatch.setattr(jaccl_member, "PROVEN", frozenset({"26.3"}))
+    monkeypatch.setattr(jaccl_member, "PROVEN", {"26.3": "https://an.issue"})
     jaccl_member._check_switch()
 
 

@@ -1,5 +1,7 @@
 // Addresses, and the states through which a queue pair goes until it is connected.
 #include <arpa/inet.h>
+#include <signal.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -82,6 +84,8 @@ VERB(int, modify_qp, ibv_qp* qp, ibv_qp_attr* wanted, int mask) {
       if (!code) pair->inbox->ready.store(1, std::memory_order_release);
       break;
     case IBV_QPS_ERR:
+      while (setting("LAB_RDMA_ERR", "flush") == "hang") pause();
+      if (setting("LAB_RDMA_ERR", "flush") == "crash") raise(SIGSEGV);
       break;
     default:
       code = EINVAL;

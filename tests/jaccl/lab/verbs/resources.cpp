@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <map>
 #include <sstream>
 
@@ -19,7 +20,7 @@ std::mutex resources;
 std::map<uint32_t, Region*> regions;
 
 std::vector<Device*>& devices() {
-  static std::vector<Device*> all = [] {
+  static auto& all = *new std::vector<Device*>([] {  // also when the process ends
     std::vector<Device*> found;
     std::istringstream list(setting("LAB_RDMA_DEVICES", ""));
     for (std::string item; std::getline(list, item, ',');) {
@@ -30,11 +31,33 @@ std::vector<Device*>& devices() {
       found.push_back(device);
     }
     return found;
-  }();
+  }());
   return all;
 }
 
-int limit(const char* name, const char* otherwise) { return std::stoi(setting(name, otherwise)); }
+// Whether one more is there; what others hold counts where the device keeps what it should not.
+bool take(Device* device, Kind kind) {
+  static const char* const names[] = {"LAB_RDMA_MAX_QP", "LAB_RDMA_MAX_MR", "LAB_RDMA_MAX_PD", "LAB_RDMA_MAX_CQ"};
+  static const char* const limits[] = {"10", "100", "64", "64"};
+  bool keeps = setting("LAB_RDMA_KEEPS", "nothing") != "nothing";
+  if ((keeps ? device->faults->kept[kind].load() : device->made[kind]) >= std::stoi(setting(names[kind], limits[kind])))
+    return false;
+  device->made[kind]++;
+  if (keeps) device->faults->kept[kind]++;
+  return true;
+}
+
+void give_back(Device* device, Kind kind) {
+  device->made[kind]--;
+  if (setting("LAB_RDMA_KEEPS", "nothing") != "nothing") device->faults->kept[kind]--;
+}
+
+// A process that ends in order comes here; one that is killed does not.
+__attribute__((destructor)) void ended() {
+  if (setting("LAB_RDMA_KEEPS", "nothing") != "killed") return;
+  for (auto* device : devices())
+    for (int kind = 0; device->faults && kind < 4; kind++) device->faults->kept[kind] -= device->made[kind];
+}
 
 int poll_cq_again(ibv_cq* cq, int room, ibv_wc* completions) { return poll_cq(cq, room, completions); }
 
@@ -73,6 +96,10 @@ VERB(ibv_context*, open_device, ibv_device* device) {
     if (&each->device != device) continue;
     if (!each->faults) each->faults = map_file<Faults>(in_folder("dev-" + each->name), O_CREAT);
     if (!each->faults) return nullptr;
+    if (each->shared) {
+      each->shared->opened++;
+      return &each->shared->context;
+    }
     auto* made = new Context;
     made->device = each;
     made->context.device = device;
@@ -81,6 +108,12 @@ VERB(ibv_context*, open_device, ibv_device* device) {
     opened = true;
     made->context.ops.post_send = post_send;
     made->context.ops.post_recv = post_recv;
+    if (setting("LAB_RDMA_LAYOUT", "known") == "other") {  // as if there were fewer functions before them
+      auto** functions = reinterpret_cast<void**>(&made->context.ops);
+      std::memmove(functions, functions + 3, sizeof made->context.ops - 3 * sizeof(void*));
+    }
+    if (setting("LAB_RDMA_CONTEXTS", "alike") == "shared") each->shared = made;
+    if (setting("LAB_RDMA_CONTEXTS", "alike") == "fixed") mprotect(made, 4096, PROT_READ);
     held().contexts++;
     return &made->context;
   }
@@ -90,8 +123,11 @@ VERB(ibv_context*, open_device, ibv_device* device) {
 VERB(int, close_device, ibv_context* opened) {
   std::lock_guard guard(resources);
   auto* context = as<Context>(opened);
+  if (--context->opened) return 0;
   if (context->users) return violation("a device was closed with its domains or queues open", EBUSY);
   held().contexts--;
+  context->device->shared = nullptr;
+  mprotect(context, 4096, PROT_READ | PROT_WRITE);
   delete context;
   return 0;
 }
@@ -100,6 +136,7 @@ VERB(ibv_pd*, alloc_pd, ibv_context* opened) {
   std::lock_guard guard(resources);
   auto* context = as<Context>(opened);
   if (context->device->faults->cut) return refused<ibv_pd>(ENODEV);  // as where the port is down
+  if (!take(context->device, DOMAINS)) return refused<ibv_pd>(ENOMEM);
   auto* made = new Domain;
   made->pd.context = opened;
   made->context = context;
@@ -113,6 +150,7 @@ VERB(int, dealloc_pd, ibv_pd* pd) {
   auto* domain = as<Domain>(pd);
   if (domain->users) return violation("a protection domain was freed with its regions or pairs", EBUSY);
   domain->context->users--;
+  give_back(domain->context->device, DOMAINS);
   held().domains--;
   delete domain;
   return 0;
@@ -122,13 +160,12 @@ VERB(ibv_mr*, reg_mr, ibv_pd* pd, void* data, size_t length, int) {
   std::lock_guard guard(resources);
   static uint32_t key = 0;
   auto* domain = as<Domain>(pd);
-  if (domain->context->device->regions >= limit("LAB_RDMA_MAX_MR", "100")) return refused<ibv_mr>(ENOMEM);
+  if (!take(domain->context->device, REGIONS)) return refused<ibv_mr>(ENOMEM);
   auto* made = new Region;
   made->domain = domain;
   made->mr = {pd->context, pd, data, length, 0, ++key, key};
   regions[key] = made;
   domain->users++;
-  domain->context->device->regions++;
   held().regions++;
   return &made->mr;
 }
@@ -138,7 +175,7 @@ VERB(int, dereg_mr, ibv_mr* mr) {
   auto* region = as<Region>(mr);
   regions.erase(mr->lkey);
   region->domain->users--;
-  region->domain->context->device->regions--;
+  give_back(region->domain->context->device, REGIONS);
   held().regions--;
   delete region;
   return 0;
@@ -146,6 +183,7 @@ VERB(int, dereg_mr, ibv_mr* mr) {
 
 VERB(ibv_cq*, create_cq, ibv_context* opened, int, void*, ibv_comp_channel*, int) {
   std::lock_guard guard(resources);
+  if (!take(as<Context>(opened)->device, QUEUES)) return refused<ibv_cq>(ENOMEM);
   auto* made = new Queue;
   made->cq.context = opened;
   made->context = as<Context>(opened);
@@ -159,6 +197,7 @@ VERB(int, destroy_cq, ibv_cq* cq) {
   auto* queue = as<Queue>(cq);
   if (!queue->pairs.empty()) return violation("a completion queue was destroyed with its pairs", EBUSY);
   queue->context->users--;
+  give_back(queue->context->device, QUEUES);
   held().queues--;
   delete queue;
   return 0;
@@ -170,13 +209,14 @@ VERB(ibv_qp*, create_qp, ibv_pd* pd, ibv_qp_init_attr* wanted) {
   auto* domain = as<Domain>(pd);
   Device* device = domain->context->device;
   if (wanted->qp_type != IBV_QPT_UC || wanted->send_cq != wanted->recv_cq) return refused<ibv_qp>(EOPNOTSUPP);
-  if (device->pairs >= limit("LAB_RDMA_MAX_QP", "10")) return refused<ibv_qp>(EBUSY);
+  if (!take(device, PAIRS)) return refused<ibv_qp>(EBUSY);
   auto* made = new Pair;
   while (!made->inbox) {
     made->qp.qp_num = ++number & 0xffffff;
     made->file = in_folder("pair-" + device->address + "-" + std::to_string(made->qp.qp_num));
     made->inbox = map_file<Inbox>(made->file, O_CREAT | O_EXCL);
     if (!made->inbox && errno != EEXIST) {
+      give_back(device, PAIRS);
       delete made;
       return nullptr;
     }
@@ -194,7 +234,6 @@ VERB(ibv_qp*, create_qp, ibv_pd* pd, ibv_qp_init_attr* wanted) {
   std::lock_guard of_queue(made->queue->lock);
   made->queue->pairs.push_back(made);
   domain->users++;
-  device->pairs++;
   held().pairs++;
   return &made->qp;
 }
@@ -211,7 +250,7 @@ VERB(int, destroy_qp, ibv_qp* qp) {
   if (pair->outbox) munmap(pair->outbox, sizeof(Inbox));
   unlink(pair->file.c_str());  // the peer is not informed
   pair->domain->users--;
-  pair->context->device->pairs--;
+  give_back(pair->context->device, PAIRS);
   held().pairs--;
   delete pair;
   return 0;

@@ -2,9 +2,15 @@
 //
 //   LAB_RDMA_DIR      folder in which the processes meet: a file for each queue pair, device and process
 //   LAB_RDMA_DEVICES  rdma_r0p0=169.254.0.0,...: the devices that every process finds, each meant for one rank
-//   LAB_RDMA_ERR      flush (default), or silent: what a queue pair in the state ERR does with its work requests
-//   LAB_RDMA_CONTEXTS alike (default), or differ: whether all have the same functions
-//   LAB_RDMA_MAX_QP, LAB_RDMA_MAX_MR  of each device; 10 and 100 by default, as Apple's were reported to have
+//   LAB_RDMA_ERR      what a queue pair in the state ERR does with its work requests: flush (default), late (some polls
+//                     later), silent (nothing), hang (the change to ERR never returns), or crash (SIGSEGV)
+//   LAB_RDMA_CONTEXTS alike (default), differ (not all have the same functions), shared (a device has one), or fixed
+//                     (they are read-only)
+//   LAB_RDMA_LAYOUT   known (default), or other: a context has its functions elsewhere
+//   LAB_RDMA_KEEPS    what a device keeps of a process that has not freed it: nothing (default), killed, or all (of one
+//                     that has ended in order, too)
+//   LAB_RDMA_MAX_QP, LAB_RDMA_MAX_MR, LAB_RDMA_MAX_PD, LAB_RDMA_MAX_CQ  of each device; 10 pairs and 100 regions by
+//                     default, as Apple's were reported to have, and 64 of the others
 //
 // A peer that is gone is silence, as over Thunderbolt, and not an error. A send completes when the peer has taken it.
 #pragma once
@@ -26,7 +32,10 @@ constexpr uint64_t CAPACITY = 2u << 20;
 struct Faults {
   std::atomic<uint32_t> cut;        // no byte passes, in either direction
   std::atomic<uint32_t> fail_next;  // an ibv_wc_status: the next work request fails with it
+  std::atomic<int> kept[4];         // made and not freed by any process ever, where LAB_RDMA_KEEPS says so
 };
+
+enum Kind { PAIRS, REGIONS, DOMAINS, QUEUES };
 
 // `held-<pid>`: what a process has not given back; the order is known to lab.py.
 struct Held {
@@ -45,13 +54,14 @@ struct Device {
   ibv_device device{};
   std::string name, address;
   Faults* faults = nullptr;
-  int pairs = 0, regions = 0;
+  int made[4] = {};  // by this process, and not freed
+  struct Context* shared = nullptr;
 };
 
-struct Context {
+struct alignas(4096) Context {
   ibv_context context{};  // first in each of these: JACCL's pointers are to it
-  Device* device = nullptr;
-  int users = 0;
+  alignas(4096) Device* device = nullptr;
+  int users = 0, opened = 1;
 };
 
 struct Domain {
@@ -93,6 +103,7 @@ struct Pair {
   std::string file, target;
   std::deque<Request> sends, receives;
   uint32_t max_sends = 0, max_receives = 0;
+  int polls_in_error = 0;
 };
 
 template <typename T>

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 
 from allranks.rank.collectives import poison
 from allranks.rank.collectives.poison import Asked
-from allranks.rank.world.images import NotInPlace
+from allranks.rank.world.images import NotInPlace, address_of
 
-from .verbs_check import POLL, POLL_CQ, POST, POST_RECV, POST_SEND, Trial, is_in_error, slots, to_error
+from .verbs_check import POLL, POLL_CQ, POST, POST_RECV, POST_SEND, Trial, is_in_error, put, slots, to_error
 from .verbs_table import VerbsTable
 
 if TYPE_CHECKING:
@@ -50,7 +50,8 @@ class JacclInPlace:
         """When to see whether they have returned."""
         self._polls: Counter[int] = Counter()
         """Of each thread, since polls are answered here."""
-        self._wait, self._end, self._fail = POLL(lambda *_: 0), POLL(self._invent), POST(lambda *_: _ENODEV)
+        self._kept = POLL(lambda *_: 0), POLL(self._invent), POST(lambda *_: _ENODEV)
+        self._waits, self._ends, self._fails = map(address_of, self._kept)
 
     def pattern(self, in_flight: Iterable[Asked]) -> bytes:
         """What `break_up` has these deliver, as far as that is known."""
@@ -103,19 +104,19 @@ class JacclInPlace:
         """Answer polls in the driver's place, and let posts fail."""
         with self._table.lock:
             for context in self._left("open_device"):
-                _put(context, {POST_SEND: self._fail, POST_RECV: self._fail, POLL_CQ: self._end})
+                put(context, {POST_SEND: self._fails, POST_RECV: self._fails, POLL_CQ: self._ends})
 
     @contextmanager
     def _paused(self) -> Iterator[None]:
         """Polls find nothing meanwhile."""
         contexts = self._left("open_device")
         for context in contexts:
-            _put(context, {POLL_CQ: self._wait})
+            put(context, {POLL_CQ: self._waits})
         try:
             yield
         finally:
             for context in contexts:
-                ctypes.c_uint64.from_address(context + POLL_CQ).value = self._trial.slots[POLL_CQ]
+                put(context, {POLL_CQ: self._trial.slots[POLL_CQ]})
 
     def _left(self, make: str) -> list[int]:
         """What was made for this world by that verb, and is not freed."""
@@ -135,12 +136,6 @@ class JacclInPlace:
         # JACCL's ids of work requests: kind, buffer, peer; the id comes first in an ibv_wc.
         ctypes.c_uint64.from_address(completions).value = kind << 16 | (count // 2 % 2) << 8 | peer
         return 1
-
-
-def _put(context: int, functions: dict[int, object]) -> None:
-    for at, function in functions.items():
-        address = ctypes.cast(function, ctypes.c_void_p).value  # type: ignore[arg-type]
-        ctypes.c_uint64.from_address(context + at).value = address or 0
 
 
 def _fill(memory: int, size: int, pattern: bytes) -> None:

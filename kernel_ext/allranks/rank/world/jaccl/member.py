@@ -7,11 +7,11 @@ left before the process ends: where it is told to, and where it gets SIGTERM.
 from __future__ import annotations
 
 import os
-import platform
 import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
+from allranks.machine.proven import PROVEN, SWITCH, macos_version
 from allranks.rank.collectives import poison
 from allranks.rank.world.failure import break_failed
 from allranks.rank.world.images import NotInPlace
@@ -24,10 +24,6 @@ from .verbs_table import VerbsTable
 if TYPE_CHECKING:
     from allranks.rank.agent.agent import Agent
 
-SWITCH = "ALLRANKS_JACCL_IN_PLACE"
-"""Set to 1, JACCL's collectives are aborted in place also where that is not proven; set to 0, nowhere."""
-PROVEN: frozenset[str] = frozenset()
-"""Versions of macOS, such as 26.3, on which it was."""
 ENDS = "this rank's process is being ended"
 """Why no further collective is entered."""
 RETURNS_WITHIN = 1.0
@@ -143,8 +139,7 @@ def _check_switch() -> None:
     switch = os.environ.get(SWITCH, "")
     if switch == "0":
         raise NotInPlace(f"{SWITCH}=0 is set", f"unset {SWITCH}")
-    version = ".".join(platform.mac_ver()[0].split(".")[:2])
-    if sys.platform == "darwin" and switch != "1" and version not in PROVEN:
+    if sys.platform == "darwin" and switch != "1" and (version := macos_version()) not in PROVEN:
         raise NotInPlace(
             f"this is not proven on macOS {version} ({SWITCH}=1 turns it on)", f"%distributed up --env {SWITCH}=1"
         )

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from allranks.rank.world.images import NotInPlace, is_code
 
-from .verbs_table import INT, MADE_BY, P, VerbsTable
+from .verbs import INT, MADE_BY, P, Verbs
 
 POLL_CQ, POST_SEND, POST_RECV = (8 + 8 * index for index in (11, 25, 26))
 """Offsets in ``ibv_context``, whose table follows a pointer."""
@@ -25,6 +26,8 @@ _UC, _INIT, _ERR = 3, 1, 6
 _STATE, _ACCESS, _PKEY, _PORT = 1, 8, 16, 32
 _LOCAL_WRITE = 1
 _ROOM = 4096
+_FLUSHED_WITHIN = 0.2
+"""Seconds that a device has to complete what was posted."""
 
 Slots = dict[int, int]
 """Offset in a context to the address of the driver's function."""
@@ -35,16 +38,16 @@ def slots(context: int) -> Slots:
     return {at: ctypes.c_uint64.from_address(context + at).value for at in (POLL_CQ, POST_SEND, POST_RECV)}
 
 
-def to_error(table: VerbsTable, pair: int) -> int:
+def to_error(verbs: Verbs, pair: int) -> int:
     """Move a queue pair to ERR; returns the driver's code."""
     attributes = ctypes.create_string_buffer(struct.pack("i", _ERR), 256)
-    code: int = table.call("modify_qp", [P, P, INT])(pair, ctypes.addressof(attributes), _STATE)
+    code: int = verbs.call("modify_qp", [P, P, INT])(pair, ctypes.addressof(attributes), _STATE)
     return code
 
 
-def is_in_error(table: VerbsTable, pair: int) -> bool:
+def is_in_error(verbs: Verbs, pair: int) -> bool:
     """Whether the driver says that a queue pair is in ERR; False where it does not say."""
-    query = getattr(table.library, "ibv_query_qp", None)
+    query = getattr(verbs.library, "ibv_query_qp", None)
     attributes, first = ctypes.create_string_buffer(256), ctypes.create_string_buffer(256)
     if query is None or query(P(pair), attributes, _STATE, first):
         return False
@@ -52,76 +55,104 @@ def is_in_error(table: VerbsTable, pair: int) -> bool:
     return state == _ERR
 
 
+def put(context: int, functions: Slots) -> None:
+    """Have MLX call these for what it does in this context."""
+    for at, function in functions.items():
+        ctypes.c_uint64.from_address(context + at).value = function
+
+
+def checked_slots(context: int) -> Slots:
+    """The same, if these are functions. Raises NotInPlace."""
+    found = slots(context)
+    if not all(map(is_code, found.values())):
+        raise NotInPlace("the driver's functions are not where infiniband/verbs.h has them")
+    return found
+
+
 class Trial:
     """Raises NotInPlace where the verbs are not as expected."""
 
-    def __init__(self, table: VerbsTable) -> None:
-        self._table = table
-        with self._device() as context:
-            self.slots = slots(context)
+    def __init__(self, verbs: Verbs) -> None:
+        with devices(verbs) as found, first_opened(verbs, found) as context:
+            self.slots = checked_slots(context)
             """Where the driver has its functions."""
-            if not all(map(is_code, self.slots.values())):
-                raise NotInPlace("the driver's functions are not where infiniband/verbs.h has them")
-            self.flushes = self._flushes(context)
+            self.flushes = flushes(verbs, context, self.slots)
             """Whether a queue pair in ERR completes what was posted, and what is posted then."""
 
-    @contextmanager
-    def _device(self) -> Iterator[int]:
-        """The first device that can be opened."""
-        count = ctypes.c_int()
-        devices = self._table.call("get_device_list", [P], P)(ctypes.addressof(count))
-        try:
-            found = (ctypes.c_void_p * count.value).from_address(devices) if devices else ()
-            context = next(filter(None, map(self._table.call("open_device", [P], P), found)), None)
-        finally:
-            if devices:
-                self._table.call("free_device_list", [P], None)(devices)
-        if context is None:
-            raise NotInPlace("no RDMA device could be opened")
-        try:
-            yield context
-        finally:
-            self._table.call("close_device", [P])(context)
 
-    def _flushes(self, context: int) -> bool:
-        memory = ctypes.create_string_buffer(_ROOM)
-        with ExitStack() as stack:
-            domain = self._made(stack, "alloc_pd", context)
-            queue = self._made(stack, "create_cq", context, 8, None, None, 0)
-            # ibv_qp_init_attr: context, both queues, shared queue, five limits, type.
-            wanted = ctypes.create_string_buffer(struct.pack("4Q7I", 0, queue, queue, 0, 4, 4, 1, 1, 0, _UC, 0), 256)
-            pair = self._made(stack, "create_qp", domain, ctypes.addressof(wanted))
-            region = self._made(stack, "reg_mr", domain, ctypes.addressof(memory), _ROOM, _LOCAL_WRITE)
-            key = ctypes.c_uint32.from_address(region + 36).value  # ibv_mr.lkey
-            return self._comes_back(pair, queue, ctypes.addressof(memory), key)
+@contextmanager
+def devices(verbs: Verbs) -> Iterator[list[int]]:
+    """The devices there are."""
+    count = ctypes.c_int()
+    listed = verbs.call("get_device_list", [P], P)(ctypes.addressof(count))
+    try:
+        yield list((ctypes.c_void_p * count.value).from_address(listed)) if listed else []
+    finally:
+        if listed:
+            verbs.call("free_device_list", [P], None)(listed)
 
-    def _comes_back(self, pair: int, queue: int, memory: int, key: int) -> bool:
-        """Whether two receives do, one that is posted before ERR and one after."""
-        poll, post = POLL(self.slots[POLL_CQ]), POST(self.slots[POST_RECV])
-        entry = ctypes.create_string_buffer(struct.pack("QII", memory, _ROOM, key))  # ibv_sge
-        completion, bad = ctypes.create_string_buffer(1024), ctypes.c_void_p()
 
-        def posted(number: int) -> bool:
-            request = ctypes.create_string_buffer(struct.pack("QQQi", number, 0, ctypes.addressof(entry), 1), 64)
-            return bool(post(pair, ctypes.addressof(request), ctypes.addressof(bad)) == 0)
+@contextmanager
+def first_opened(verbs: Verbs, found: Iterable[int]) -> Iterator[int]:
+    """A context of the first of these devices that can be opened. Raises NotInPlace."""
+    context: int | None = next(filter(None, map(verbs.call("open_device", [P], P), found)), None)
+    if context is None:
+        raise NotInPlace("no RDMA device could be opened")
+    try:
+        yield context
+    finally:
+        verbs.call("close_device", [P])(context)
 
-        def came(number: int) -> bool:
-            count = poll(queue, 1, ctypes.addressof(completion))
-            return bool(count == 1 and struct.unpack_from("Q", completion)[0] == number)
 
-        attributes = ctypes.create_string_buffer(struct.pack("i", _INIT), 256)  # ibv_qp_attr
-        struct.pack_into("I", attributes, 32, _LOCAL_WRITE)
-        struct.pack_into("B", attributes, 129, 1)  # port_num
-        modify = self._table.call("modify_qp", [P, P, INT])
-        if modify(pair, ctypes.addressof(attributes), _STATE | _ACCESS | _PKEY | _PORT) or not posted(1):
-            raise NotInPlace("a queue pair could not be tried")
-        return to_error(self._table, pair) == 0 and came(1) and posted(2) and came(2)
+def made(verbs: Verbs, stack: ExitStack, make: str, *values: Any) -> int:
+    """A resource that is freed with `stack`. Raises NotInPlace where there is none."""
+    free, arguments = MADE_BY[make]
+    resource: int | None = verbs.call(make, arguments, P)(*values)
+    if not resource:
+        raise NotInPlace(f"ibv_{make} failed (error {ctypes.get_errno()})")
+    release: Callable[[int], int] = verbs.call(free, [P])
+    stack.callback(release, resource)
+    return resource
 
-    def _made(self, stack: ExitStack, make: str, *values: Any) -> int:
-        free, arguments = MADE_BY[make]
-        made: int | None = self._table.call(make, arguments, P)(*values)
-        if not made:
-            raise NotInPlace(f"ibv_{make} failed (error {ctypes.get_errno()})")
-        release: Callable[[int], int] = self._table.call(free, [P])
-        stack.callback(release, made)
-        return made
+
+def made_pair(verbs: Verbs, stack: ExitStack, domain: int, queue: int) -> int:
+    """A queue pair like one of JACCL's, in the state RESET. Raises NotInPlace."""
+    # ibv_qp_init_attr: context, both queues, shared queue, five limits, type.
+    wanted = ctypes.create_string_buffer(struct.pack("4Q7I", 0, queue, queue, 0, 4, 4, 1, 1, 0, _UC, 0), 256)
+    return made(verbs, stack, "create_qp", domain, ctypes.addressof(wanted))
+
+
+def flushes(verbs: Verbs, context: int, functions: Slots) -> bool:
+    """Whether a queue pair in ERR completes two receives, posted before and after. Raises NotInPlace."""
+    memory = ctypes.create_string_buffer(_ROOM)
+    with ExitStack() as stack:
+        domain = made(verbs, stack, "alloc_pd", context)
+        queue = made(verbs, stack, "create_cq", context, 8, None, None, 0)
+        pair = made_pair(verbs, stack, domain, queue)
+        region = made(verbs, stack, "reg_mr", domain, ctypes.addressof(memory), _ROOM, _LOCAL_WRITE)
+        key = ctypes.c_uint32.from_address(region + 36).value  # ibv_mr.lkey
+        return _completes(verbs, functions, pair, queue, ctypes.addressof(memory), key)
+
+
+def _completes(verbs: Verbs, functions: Slots, pair: int, queue: int, memory: int, key: int) -> bool:
+    poll, post = POLL(functions[POLL_CQ]), POST(functions[POST_RECV])
+    entry = ctypes.create_string_buffer(struct.pack("QII", memory, _ROOM, key))  # ibv_sge
+    completion, bad = ctypes.create_string_buffer(1024), ctypes.c_void_p()
+
+    def posted(number: int) -> bool:
+        request = ctypes.create_string_buffer(struct.pack("QQQi", number, 0, ctypes.addressof(entry), 1), 64)
+        return bool(post(pair, ctypes.addressof(request), ctypes.addressof(bad)) == 0)
+
+    def came(number: int) -> bool:
+        until = time.monotonic() + _FLUSHED_WITHIN
+        while not (count := poll(queue, 1, ctypes.addressof(completion))) and time.monotonic() < until:
+            time.sleep(_FLUSHED_WITHIN / 100)
+        return bool(count == 1 and struct.unpack_from("Q", completion)[0] == number)
+
+    attributes = ctypes.create_string_buffer(struct.pack("i", _INIT), 256)  # ibv_qp_attr
+    struct.pack_into("I", attributes, 32, _LOCAL_WRITE)
+    struct.pack_into("B", attributes, 129, 1)  # port_num
+    modify = verbs.call("modify_qp", [P, P, INT])
+    if modify(pair, ctypes.addressof(attributes), _STATE | _ACCESS | _PKEY | _PORT) or not posted(1):
+        raise NotInPlace("a queue pair could not be tried")
+    return to_error(verbs, pair) == 0 and came(1) and posted(2) and came(2)

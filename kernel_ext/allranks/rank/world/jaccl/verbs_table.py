@@ -14,61 +14,25 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from allranks.rank.world.images import NotInPlace, address_of, only_place
+from allranks.rank.world.images import address_of, only_place
 
-LIBRARY = "librdma.dylib"
-VERBS = [
-    "get_device_list",
-    "get_device_name",
-    "open_device",
-    "free_device_list",
-    "close_device",
-    "alloc_pd",
-    "create_qp",
-    "create_cq",
-    "destroy_cq",
-    "destroy_qp",
-    "dealloc_pd",
-    "query_port",
-    "query_gid",
-    "modify_qp",
-    "reg_mr",
-    "dereg_mr",
-]
-"""In the order of ``IBVWrapper`` in mlx's ``jaccl/rdma.h`` (0.32.4)."""
-P, INT = ctypes.c_void_p, ctypes.c_int
-MADE_BY: dict[str, tuple[str, list[Any]]] = {
-    "create_qp": ("destroy_qp", [P, P]),
-    "reg_mr": ("dereg_mr", [P, P, ctypes.c_size_t, INT]),
-    "create_cq": ("destroy_cq", [P, INT, P, P, INT]),
-    "alloc_pd": ("dealloc_pd", [P]),
-    "open_device": ("close_device", [P]),
-}
-"""What makes a resource, what frees it, and the arguments of the former; in the order in which they must be freed."""
+from .verbs import INT, MADE_BY, VERBS, P, Verbs
 
 
-class VerbsTable:
+class VerbsTable(Verbs):
     """Nothing is written before `install`."""
 
     def __init__(self) -> None:
         """Raises NotInPlace."""
-        try:
-            self.library = ctypes.CDLL(LIBRARY, use_errno=True)
-            wanted = [address_of(getattr(self.library, f"ibv_{name}")) for name in VERBS]
-        except (OSError, AttributeError) as error:
-            raise NotInPlace(f"{LIBRARY} is not as expected ({error})") from None
+        super().__init__()
+        wanted = [self.addresses[name] for name in VERBS]
         self._address = only_place(struct.pack(f"{len(VERBS)}Q", *wanted), "its table of verbs")
-        self._real = dict(zip(VERBS, wanted, strict=True))
         self._ours: list[Any] = []
         """Kept: their code is in the table."""
         self.lock = threading.RLock()
         """Held while something is freed, and while others use what is held."""
         self.held: dict[str, dict[int, tuple[int, ...]]] = {name: {} for name in MADE_BY}
         """What JACCL has not freed, by what made it: address to the arguments."""
-
-    def call(self, name: str, arguments: list[Any], result: Any = INT) -> Callable[..., Any]:
-        """A verb as a function."""
-        return ctypes.CFUNCTYPE(result, *arguments, use_errno=True)(self._real[name])
 
     def install(self) -> None:
         """Have JACCL call ours."""

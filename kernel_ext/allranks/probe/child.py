@@ -1,0 +1,99 @@
+"""A process that may hang, crash or be killed: what it says, line by line, until it ends or its time is over."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import IO, Generic, TypeVar
+
+import msgspec
+
+from allranks.cluster.stop import undisturbed
+
+T = TypeVar("T")
+
+
+class Child(Generic[T]):
+    """Started as ``python -m MODULE ARGUMENTS...``; `lines` has what it says, and `trouble` how it ended otherwise."""
+
+    def __init__(self, kind: type[T], arguments: Sequence[str], within: float, *, grace: float = 2.0) -> None:
+        """`grace` is how long it may clear up after an interrupt, in seconds."""
+        self._kind, self._within, self._grace = kind, within, grace
+        self._command = [sys.executable, "-m", *arguments]
+        self.trouble = ""
+        """Why not all was said, as a clause."""
+
+    def lines(self) -> Generator[T]:
+        with tempfile.TemporaryFile("w+", errors="replace") as errors, self._process(errors) as process:
+            assert process.stdout is not None
+            for line in self._read(process.stdout):
+                try:
+                    yield msgspec.json.decode(line, type=self._kind)
+                except msgspec.MsgspecError:
+                    continue  # what a library has written
+            if not self.trouble and (code := process.wait()):
+                errors.seek(0)
+                said = errors.read().strip().splitlines()[-1:]
+                self.trouble = ": ".join([_ended(code), *said])
+
+    @contextmanager
+    def _process(self, errors: IO[str]) -> Iterator[subprocess.Popen[bytes]]:
+        """In a session of its own: Ctrl-C is for the parent, which ends the child."""
+        process: subprocess.Popen[bytes] | None = None
+        try:
+            with undisturbed():  # one that is half started could not be ended
+                process = subprocess.Popen(
+                    self._command,
+                    stdin=subprocess.PIPE,  # closed with this process, however that ends: see `end_with_parent`
+                    stdout=subprocess.PIPE,
+                    stderr=errors,
+                    start_new_session=True,
+                )
+            yield process
+        finally:
+            if process is not None:
+                with undisturbed():
+                    self._end(process)
+
+    def _read(self, pipe: IO[bytes]) -> Iterator[bytes]:
+        """Whole lines, until the other end is closed or the time is over."""
+        until, rest = time.monotonic() + self._within, b""
+        while (remaining := until - time.monotonic()) > 0:
+            if not select.select([pipe], [], [], remaining)[0]:
+                break
+            if not (read := os.read(pipe.fileno(), 1 << 16)):
+                return
+            *whole, rest = (rest + read).split(b"\n")
+            yield from whole
+        self.trouble = f"no answer within {self._within:g} s"
+
+    def _end(self, process: subprocess.Popen[bytes]) -> None:
+        """All of its group: what it has started may hold the devices."""
+        if process.poll() is None and self.trouble == "":
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(0.1)
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)  # it frees what it can
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(self._grace)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+
+def _ended(code: int) -> str:
+    if code > 0:
+        return f"the process that asked ended with exit code {code}"
+    with suppress(ValueError):
+        return f"the process that asked was ended by {signal.Signals(-code).name}"
+    return f"the process that asked was ended by signal {-code}"

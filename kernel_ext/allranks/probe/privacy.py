@@ -1,0 +1,67 @@
+"""A report without names: of people, machines, networks and files."""
+
+from __future__ import annotations
+
+import getpass
+import platform
+import re
+import socket
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import msgspec
+
+from allranks.messages.probe_answers import Answer, Check
+
+from .report import Report, Verdict
+
+Hide = Callable[[str], str]
+_PATH = re.compile(r"(?<![\w.~/])~?(?:/[^\s/'\",;:()<>]+){2,}/?")
+_IPV4 = re.compile(r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?!\w|\.\d)")
+_HEXADECIMAL = re.compile(r"(?<![\w:])(?:[0-9a-fA-F]{0,4}:){3,7}[0-9a-fA-F]{0,4}(?![\w:])")
+"""Addresses of IPv6 and of interfaces."""
+
+
+def hider(hosts: Iterable[str]) -> Hide:
+    """What replaces such names in a text. `hosts` are those that were given; what this machine is called is known."""
+    given = dict.fromkeys(host.rpartition("@")[2] for host in hosts)
+    numbered = {name: f"<host {number}>" for number, name in enumerate(given, 1)}
+    own = {name: "<this machine>" for name in (socket.gethostname(), platform.node()) if name}
+    own |= {name.partition(".")[0]: "<this machine>" for name in own}
+    users = {_user(): "<user>", **{host.partition("@")[0]: "<user>" for host in hosts if "@" in host}}
+    named, home = own | numbered | users, str(Path.home())
+    ordered = sorted((name for name in named if name and name not in ("localhost", "root")), key=len, reverse=True)
+
+    def hide(text: str) -> str:
+        text = _PATH.sub("<path>", text.replace(home, "/home") if home != "/" else text)  # its name may have spaces
+        for name in ordered:
+            text = re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", named[name], text)
+        return _HEXADECIMAL.sub("<address>", _IPV4.sub("<address>", text))
+
+    return hide
+
+
+def hidden(report: Report, hide: Hide) -> Report:
+    """The report with all that people or libraries have worded replaced so."""
+    return msgspec.structs.replace(
+        report,
+        verdict=Verdict(report.verdict.in_place, hide(report.verdict.why), report.verdict.macos, report.verdict.listed),
+        answers=[_answer(each, hide) for each in report.answers],
+        checks=[_check(each, hide) for each in report.checks],
+    )
+
+
+def _answer(answer: Answer, hide: Hide) -> Answer:
+    facts = {name: hide(fact) if isinstance(fact, str) else fact for name, fact in answer.facts.items()}
+    return msgspec.structs.replace(answer, detail=hide(answer.detail), facts=facts)
+
+
+def _check(check: Check, hide: Hide) -> Check:
+    return msgspec.structs.replace(check, detail=hide(check.detail))
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # one without a name
+        return ""

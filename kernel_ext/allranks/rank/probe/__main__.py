@@ -1,0 +1,48 @@
+"""``python -m allranks.rank.probe WHAT LIBRARY``: ask, and print each answer as one line of JSON."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+
+import msgspec
+
+from allranks.machine.parent import end_with_parent
+from allranks.messages.probe_answers import Answer
+from allranks.rank.world.images import NotInPlace
+from allranks.rank.world.jaccl.verbs import Verbs
+
+from . import contexts, devices, resources
+
+ASKED: Mapping[str, Callable[[Verbs], Iterator[Answer]]] = {
+    "devices": devices.ask,
+    "contexts": contexts.ask,
+    "flush": contexts.ask_flush,
+    "limits": resources.ask_limits,
+    "exit": resources.ask_exit,
+    "sigterm": resources.ask_sigterm,
+    "sigkill": resources.ask_sigkill,
+}
+
+
+def main(what: str, library: str) -> None:
+    if what != "hold":
+        end_with_parent(grace=0.0)
+    try:
+        verbs = Verbs(library)
+    except NotInPlace as error:
+        if what == "devices":
+            show(Answer("library", "no", str(error)))
+        return
+    if what == "hold":
+        return resources.hold(verbs)
+    for answer in ASKED[what](verbs):
+        show(answer)
+
+
+def show(answer: Answer) -> None:
+    print(msgspec.json.encode(answer).decode(), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,87 @@
+"""What aborting in place relies on: where a driver has its functions, and what a queue pair does in the state ERR."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+from allranks.messages.probe_answers import Answer
+from allranks.rank.world.images import NotInPlace
+from allranks.rank.world.jaccl.verbs import LIBRARY, Verbs
+from allranks.rank.world.jaccl.verbs_check import (
+    checked_slots,
+    devices,
+    first_opened,
+    flushes,
+    is_in_error,
+    made,
+    made_pair,
+    put,
+    to_error,
+)
+from allranks.rank.world.jaccl.verbs_table import VerbsTable
+
+from .devices import opened
+
+
+def ask(verbs: Verbs) -> Iterator[Answer]:
+    yield from _contexts(verbs)
+    yield _table(verbs)
+
+
+def ask_flush(verbs: Verbs) -> Iterator[Answer]:
+    with ExitStack() as stack:
+        try:
+            context = stack.enter_context(opened(verbs))
+            functions = checked_slots(context)
+            domain = made(verbs, stack, "alloc_pd", context)
+            pair = made_pair(verbs, stack, domain, made(verbs, stack, "create_cq", context, 8, None, None, 0))
+            seen = to_error(verbs, pair) == 0 and is_in_error(verbs, pair)
+            yield Answer("error seen", "yes" if seen else "no", "" if seen else "ibv_query_qp does not say ERR")
+            does = flushes(verbs, context, functions)
+        except NotInPlace as error:
+            yield Answer("flush", "not asked", str(error))
+            return
+    yield Answer("flush", "yes" if does else "no", "of two receives, posted before and after" if does else "")
+
+
+def _contexts(verbs: Verbs) -> Iterator[Answer]:
+    """Of all devices, and a second one of the first, as a process has where it forms two worlds."""
+    with ExitStack() as stack:
+        found = stack.enter_context(devices(verbs))
+        contexts = []
+        for device in [*found, *found[:1]]:
+            try:
+                contexts.append(stack.enter_context(first_opened(verbs, [device])))
+            except NotInPlace:
+                continue
+        if len(contexts) < 2:
+            yield Answer("layout", "not asked", "no RDMA device could be opened")
+            return
+        try:
+            known = [checked_slots(context) for context in contexts]
+        except NotInPlace as error:
+            yield Answer("layout", "no", str(error))
+            return
+        yield Answer("layout", "yes", f"in {len(contexts)} contexts", {"contexts": len(contexts)})
+        alike = all(each == known[0] for each in known)
+        yield Answer("alike", "yes" if alike else "no", "" if alike else "contexts have different functions")
+        own = len(set(contexts)) == len(contexts)
+        yield Answer("own table", "yes" if own else "no", "" if own else "a device that is opened twice has one")
+        for context, functions in zip(contexts, known, strict=True):
+            put(context, functions)  # the process ends here if the driver has them in memory that is read-only
+        yield Answer("writable", "yes")
+
+
+def _table(verbs: Verbs) -> Answer:
+    """Where MLX loads another library than was asked for, its table is of that."""
+    import mlx.core as mx
+
+    if not mx.distributed.is_available("jaccl"):
+        return Answer("table", "not asked", f"MLX cannot load {LIBRARY} here")
+    try:
+        table = VerbsTable()
+    except NotInPlace as error:
+        return Answer("table", "no", str(error))
+    same = table.addresses == verbs.addresses
+    return Answer("table", "yes" if same else "no", "" if same else "MLX calls another library")

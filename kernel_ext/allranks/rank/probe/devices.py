@@ -1,0 +1,87 @@
+"""Which RDMA devices there are, and what can be reached by them. All but their names stays on this machine."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from allranks.messages.probe_answers import Answer
+from allranks.rank.world.images import NotInPlace
+from allranks.rank.world.jaccl.verbs import INT, P, Verbs
+from allranks.rank.world.jaccl.verbs_check import devices, first_opened
+
+PORT = 1
+"""The only one that JACCL uses."""
+_ACTIVE = 4
+_MAPPED = bytes(10) + b"\xff\xff"
+"""How a GID begins that is an IPv4 address."""
+_MOST_GIDS = 64
+
+
+@dataclass(frozen=True)
+class Port:
+    active: bool
+    gids: int
+    ipv4: int
+    """How many of them are an IPv4 address."""
+
+
+def ask(verbs: Verbs) -> Iterator[Answer]:
+    yield Answer("library", "yes", "it has all sixteen functions that MLX uses")
+    with devices(verbs) as found:
+        names = [_name(verbs, device) for device in found]
+        if not found:
+            yield Answer("devices", "no", "the library lists none")
+            return
+        yield Answer("devices", "yes", ", ".join(names), {"devices": len(names)})
+        ports = {name: _port(verbs, device) for name, device in zip(names, found, strict=True)}
+    active = {name: port for name, port in ports.items() if port is not None and port.active}
+    unopened = [name for name, port in ports.items() if port is None]
+    said = [f"{len(active)} of {len(ports)}", *(f"{name} could not be opened" for name in unopened)]
+    yield Answer("ports", "yes" if active else "no", "; ".join(said), {"active": len(active), "ports": len(ports)})
+    if active:
+        without = [name for name, port in active.items() if not port.ipv4]
+        said = [f"{name}: {port.ipv4} of {port.gids} GIDs" for name, port in active.items()]
+        yield Answer("gids", "no" if without else "yes", "; ".join(said))
+
+
+def preferred(verbs: Verbs, found: list[int]) -> list[int]:
+    """These devices, those with an active port first."""
+    ports = [(device, _port(verbs, device)) for device in found]
+    return [device for device, _ in sorted(ports, key=lambda each: each[1] is None or not each[1].active)]
+
+
+@contextmanager
+def opened(verbs: Verbs) -> Iterator[int]:
+    """A context of a device, of one with an active port if there is one. Raises NotInPlace."""
+    with devices(verbs) as found, first_opened(verbs, preferred(verbs, found)) as context:
+        yield context
+
+
+def _name(verbs: Verbs, device: int) -> str:
+    name: bytes = verbs.call("get_device_name", [P], ctypes.c_char_p)(device)
+    return name.decode(errors="replace")
+
+
+def _port(verbs: Verbs, device: int) -> Port | None:
+    """None where the device cannot be opened."""
+    query_port = verbs.call("query_port", [P, ctypes.c_uint8, P])
+    query_gid = verbs.call("query_gid", [P, ctypes.c_uint8, INT, P])
+    attributes, gid = ctypes.create_string_buffer(256), ctypes.create_string_buffer(16)
+    try:
+        with first_opened(verbs, [device]) as context:
+            if query_port(context, PORT, ctypes.addressof(attributes)):
+                return Port(False, 0, 0)
+            # ibv_port_attr: state, two sizes, number of GIDs.
+            state, _, _, count = struct.unpack_from("4i", attributes)
+            gids = [
+                gid.raw
+                for index in range(min(count, _MOST_GIDS))
+                if query_gid(context, PORT, index, ctypes.addressof(gid)) == 0 and any(gid.raw)
+            ]
+    except NotInPlace:
+        return None
+    return Port(state == _ACTIVE, len(gids), sum(each.startswith(_MAPPED) for each in gids))

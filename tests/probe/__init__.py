@@ -1,0 +1,1 @@
+"""The report that a machine's owner can give: against pretended drivers, and on real ranks."""

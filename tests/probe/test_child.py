@@ -1,0 +1,72 @@
+"""A process that asks may hang, crash or write anything: what it has answered by then is kept."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+import psutil
+import pytest
+
+from allranks.messages.probe_answers import Answer, Check
+from allranks.probe.child import Child
+from allranks.probe.probe import CONFORMANCE_MODULE
+from allranks.probe.world import World
+from tests.waiting import eventually
+
+LONG = 120.0
+ANSWER = '{"question": "flush", "given": "yes"}'
+HANGS = f"""
+import os, signal, subprocess, sys, time
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+own = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+open("pids", "w").write(f"{{os.getpid()}} {{own.pid}}")
+print('{ANSWER}', flush=True)
+time.sleep(600)
+"""
+
+
+def answers(code: str, folder: Path, monkeypatch: pytest.MonkeyPatch, within: float = LONG) -> tuple[list[Answer], str]:
+    (folder / "asks_something.py").write_text(code)
+    monkeypatch.chdir(folder)
+    child = Child(Answer, ["asks_something"], within, grace=0.1)
+    with closing(child.lines()) as lines:
+        found = list(lines)
+    return found, child.trouble
+
+
+@pytest.mark.parametrize(
+    ("then", "trouble"),
+    [
+        ("", ""),
+        ("sys.exit('no device')", "the process that asked ended with exit code 1: no device"),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", "the process that asked was ended by SIGSEGV"),
+    ],
+)
+def test_what_was_said_before_the_end_is_kept(
+    then: str, trouble: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = f"import os, signal, sys\nprint('[rdma] a library writes this')\nprint('{ANSWER}', flush=True)\n{then}"
+    assert answers(code, tmp_path, monkeypatch) == ([Answer("flush", "yes")], trouble)
+
+
+def test_one_that_hangs_is_killed_with_what_it_has_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, trouble = answers(HANGS, tmp_path, monkeypatch, within=3.0)
+    assert trouble == "no answer within 3 s"
+    if (tmp_path / "pids").exists():  # on a busy machine it may not have come so far
+        pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
+        assert eventually(lambda: not any(map(_runs, pids)))
+
+
+def test_a_world_whose_time_is_over_leaves_no_process() -> None:
+    """Or so the end of the test run says."""
+    world = msgspec.json.encode(World("ring", "ring")).decode()
+    child = Child(Check, [CONFORMANCE_MODULE, world], 2.0, grace=LONG)
+    with closing(child.lines()) as lines:
+        found = list(lines)
+    assert child.trouble == "no answer within 2 s" and all(each.result == "passed" for each in found)
+
+
+def _runs(pid: int) -> bool:
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
