@@ -303,7 +303,8 @@ def test_another_open_mpi_there(hosts3: Hosts, need_mpi: None, tmp_path: Path, m
     (tmp_path / "mpirun").write_text(f"#!/bin/sh\n{old}")
     (tmp_path / "mpirun").chmod(0o755)
     monkeypatch.setattr("allranks.discovery.doctor.find_mpirun", lambda: str(tmp_path / "mpirun"))
-    finding = only(examined(hosts3, "host1", backend="mpi"))
+    found = examined(hosts3, "host1", backend="mpi").findings
+    (finding,) = (each for each in found if "aborted in place" not in each.what)  # its library is not beside it
     assert finding.host == "host1" and "is Open MPI 4.1.6 there and" in finding.what
 
 
