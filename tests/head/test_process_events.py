@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,8 +10,10 @@ import pytest
 
 from allranks.head.state.known_rank import Rank
 from allranks.head.state.monitor import Monitor
+from allranks.head.world import process_events
 from allranks.head.world.process_events import ProcessEvents, ended_because
 from allranks.hosts.host_process import HostGone, HostReport, RankLost
+from allranks.messages.events import Leaving
 from allranks.messages.host_messages import Ended, Launched, Present, Started
 from allranks.messages.requests import Refuse, Register, Request
 
@@ -57,6 +60,10 @@ class World:
 
     def receive(self, event: HostReport, name: str = HERE) -> dict[int, str]:
         """The causes of the ranks that are dead then."""
+        if isinstance(event, Ended):  # with its process, a rank's connection closes
+            for rank in self.monitor.ranks:
+                if event.name == f"rank {rank.rank}" and event.pid == rank.pid:
+                    self.events.disconnected(rank.uuid, by_mpirun=False)
         self.events.of(name)(event)
         return {rank.rank: rank.dead for rank in self.monitor.ranks if rank.dead}
 
@@ -68,6 +75,18 @@ def world() -> World:
 
 def ended(name: str, pid: int, code: int = -9, log: str = "", **fields: Any) -> Ended:
     return Ended(name, pid, code, fields.pop("out_of_memory", False), log, **fields)
+
+
+def test_what_a_rank_said_last_is_known_though_its_end_is_told_first(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process_events, "CLOSES_WITHIN", WITHIN)
+    told = threading.Thread(target=world.events.of(HERE), args=[ended("rank 1", 101, 3)])
+    told.start()
+    world.monitor.receive("rank-1", Leaving("os._exit(3)", 5), ())
+    world.events.disconnected("rank-1", by_mpirun=False)
+    told.join(WITHIN)
+    assert world.monitor.ranks[1].dead == "os._exit(3) called at line 5"
 
 
 def test_a_start_tells_the_ranks_pid(world: World) -> None:

@@ -416,7 +416,7 @@ def test_nobody_with_thunderbolt_4_is_sent_to_recovery(macs4: Macs) -> None:
     awake(macs4)
     findings = of_macs(macs4, backend="jaccl")
     assert "which never has RDMA" in findings[0].what and "Recovery" not in str([*findings])
-    assert all(finding.severity == "note" for finding in of_macs(macs4, backend="ring"))
+    assert [finding for finding in of_macs(macs4, backend="ring") if finding.severity != "note"] == []
 
 
 def test_a_hub_between_two_macs(macs4: Macs) -> None:

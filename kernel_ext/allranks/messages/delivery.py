@@ -9,6 +9,7 @@ nothing.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ ASK_AFTER = (1.0, 1.0, 2.0, 4.0, 8.0)
 """Seconds from each sending of a cell until its rank is asked whether it has begun it."""
 ASK_EVERY = 1.0
 """Seconds until a rank that was busy, or unreachable, is asked again."""
+BEGUN_WITHIN = 10.0
+"""Seconds for which a program that ends waits until the cells that it sent have begun."""
 NOT_DELIVERED = (
     "the cell did not arrive, although it was sent {} times in {:g} s: ipyparallel's controller did not deliver it. It "
     "did not run on this rank. Run it again; if that fails too, restart with %distributed down and %distributed up."
@@ -76,6 +79,12 @@ class Deliveries:
     def expected(self) -> set[str]:
         """The ranks that have yet to begin a cell."""
         return set(self._underway)
+
+    def wait(self) -> None:
+        """Until the ranks have begun the cells that they were sent, as far as that takes no longer than it should."""
+        deadline = time.monotonic() + BEGUN_WITHIN
+        while self._underway and time.monotonic() < deadline:
+            time.sleep(0.01)
 
     def look(self, uuid: str, now: float) -> None:
         """Ask a rank, take its answer, send it the cell again, or have the cell fail there: whatever is due."""

@@ -128,15 +128,16 @@ class Lifeline:
 
     def moved(self, uuid: str) -> tuple[int, int]:
         """How many bytes of large messages have moved from and to a rank, and of how many."""
-        transfers = self._transfers.get(uuid.encode())
-        return transfers.moved if transfers is not None else (0, 0)
+        return transfers.moved if (transfers := self._transfers.get(uuid.encode())) is not None else (0, 0)
 
     def _send(self, uuid: str, request: Request, buffers: Sequence[Buffer], question: int | None = None) -> None:
         self._outbox.append((self._router, [uuid.encode(), encode(request), *buffers], question))
         self._wake()
 
-    def close(self) -> None:
-        """Stop listening; open questions end with ConnectionError."""
+    def close(self, *, deliver: bool = False) -> None:
+        """Stop listening, once ranks have the cells that they were sent (`deliver`); questions get ConnectionError."""
+        if deliver:
+            self._deliveries.wait()
         self._closing = True
         self._wake()
         self._thread.join(5)
@@ -206,8 +207,7 @@ class Lifeline:
 
     def _waited_for(self) -> set[str]:
         """The ranks that have yet to answer something, or to begin a cell, and that are there to do it."""
-        waited_for = self._questions.asked | self._deliveries.expected
-        return {uuid for uuid in waited_for if uuid.encode() in self._peers}
+        return {uuid for uuid in self._questions.asked | self._deliveries.expected if uuid.encode() in self._peers}
 
     def _look(self, now: float) -> None:
         """Give up what cannot come, and see that cells arrive."""

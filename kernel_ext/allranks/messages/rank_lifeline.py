@@ -110,14 +110,20 @@ class Lifeline:
             except BlockingIOError:
                 pass
 
+    def close(self, timeout: float) -> bool:
+        """Leave, once the system has everything queued (at most `timeout` seconds): for a process that ends at once."""
+        self._closes = True
+        return self.flushed(timeout)
+
     def flushed(self, timeout: float) -> bool:
-        """Wait until everything queued was given to the network (at most `timeout` seconds)."""
+        """Wait until everything queued was given to ZeroMQ's thread (at most `timeout` seconds)."""
         done = threading.Event()
         self._flush_waiter = done
         self.wake()
         return done.wait(timeout)
 
     _flush_waiter: threading.Event | None = None
+    _closes = False
 
     def _run(self) -> None:
         poller = zmq.Poller()
@@ -205,5 +211,16 @@ class Lifeline:
             except zmq.Again:
                 break
             self._outbox.popleft()
-        if waiter is not None:
-            waiter.set()
+        if waiter is None:
+            return
+        if self._closes:
+            self._shut()
+        waiter.set()
+        if self._closes:
+            raise SystemExit  # of this thread
+
+    def _shut(self) -> None:
+        self._socket.disable_monitor()
+        self._events.close()
+        self._socket.close()
+        self._context.term()  # which waits until all of it is sent (see LINGER)

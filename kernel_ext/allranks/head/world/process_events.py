@@ -16,6 +16,9 @@ from allranks.messages.requests import Refuse, Register, Request
 WATCHED_FOR = 2.0
 """Seconds in which a rank of mpirun, whose connection closed, is seen to have ended."""
 
+CLOSES_WITHIN = 2.0
+"""Seconds in which the connection of a rank whose process has ended is seen to close: as a rule, it was before."""
+
 
 class ProcessEvents:
     """Hears the events of all hosts, and tells the monitor of each death, with its cause."""
@@ -95,6 +98,9 @@ class ProcessEvents:
         kind, _, number = event.name.partition(" ")
         if kind == "rank":
             if self._is_rank(int(number), event.pid, name):
+                # What it said last may still be read by the lifeline's thread.
+                rank = self._monitor.ranks[int(number)]
+                self._monitor.wait(lambda: not rank.connected, CLOSES_WITHIN)
                 self.died(int(number), ended_because(event.code, event.log, out_of_memory=event.out_of_memory))
         elif kind == "launcher" and event.pid == self.launcher:
             said = "\n".join(line for line in event.log.splitlines() if line.strip("-"))

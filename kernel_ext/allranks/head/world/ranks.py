@@ -90,7 +90,8 @@ class Ranks:
         self.host.lifeline_url = self.lifeline.url
         self.reached = Hosts(settings, self.host, self.listener, self.process_events.of)
         self.processes = Processes(settings, self.monitor, self.lifeline, self.reached, self.process_events)
-        at_exit = self.lifeline.close if settings.keep else partial(self.reached.end, self.lifeline)
+        ends = partial(self.reached.end, self.lifeline)
+        at_exit = partial(self.lifeline.close, deliver=True) if settings.keep else ends
         self._at_exit = weakref.finalize(self, at_exit)
         self.lifeline.connect_engines(self.host.client_info)
 

@@ -44,6 +44,8 @@ from .requests import Requests
 from .unblocking import Unblocker
 
 EXIT = os._exit  # the engine wraps os._exit for the user's calls; this one is ours
+LEAVES_WITHIN = 5.0
+"""Seconds that the last words of a process which ends itself get to leave, on a busy machine."""
 SEND_EVERY = 0.03
 """Seconds between two batches of output: enough for an eye, and few enough messages for Jupyter."""
 ORPHAN_AFTER = 60.0
@@ -222,4 +224,4 @@ class Agent:
         self.cell.output.end()
         self.cell.send_output()
         self.lifeline.send(Leaving(call, line))
-        self.lifeline.flushed(0.5)
+        self.lifeline.close(LEAVES_WITHIN)

@@ -9,7 +9,6 @@ import json
 import os
 import signal
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +132,6 @@ def _announce_exit(agent: Agent) -> None:
     def exit_process(code: int) -> None:
         if os.getpid() == owner and agent.lifeline.connected:
             agent.last_words(f"os._exit({code})")
-            time.sleep(0.02)
         if os.getpid() == owner:
             agent.end_process(code)
         EXIT(code)
