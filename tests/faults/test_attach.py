@@ -132,7 +132,7 @@ def test_the_example_of_the_documentation(tmp_path: Path, monkeypatch: pytest.Mo
     second = subprocess.run(
         [sys.executable, "1.py"], cwd=tmp_path, timeout=200, check=True, stdout=subprocess.PIPE, text=True
     )
-    assert second.stdout == "0\n1\n2\n 2\n"
+    assert second.stdout == "".join(f"{step}\n" for step in range(10)) + " 9\n"
 
 
 def test_attach_names_what_there_is() -> None:
