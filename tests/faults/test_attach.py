@@ -18,6 +18,7 @@ from allranks import Cluster
 from allranks.errors import NoCluster, UsageError
 from allranks.head.world.detached import detached_file
 from tests.faults.stop import running
+from tests.shell import allranks
 from tests.waiting import WITHIN, comes_true, eventually
 
 pytestmark = pytest.mark.slow
@@ -129,9 +130,12 @@ def test_the_example_of_the_documentation(tmp_path: Path, monkeypatch: pytest.Mo
     for number, example in enumerate(re.findall(r"```python\n(.*?)```", section, re.DOTALL)[:2]):
         (tmp_path / f"{number}.py").write_text(example)
     subprocess.run([sys.executable, "0.py"], cwd=tmp_path, timeout=200, check=True)
-    second = subprocess.run(
-        [sys.executable, "1.py"], cwd=tmp_path, timeout=200, check=True, stdout=subprocess.PIPE, text=True
-    )
+    try:
+        second = subprocess.run(
+            [sys.executable, "1.py"], cwd=tmp_path, timeout=200, check=True, stdout=subprocess.PIPE, text=True
+        )
+    finally:
+        allranks("down", "long", "--force")
     assert second.stdout == "".join(f"{step}\n" for step in range(10)) + " 9\n"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -81,11 +80,10 @@ def test_what_a_rank_said_last_is_known_though_its_end_is_told_first(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process_events, "CLOSES_WITHIN", WITHIN)
-    told = threading.Thread(target=world.events.of(HERE), args=[ended("rank 1", 101, 3)])
-    told.start()
+    world.events.of(HERE)(ended("rank 1", 101, 3))
     world.monitor.receive("rank-1", Leaving("os._exit(3)", 5), ())
     world.events.disconnected("rank-1", by_mpirun=False)
-    told.join(WITHIN)
+    assert world.monitor.wait(lambda: world.monitor.ranks[1].dead is not None, WITHIN)
     assert world.monitor.ranks[1].dead == "os._exit(3) called at line 5"
 
 

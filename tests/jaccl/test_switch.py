@@ -94,7 +94,7 @@ def test_ranks_of_other_hosts_connect_when_rank_0_has_entered(
     """These are on one host, and may not look there whether it listens."""
     monkeypatch.setattr(forming, "_on_one_host", lambda *_: False)
     with new_world("jaccl", ranks=3) as world:
-        monkeypatch.setattr(forming, "STAGGER", 1.0)
+        monkeypatch.setattr(forming, "STAGGER", 10.0)
         world.cluster.run(SLOW).check()
         pids = world.pids()
         list(map(Path.unlink, world.lab.folder.glob("refused-*")))

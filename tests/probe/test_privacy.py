@@ -20,6 +20,10 @@ HOSTS = ("ada@studio.example.org", "mini")
     [
         ("connect to 192.168.0.17:5000 failed", "connect to <address>:5000 failed"),
         ("fe80::1c3d:2aff:fe00:1 is down", "<address> is down"),
+        ("fd00::5 and ::1", "<address> and <address>"),
+        ("Local host: Studio-2", "Local host: <host>"),
+        ("[studio-2:4711] a message", "[<host>:4711] a message"),
+        ("Ada@MINI.local", "<user>@<host 2>.local"),
         ("ether 8c:85:90:aa:bb:cc", "ether <address>"),
         ("dlopen(/Users/ada/lib/librdma.dylib, 6)", "dlopen(<path>, 6)"),
         ("in '~/venv/lib/x.py', line 3", "in '<path>', line 3"),
@@ -41,6 +45,7 @@ def test_this_machine_is_not_named() -> None:
 @pytest.mark.parametrize(
     "text",
     [
+        "std::string in mlx::core, a[1:2]",
         "rdma_en2: 1 of 2 GIDs",
         "mlx 0.32.4 and Open MPI 5.0.11",
         "12:30:05 and 3/4 of all",

@@ -47,7 +47,11 @@ CHECKS = (
     Check(
         "the hostfile's RDMA devices against the cables",
         wires.wires,
-        lambda hosts, asked: _macs_among(hosts, asked) and any(host.rdma for host in asked.ranks),
+        lambda hosts, asked: (
+            _macs_among(hosts, asked)
+            and any(host.rdma for host in asked.ranks)
+            and (asked.backend == "auto" or asked.needs("rdma"))
+        ),
     ),
     Check("memory for what the ranks load", resources.memory, lambda _, asked: asked.memory is not None),
     Check("space for temporary files", resources.disk),

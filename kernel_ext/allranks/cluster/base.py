@@ -148,7 +148,10 @@ class ClusterBase:
         text = f"Re-formed the world in {time.monotonic() - started:.2f} s. All variables were kept."
         left = pending_text(ranks.monitor.left_pending, self.size)
         text = f"{text[:-1]}, but {left}." if left else text
-        return f"{text} {invalid_text({rank.rank: rank.invalid for rank in ranks.monitor.ranks})}".strip()
+        invalid = {rank.rank: rank.invalid for rank in ranks.monitor.ranks}
+        for rank in ranks.monitor.ranks:
+            rank.invalid = ()
+        return f"{text} {invalid_text(invalid)}".strip()
 
     def _refuse_if_unable(self, chosen: Sequence[int]) -> Ranks:
         """The living ranks, if all of `chosen` can take a cell now. Raises NoCluster, WorldBroken or Busy."""

@@ -238,7 +238,7 @@ class Cluster(ClusterValues, ClusterViews):
 
         Hosts that stay out of reach (`not_ended`) are told when they are reached, as long as this process runs.
         """
-        ranks, self._ranks = self._ranks, None
+        ranks, self._ranks, self._formed_late = self._ranks, None, ""
         if ranks is None:
             return
         if self._client is not None:

@@ -10,7 +10,7 @@ nothing.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol
@@ -80,10 +80,10 @@ class Deliveries:
         """The ranks that have yet to begin a cell."""
         return set(self._underway)
 
-    def wait(self) -> None:
-        """Until the ranks have begun the cells that they were sent, as far as that takes no longer than it should."""
+    def wait(self, connected: Container[bytes]) -> None:
+        """Until these ranks have begun the cells that they were sent, for no longer than that should take."""
         deadline = time.monotonic() + BEGUN_WITHIN
-        while self._underway and time.monotonic() < deadline:
+        while any(uuid.encode() in connected for uuid in self.expected) and time.monotonic() < deadline:
             time.sleep(0.01)
 
     def look(self, uuid: str, now: float) -> None:

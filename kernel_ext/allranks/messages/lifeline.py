@@ -137,7 +137,7 @@ class Lifeline:
     def close(self, *, deliver: bool = False) -> None:
         """Stop listening, once ranks have the cells that they were sent (`deliver`); questions get ConnectionError."""
         if deliver:
-            self._deliveries.wait()
+            self._deliveries.wait(self._peers)
         self._closing = True
         self._wake()
         self._thread.join(5)

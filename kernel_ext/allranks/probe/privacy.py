@@ -18,8 +18,12 @@ from .report import Report, Verdict
 Hide = Callable[[str], str]
 _PATH = re.compile(r"(?<![\w.~/])~?(?:/[^\s/'\",;:()<>]+){2,}/?")
 _IPV4 = re.compile(r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?!\w|\.\d)")
-_HEXADECIMAL = re.compile(r"(?<![\w:])(?:[0-9a-fA-F]{0,4}:){3,7}[0-9a-fA-F]{0,4}(?![\w:])")
+_HEXADECIMAL = re.compile(
+    r"(?<![\w:])(?:(?:[0-9a-fA-F]{0,4}:){3,7}[0-9a-fA-F]{0,4}|(?=[0-9a-fA-F:]*::)[0-9a-fA-F:]{3,})(?![\w:])"
+)
 """Addresses of IPv6 and of interfaces."""
+_NAMED = re.compile(r"(?<=Local host: )\S+|(?<=\[)[A-Za-z][\w.-]*(?=:\d+\])|(?<=\bPeer host: )\S+")
+"""Host names as Open MPI prints them."""
 
 
 def hider(hosts: Iterable[str]) -> Hide:
@@ -35,7 +39,8 @@ def hider(hosts: Iterable[str]) -> Hide:
     def hide(text: str) -> str:
         text = _PATH.sub("<path>", text.replace(home, "/home") if home != "/" else text)  # its name may have spaces
         for name in ordered:
-            text = re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", named[name], text)
+            text = re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", named[name], text, flags=re.IGNORECASE)
+        text = _NAMED.sub("<host>", text)
         return _HEXADECIMAL.sub("<address>", _IPV4.sub("<address>", text))
 
     return hide

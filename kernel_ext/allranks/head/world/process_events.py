@@ -98,10 +98,12 @@ class ProcessEvents:
         kind, _, number = event.name.partition(" ")
         if kind == "rank":
             if self._is_rank(int(number), event.pid, name):
-                # What it said last may still be read by the lifeline's thread.
                 rank = self._monitor.ranks[int(number)]
-                self._monitor.wait(lambda: not rank.connected, CLOSES_WITHIN)
-                self.died(int(number), ended_because(event.code, event.log, out_of_memory=event.out_of_memory))
+                cause = ended_because(event.code, event.log, out_of_memory=event.out_of_memory)
+                if rank.connected:  # what it said last is yet to be read by the lifeline's thread
+                    threading.Thread(target=self._died_later, args=(rank, event.pid, cause), daemon=True).start()
+                else:
+                    self.died(rank.rank, cause)
         elif kind == "launcher" and event.pid == self.launcher:
             said = "\n".join(line for line in event.log.splitlines() if line.strip("-"))
             how = ended_because(event.code, out_of_memory=event.out_of_memory)
@@ -118,6 +120,11 @@ class ProcessEvents:
             for rank in self._monitor.alive():
                 how = ended_because(event.code, event.log, out_of_memory=event.out_of_memory)
                 self._monitor.died(rank.rank, f"cannot be reached: ipyparallel's controller {_clause(how)}")
+
+    def _died_later(self, rank: Rank, pid: int, cause: str) -> None:
+        self._monitor.wait(lambda: not rank.connected, CLOSES_WITHIN)
+        if self._is_rank(rank.rank, pid, rank.host):
+            self.died(rank.rank, cause)
 
     def _is_rank(self, number: int, pid: int, name: str) -> bool:
         """Whether that process of the host of that name is the rank: one that was replaced meanwhile is none."""

@@ -205,7 +205,7 @@ class Processes:
         )
 
     def kill(self, backend: Backend, numbers: Sequence[int]) -> None:
-        """End these ranks' processes at once, whatever they do, once they had time to give back what they hold."""
+        """End these ranks' processes, whatever they do; those that hold RDMA resources get time to free them."""
         if backend.verbs:
             self._release(numbers)
         for number in numbers:

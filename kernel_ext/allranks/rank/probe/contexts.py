@@ -50,11 +50,15 @@ def _contexts(verbs: Verbs) -> Iterator[Answer]:
     with ExitStack() as stack:
         found = stack.enter_context(devices(verbs))
         contexts = []
-        for device in [*found, *found[:1]]:
+        works = []
+        for device in found:
             try:
                 contexts.append(stack.enter_context(first_opened(verbs, [device])))
+                works.append(device)
             except NotInPlace:
                 continue
+        if works:
+            contexts.append(stack.enter_context(first_opened(verbs, works[:1])))
         if len(contexts) < 2:
             yield Answer("layout", "not asked", "no RDMA device could be opened")
             return

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 ENDS = "this rank's process is being ended"
 """Why no further collective is entered."""
-RETURNS_WITHIN = 1.0
+RETURNS_WITHIN = 1.5
 """Seconds that collectives get to return before the process ends."""
 
 

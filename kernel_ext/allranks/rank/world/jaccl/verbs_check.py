@@ -26,8 +26,8 @@ _UC, _INIT, _ERR = 3, 1, 6
 _STATE, _ACCESS, _PKEY, _PORT = 1, 8, 16, 32
 _LOCAL_WRITE = 1
 _ROOM = 4096
-_FLUSHED_WITHIN = 0.2
-"""Seconds that a device has to complete what was posted."""
+_POLLS, _POLL_EVERY = 100, 0.002
+"""How often a device is asked whether it has completed what was posted, and after how many seconds again."""
 
 Slots = dict[int, int]
 """Offset in a context to the address of the driver's function."""
@@ -144,9 +144,10 @@ def _completes(verbs: Verbs, functions: Slots, pair: int, queue: int, memory: in
         return bool(post(pair, ctypes.addressof(request), ctypes.addressof(bad)) == 0)
 
     def came(number: int) -> bool:
-        until = time.monotonic() + _FLUSHED_WITHIN
-        while not (count := poll(queue, 1, ctypes.addressof(completion))) and time.monotonic() < until:
-            time.sleep(_FLUSHED_WITHIN / 100)
+        for _ in range(_POLLS):
+            if count := poll(queue, 1, ctypes.addressof(completion)):
+                break
+            time.sleep(_POLL_EVERY)
         return bool(count == 1 and struct.unpack_from("Q", completion)[0] == number)
 
     attributes = ctypes.create_string_buffer(struct.pack("i", _INIT), 256)  # ibv_qp_attr
