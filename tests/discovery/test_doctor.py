@@ -179,6 +179,6 @@ def test_a_host_without_a_compiler_says_so(need_mpi: None, tmp_path: Path) -> No
     mpirun = find_mpirun()
     assert mpirun is not None
     environment = {**os.environ, **MPI().rank_env(mpirun), "PATH": str(tmp_path)}
-    command = [sys.executable, "-m", "allranks.rank.world.abortable", "mpi"]
+    command = [sys.executable, "-m", "allranks.rank.probe.abortable", "mpi"]
     said = json.loads(subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout)
     assert said["why"] == "there is no C compiler (cc, gcc or clang)" and said["fix"].startswith("install one")

@@ -9,7 +9,7 @@ import msgspec
 import psutil
 import pytest
 
-from allranks.messages.probe_answers import Answer, Check
+from allranks.messages.events.probe_answers import Answer, Check
 from allranks.probe.child import Child
 from allranks.probe.probe import CONFORMANCE_MODULE
 from allranks.probe.world import World

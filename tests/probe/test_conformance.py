@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from allranks import Cluster
-from allranks.messages.probe_answers import Check
+from allranks.messages.events.probe_answers import Check
 from allranks.probe.cells import DTYPES, OPERATIONS, SIZES, wrong
 from allranks.probe.child import Child
 from allranks.probe.page import page

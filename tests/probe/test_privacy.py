@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from allranks.messages.probe_answers import Answer, Check
+from allranks.messages.events.probe_answers import Answer, Check
 from allranks.probe.machine import described
 from allranks.probe.privacy import hidden, hider
 from allranks.probe.report import Report, Verdict

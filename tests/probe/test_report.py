@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from allranks.machine.proven import PROVEN
-from allranks.messages.probe_answers import Answer, Check
+from allranks.messages.events.probe_answers import Answer, Check
 from allranks.probe import gpus
 from allranks.probe.machine import ask_awake, asleep, described, judged
 from allranks.probe.page import page

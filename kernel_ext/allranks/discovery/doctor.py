@@ -168,7 +168,7 @@ def _abortable(asked: Asked) -> str:
     env = MPI().rank_env(asked.mpirun) if asked.by_mpirun and asked.mpirun else {}
     settings = [f"{name}={shlex.quote(value)}" for name, value in env.items()]
     python = shlex.quote(asked.python)
-    return " ".join([*settings, python, "-m", "allranks.rank.world.abortable", backend.init_name])
+    return " ".join([*settings, python, "-m", "allranks.rank.probe.abortable", backend.init_name])
 
 
 def _open_mpi() -> dict[str, Any]:

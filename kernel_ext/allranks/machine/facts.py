@@ -40,7 +40,7 @@ def description() -> dict[str, Any]:
 
 def versions() -> dict[str, str]:
     """Versions of Python and of the packages in `COMPARED`; empty for one that is not installed."""
-    return {"python": ".".join(map(str, sys.version_info[:3]))} | {package: _version(package) for package in COMPARED}
+    return {"python": ".".join(map(str, sys.version_info[:3]))} | {package: installed(package) for package in COMPARED}
 
 
 def machine() -> dict[str, Any]:
@@ -51,7 +51,7 @@ def machine() -> dict[str, Any]:
         "release": platform.mac_ver()[0] if mac else platform.release(),
         "available": _available(),
         "cuda_devices": cuda_devices(),
-        "mlx": _version("mlx"),
+        "mlx": installed("mlx"),
         # Beside the interpreter as it was called, as the notebook looks for its own.
         "mpirun": shutil.which("mpirun", path=str(Path(sys.executable).parent)) or shutil.which("mpirun"),
     }
@@ -80,12 +80,13 @@ def _named(chosen: str) -> int:
 
 def _available() -> dict[str, bool]:
     """Whether NCCL is there. On Linux MLX comes in halves: ``mlx-cuda-12`` or ``-13`` has it, ``mlx-cpu`` has not."""
-    if _version("mlx-cuda-12") or _version("mlx-cuda-13"):
+    if installed("mlx-cuda-12") or installed("mlx-cuda-13"):
         return {"nccl": True}
-    return {"nccl": False} if _version("mlx-cpu") or _version("mlx-metal") else {}
+    return {"nccl": False} if installed("mlx-cpu") or installed("mlx-metal") else {}
 
 
-def _version(package: str) -> str:
+def installed(package: str) -> str:
+    """Its version; empty where it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:

@@ -19,7 +19,7 @@ _WITHIN = 10
 def macos_version() -> str:
     """Its first two parts; empty where this is not macOS.
 
-    A Python built with an older SDK is told 16.0 on any macOS 26 (python/cpython#135675), but no other program is.
+    To a Python built with an older SDK, macOS 26 gives its version as 16.0 (python/cpython#135675).
     """
     version = platform.mac_ver()[0]
     if version.startswith(("10.16", "16.")):

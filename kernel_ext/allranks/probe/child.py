@@ -75,7 +75,7 @@ class Child(Generic[T]):
         self.trouble = f"no answer within {self._within:g} s"
 
     def _end(self, process: subprocess.Popen[bytes]) -> None:
-        """All of its group: what it has started may hold the devices."""
+        """With its process group, since processes that it has started may hold the devices."""
         if process.poll() is None and self.trouble == "":
             with suppress(subprocess.TimeoutExpired):
                 process.wait(0.1)

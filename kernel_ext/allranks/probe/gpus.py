@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from allranks.messages.probe_answers import Answer
+from allranks.machine.facts import installed
+from allranks.messages.events.probe_answers import Answer
 from allranks_backends.runtimes.nccl import SHARE
 
-from .machine import installed, said
+from .machine import said
 from .world import World
 
 QUERY = ("nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader")

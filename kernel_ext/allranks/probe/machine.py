@@ -11,13 +11,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 
 import psutil
 
+from allranks.machine.facts import installed
+from allranks.machine.model import model
 from allranks.machine.proven import macos_version
-from allranks.messages.probe_answers import Answer
+from allranks.messages.events.probe_answers import Answer
 
 from .report import Machine
 
@@ -29,25 +29,17 @@ _SLEPT = 1.0
 
 
 def described() -> Machine:
-    mac = sys.platform == "darwin"
+    mac, called = sys.platform == "darwin", model()
     return Machine(
         system="macOS" if mac else platform.system(),
         release=macos_version() if mac else platform.release(),
-        model=said("sysctl", "-n", "hw.model") if mac else platform.machine(),
-        chip=said("sysctl", "-n", "machdep.cpu.brand_string") if mac else _processor(),
+        model=called["model"] if mac else platform.machine(),
+        chip=called["chip"],
         cores=os.cpu_count() or 1,
         memory=psutil.virtual_memory().total,
         python=platform.python_version(),
         packages={name: found for name in PACKAGES if (found := installed(name))},
     )
-
-
-def installed(package: str) -> str:
-    """Its version; empty where it is not installed."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return ""
 
 
 def said(*command: str) -> str:
@@ -121,11 +113,3 @@ def _connected(target: str, port: int) -> int:
             return 0
     except OSError as error:
         return error.errno or errno.ETIMEDOUT
-
-
-def _processor() -> str:
-    try:
-        found = re.search(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
-    except OSError:
-        return ""
-    return found[1] if found else ""

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from allranks.machine.proven import SWITCH
-from allranks.messages.probe_answers import Answer, Check
+from allranks.messages.events.probe_answers import Answer, Check
 from allranks.units import duration_text, size_text
 
 from .questions import ENDINGS, GPUS, MACHINE, QUESTIONS, RDMA, Question

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from allranks.messages.probe_answers import Answer, Check
+from allranks.messages.events.probe_answers import Answer, Check
 
 from .report import Report, Verdict
 

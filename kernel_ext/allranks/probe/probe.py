@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from allranks.machine.proven import PROVEN, SWITCH, macos_version
-from allranks.messages.probe_answers import Answer, Check
+from allranks.messages.events.probe_answers import Answer, Check
 
 from . import gpus, machine
 from .child import Child

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from allranks.messages.probe_answers import Given
+from allranks.messages.events.probe_answers import Given
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from allranks.messages.probe_answers import Answer, Check, Given
+from allranks.messages.events.probe_answers import Answer, Check, Given
 
 from .questions import IN_PLACE, QUESTIONS
 

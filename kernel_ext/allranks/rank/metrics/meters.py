@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import psutil
 
+from allranks.machine.model import model
 from allranks.messages.events import LinkReading, Machine, Memory, OpTotals
 from allranks.rank.collectives.ledger import Ledger
 
@@ -66,7 +65,7 @@ class Meters:
         Memory and load are rounded, so that a host that rests is not news all the time.
         """
         if not self._machine:
-            self._machine = {**_model(), "cores": psutil.cpu_count()}
+            self._machine = {**model(), "cores": psutil.cpu_count()}
         memory = psutil.virtual_memory()
         return Machine(
             **self._machine,
@@ -134,26 +133,6 @@ class Meters:
                 return file.read().rpartition(")")[2].split()[0] == "S"
         except (OSError, IndexError):
             return None
-
-
-def _model() -> dict[str, str]:
-    """What the maker calls the machine and its processor; empty where that is not told."""
-    if sys.platform == "darwin":  # not run here
-        return {"model": _sysctl("hw.model"), "chip": _sysctl("machdep.cpu.brand_string")}
-    chip = ""
-    with suppress(OSError), open("/proc/cpuinfo") as file:
-        chip = next((line.partition(":")[2].strip() for line in file if line.startswith("model name")), "")
-    model = ""
-    with suppress(OSError), open("/sys/devices/virtual/dmi/id/product_name") as file:
-        model = file.read().strip()
-    return {"model": model, "chip": chip}
-
-
-def _sysctl(name: str) -> str:
-    try:
-        return subprocess.run(["sysctl", "-n", name], capture_output=True, text=True, timeout=2).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return ""
 
 
 def _may_wait_for_cuda(call: Sequence[str]) -> bool:

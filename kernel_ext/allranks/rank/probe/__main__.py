@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 import msgspec
 
 from allranks.machine.parent import end_with_parent
-from allranks.messages.probe_answers import Answer
+from allranks.messages.events.probe_answers import Answer
 from allranks.rank.world.images import NotInPlace
 from allranks.rank.world.jaccl.verbs import Verbs
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack
 
-from allranks.messages.probe_answers import Answer
+from allranks.messages.events.probe_answers import Answer
 from allranks.rank.world.images import NotInPlace
 from allranks.rank.world.jaccl.verbs import LIBRARY, Verbs
 from allranks.rank.world.jaccl.verbs_check import (

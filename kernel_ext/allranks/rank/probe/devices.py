@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from allranks.messages.probe_answers import Answer
+from allranks.messages.events.probe_answers import Answer
 from allranks.rank.world.images import NotInPlace
 from allranks.rank.world.jaccl.verbs import INT, P, Verbs
 from allranks.rank.world.jaccl.verbs_check import devices, first_opened

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 
-from allranks.messages.probe_answers import Answer, Given
+from allranks.messages.events.probe_answers import Answer, Given
 from allranks.rank.world.images import NotInPlace
 from allranks.rank.world.jaccl.verbs import Verbs
 from allranks.rank.world.jaccl.verbs_check import made, made_pair

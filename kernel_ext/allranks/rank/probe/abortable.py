@@ -1,6 +1,6 @@
 """Whether a rank on this machine could abort collectives in place, as far as that is known before there is a world.
 
-The doctor runs it on each host: ``python -m allranks.rank.world.abortable mpi`` prints a line of JSON.
+The doctor runs it on each host: ``python -m allranks.rank.probe.abortable mpi`` prints a line of JSON.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ def not_in_place(backend: str) -> NotInPlace | None:
 
 
 def _jaccl(mx: Any) -> None:
-    from .jaccl.member import usable_table
+    from allranks.rank.world.jaccl.member import usable_table
 
     usable_table(mx)
 
 
 def _mpi(mx: Any) -> None:
-    from .mpi.in_place import prepared
+    from allranks.rank.world.mpi.in_place import prepared
 
     with tempfile.TemporaryDirectory() as folder:
         prepared(mx, Path(folder))

@@ -34,4 +34,4 @@ class Check(Struct, frozen=True):
     detail: str = ""
     seconds: float = 0.0
     same_processes: bool | None = None
-    """Of the ranks that nobody killed, where a world was formed again."""
+    """Whether the ranks that were not killed kept their processes, where a world was formed again."""
