@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import os
 import re
 import subprocess
 import sys
@@ -21,6 +22,7 @@ import pytest
 from allranks import Cluster
 from allranks.errors import Busy, CannotTravel, CellFailed, CellTimeout, UsageError
 from tests.jupyter import Notebook, uncoloured
+from tests.needs import need
 from tests.waiting import comes_true, idle
 
 WITHIN = 60.0
@@ -401,6 +403,104 @@ def test_functions_of_a_script(tmp_path: Path) -> None:
         [sys.executable, "work.py"], cwd=tmp_path, capture_output=True, text=True, timeout=200, check=True
     )
     assert run.stdout == "[3, 3]\nranks 0-1 raised KeyError: 'here' (line 11 of work.py)\n"
+
+
+SHAPES = """
+def checked(x):
+    raise KeyError("module")
+"""
+LINES = """
+import sys
+
+import cloudpickle
+import allranks
+import shapes
+
+class Batch:
+    def fails(self):
+        raise KeyError("method")
+
+def nested():
+    def inner():
+        raise KeyError("nested")
+    return inner()
+
+def through_module():
+    return shapes.checked(1)
+
+absent = lambda: {}["lambda"]
+
+def sums():
+    mx.eval(mx.distributed.all_sum(mx.ones(3)))
+
+def waits(go):
+    import os, time
+    while rank == 1 and not os.path.exists(go):
+        time.sleep(0.01)
+    sums()
+
+if __name__ == "__main__":
+    cloudpickle.register_pickle_by_value(shapes)
+    print(cloudpickle.__version__)
+    with allranks.Cluster(2) as cluster:
+        for function in (Batch().fails, nested, through_module, absent, lambda: shapes.checked(2)):
+            result = cluster.options().begin(function).finish()
+            print(result.failure(), result.errors[0].traceback)
+        print(cluster.options().begin(shapes.checked, 1).finish().failure())
+        (call,) = cluster.options(timeline=True).begin(sums).finish().timeline.ranks[1].calls
+        print("timeline:", call.op, call.line, call.source)
+        cell = cluster.options().begin(waits, sys.argv[1])
+        assert cluster._ranks.monitor.wait(
+            lambda: cluster.snapshot.ranks[0].state == "waiting" and cluster.snapshot.ranks[1].source, 60
+        )
+        print(cluster.snapshot.doing([0, 1]))
+        open(sys.argv[1], "w").close()
+        assert cell.finish().ok
+"""
+
+
+@pytest.fixture(scope="module")
+def earlier_cloudpickle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Version 3.1.2, which sends the file names of code; 3.1.3 and later send ``<dynamic-code>`` in their place."""
+    folder = tmp_path_factory.mktemp("cloudpickle")
+    command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(folder), "cloudpickle==3.1.2"]
+    installed = subprocess.run(command, capture_output=True, text=True)
+    need(installed.returncode == 0, f"cloudpickle 3.1.2 cannot be installed: {installed.stderr.strip()[-300:]}")
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["installed", "3.1.2"])
+def test_every_function_keeps_its_file_and_lines(version: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """In errors, in the state of a rank that waits, and in the timeline, with either version of cloudpickle."""
+    env = dict(os.environ)
+    if version != "installed":
+        env["PYTHONPATH"] = str(request.getfixturevalue("earlier_cloudpickle"))
+    (tmp_path / "shapes.py").write_text(SHAPES)
+    (tmp_path / "work.py").write_text(LINES)
+    run = subprocess.run(
+        [sys.executable, "work.py", str(tmp_path / "go")], cwd=tmp_path, env=env, capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stderr
+    shown = uncoloured(run.stdout)
+    assert shown.startswith("3.1.2\n") == (version == "3.1.2")
+    assert "dynamic-code" not in shown
+    for text in (
+        "KeyError: 'method' (line 10 of work.py)",
+        "KeyError: 'nested' (line 14 of work.py)",
+        "KeyError: 'module' (line 18 of work.py)",
+        "KeyError: 'lambda' (line 20 of work.py)",
+        "KeyError: 'module' (line 35 of work.py)",
+        "KeyError: 'module' (line 3 of shapes.py)",
+        'raise KeyError("method")',
+        'raise KeyError("nested")',
+        f"File {tmp_path / 'shapes.py'}:3, in checked(x)",
+        'raise KeyError("module")',
+        "timeline: all_sum 23 mx.eval(mx.distributed.all_sum(mx.ones(3)))",
+        "rank 0 blocked in all_sum #2 f32[3] (line 23)",
+        "rank 1 running line 28: time.sleep(0.01)",
+    ):
+        assert text in shown, shown
 
 
 def test_the_example_of_the_documentation(tmp_path: Path) -> None:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import importlib
 import socket
+import sys
 import threading
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import mlx.core as mx
 import numpy as np
 import pytest
 from mlx.utils import tree_flatten
 
-from allranks.messages.values import CannotTravel, pack, unpack
+from allranks.messages.values import CannotTravel, pack, pack_call, unpack
 
 nn: Any = pytest.importorskip("mlx.nn")  # it has no types of its own
 
@@ -131,6 +135,34 @@ def test_functions_lambdas_and_classes_of_the_notebook_travel() -> None:
 
     assert travelled(lambda x: x * scale)(4) == 12
     assert travelled(Local)().x == 5
+
+
+def test_code_keeps_the_name_of_its_file() -> None:
+    """Nested code, too: lines are read from the file of that name (cloudpickle 3.1.3 sends another name)."""
+
+    def outer() -> Any:
+        def inner() -> Any:
+            return sys._getframe().f_code.co_filename, [sys._getframe().f_code.co_filename for _ in range(1)]
+
+        return inner
+
+    for function in (outer(), travelled(outer()), travelled(outer)(), travelled(travelled(outer))()):
+        assert function() == (__file__, [__file__])
+
+
+def test_the_files_of_a_module_that_is_sent_by_value_go_with_a_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sent_by_value.py").write_text("def f():\n    return 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    module: Any = importlib.import_module("sent_by_value")
+    assert pack_call(module.f, without=())[1] == set()
+    cloudpickle.register_pickle_by_value(module)
+    try:
+        assert pack_call(module.f, without=())[1] == {str(tmp_path / "sent_by_value.py")}
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)
+        sys.modules.pop("sent_by_value")
 
 
 def test_dtypes_travel() -> None:

@@ -205,12 +205,17 @@ class _Pickler(cloudpickle.Pickler):
             return own
         if self.to_keep and (own := checkpoint_reducers.reduced(obj)) is not None:
             return own
+        if type(obj) is types.CodeType:
+            return _code_of_file, (obj.co_filename, *self.dispatch_table[types.CodeType](obj)[1])
         if type(obj).__name__ == "_gc_func":  # it would arrive as the function it was made of
             raise pickle.PicklingError("MLX does not expose the function that was transformed")
         cloudpickled = super().reducer_override(obj)
-        if self.for_rank and isinstance(obj, types.FunctionType) and obj.__globals__ is _namespace():
-            self.left |= _leave_globals(cloudpickled)
-            self.files.add(obj.__code__.co_filename)
+        if self.for_rank and isinstance(obj, types.FunctionType):
+            if obj.__globals__ is _namespace():
+                self.left |= _leave_globals(cloudpickled)
+                self.files.add(obj.__code__.co_filename)
+            elif _sent_by_value(obj.__module__):
+                self.files.add(obj.__code__.co_filename)
         if isinstance(obj, type) and isinstance(cloudpickled, tuple):
             keep_slots(cloudpickled, obj)
         return cloudpickled
@@ -243,6 +248,17 @@ def _leave_globals(reduced: Any) -> dict[str, Any]:
         return {}
     names = reduced[2][1]["__globals__"]
     return {name: names.pop(name) for name in list(names) if not name.startswith("_")}
+
+
+def _code_of_file(file: str, *args: Any) -> types.CodeType:
+    """Code with the name of its file, from which lines are read: cloudpickle 3.1.3 sends ``<dynamic-code>`` for it."""
+    return types.CodeType(*args).replace(co_filename=file)
+
+
+def _sent_by_value(module: str | None) -> bool:
+    """Whether the user has had cloudpickle send this module's code, as for one that ranks cannot import."""
+    registered = cloudpickle.list_registry_pickle_by_value()
+    return any(module == name or (module or "").startswith(f"{name}.") for name in registered)
 
 
 def _own_group() -> Any:
