@@ -53,6 +53,21 @@ REPLAY_WITHIN = 3.0
 NOT_UP = "the cluster {!r} is {}: call its up(), or use it in a with statement. %distributed up has allranks.current()."
 
 
+def _unfinished(owed: Mapping[int, object]) -> str:
+    """Why no cell can run: a change of the world ended before these ranks had their variables."""
+    saved = sorted(number for number, each in owed.items() if each is not None)
+    empty = sorted(number for number, each in owed.items() if each is None)
+    parts = [
+        f"the variables of {rank_label(saved)} are saved and not loaded yet" if saved else "",
+        f"{rank_label(empty)} {'has' if len(empty) == 1 else 'have'} no variables yet" if empty else "",
+    ]
+    copies = f" With --from R, {rank_label(empty)} also {'gets' if len(empty) == 1 else 'get'} the variables of rank R."
+    return (
+        f"the last change of the world did not finish: {' and '.join(filter(None, parts))}. "
+        f"%distributed heal completes it.{copies if empty else ''}"
+    )
+
+
 class ClusterBase:
     """The ranks, and the way to ask them something."""
 
@@ -136,8 +151,8 @@ class ClusterBase:
         return ranks
 
     def _can_form_anew(self, ranks: Ranks) -> bool:
-        """Whether the world is broken, and every rank is alive and idle."""
-        if ranks.monitor.state != "broken" or any(rank.dead for rank in ranks.monitor.ranks):
+        """Whether the world is broken, and every rank is alive, idle, and has its variables."""
+        if ranks.monitor.state != "broken" or ranks.owed or any(rank.dead for rank in ranks.monitor.ranks):
             return False
         return not ranks.monitor.busy(range(self.size))
 
@@ -194,6 +209,8 @@ class ClusterBase:
                 if ranks.monitor.alive()
                 else "starts them again, without variables."
             )
+            if ranks.owed and not dead:
+                raise WorldBroken(_unfinished(ranks.owed))
             raise WorldBroken(f"the world is broken: {dead or 'a collective was aborted'}. %distributed heal {heals}")
 
     # Asking.

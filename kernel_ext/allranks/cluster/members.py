@@ -42,14 +42,21 @@ class ClusterMembers(ClusterBase):
         dead = [rank.rank for rank in ranks.monitor.ranks if rank.dead]
         doomed = self.choose_ranks(kill) if kill else []
         busy = [rank.rank for rank in ranks.monitor.busy(range(self.size))]
-        if not dead and not doomed and ranks.monitor.state == "whole":
+        if not dead and not doomed and not ranks.owed and ranks.monitor.state == "whole":
             return self._unchanged("heal", busy)
         if source is not None and self.choose_ranks(source)[0] in (*dead, *doomed):
             raise UsageError(f"cannot copy from rank {source}: it is dead. Choose a living rank.")
+        self._refuse_empty(source)
         stopped = self._running_cells([rank for rank in busy if rank not in doomed])
         with self._changing, undisturbed():
             change = healing.heal(ranks, source, doomed, progress)
         return replace(change, stopped_cells=stopped)
+
+    def _refuse_empty(self, source: int | None) -> None:
+        """Raises UsageError for a rank that still awaits the variables of another one."""
+        owed = self._up().owed
+        if source in owed and owed[source] is None:
+            raise UsageError(f"cannot copy from rank {source}: it has no variables yet. Choose another rank.")
 
     def _running_cells(self, busy: Sequence[int]) -> dict[int, tuple[int, ...]]:
         """The cells that these ranks run, as the notebook counts them, and on which ranks."""
@@ -94,10 +101,11 @@ class ClusterMembers(ClusterBase):
             fits_here(f"resize {size}", size - self.size)
         if source is not None:
             self.choose_ranks(source)
+            self._refuse_empty(source)
         dead = [rank.rank for rank in ranks.monitor.ranks if rank.dead]
         if not dead or dead[0] < size:  # a world whose dead ranks go is whole without them
             ranks = self._whole()
-        if size == self.size:
+        if size == self.size and not ranks.owed:
             return self._unchanged("resize")
         self._refuse_if_running(f"resize {size}")
         if reason := cannot_run(self._backend_name, ranks.sites(healing.resized(ranks.hosts, size, ranks.most_hosts))):

@@ -19,8 +19,11 @@ from allranks.messages.questions import Reply, RequestFailed
 from allranks.messages.requests import Drop, Load, Loaded, Rescue, Save, Saved
 from allranks_backends.plan import alike, rank_label
 
-from .change import RankVariables, SavedFiles
+from .change import RankVariables, SavedFiles, SavedVariables
 from .ranks import Ranks
+
+Say = Callable[[str], None]
+"""Takes a line of text before anything is ended."""
 
 A = TypeVar("A", bound=requests.Answer)
 WITHIN = 600.0
@@ -31,84 +34,92 @@ ASIDE = "-left"
 """Added to the name of a file, for what could be saved and not be loaded."""
 
 
-class Checkpoint:
-    """The variables of these ranks, from one process of a rank to the next."""
+def save(ranks: Ranks, numbers: Sequence[int], say: Say) -> dict[int, SavedVariables]:
+    """Save the variables of these ranks to files, and `say` what these lack.
 
-    def __init__(self, ranks: Ranks, numbers: Sequence[int]) -> None:
-        self._ranks = ranks
-        # Beside the cluster's folders, which `down` removes, and never where an earlier file may still be.
-        directories = {number: PurePath(ranks.processes.end_of_rank(number).directory) for number in numbers}
-        unique = secrets.token_hex(3)
-        self._paths = {
-            number: str(directory.with_name(f"{directory.name}-variables-{unique}") / str(number))
-            for number, directory in directories.items()
-        }
-        self._hosts = {number: ranks.monitor.ranks[number].host for number in numbers}
-        self._saved: dict[int, Saved] = {}
+    Raises CannotStart where a rank could not.
+    """
+    # Beside the cluster's folders, which `down` removes, and never where an earlier file may still be.
+    directories = {number: PurePath(ranks.processes.end_of_rank(number).directory) for number in numbers}
+    unique = secrets.token_hex(3)
+    paths = {
+        number: str(directory.with_name(f"{directory.name}-variables-{unique}") / str(number))
+        for number, directory in directories.items()
+    }
+    answers = {}
+    for number, path in paths.items():
+        # The main thread of a rank that is blocked indefinitely saves nothing; another thread can.
+        request = Rescue if ranks.monitor.busy([number]) else Save
+        answers[number] = ranks.ask([number], request(path, path + ASIDE)).get(number)
+    given, failed = dict[int, SavedVariables](), dict[int, str]()
+    for number, answer in answers.items():
+        try:
+            saved = _answered(ranks, number, answer).answer
+        except CannotAnswer as error:
+            failed[number] = str(error)
+        else:
+            given[number] = SavedVariables(paths[number], ranks.monitor.ranks[number].host, saved)
+    if failed:
+        for number, path in paths.items():
+            for each in (path + ASIDE, path):
+                ranks.ask([number], Drop(each))
+        said = [f"{rank_label(members)}: {error}" for error, members in alike(failed).items()]
+        raise CannotStart(
+            f"could not save variables; nothing was changed. {'; '.join(said)}. To copy a variable to the "
+            "notebook: %distributed pull NAME"
+        )
+    missing = {number: text for number, each in given.items() if (text := _restored(each.saved).missing_text)}
+    for text, members in alike(missing).items():
+        say(f"{rank_label(members)}: saved all variables, except {text}.")
+    return given
 
-    def save(self, say: Callable[[str], None]) -> None:
-        """Save all, and `say` what will not be there. Raises CannotStart where a rank could not."""
-        ranks = self._ranks
-        answers = {}
-        for number, path in self._paths.items():
-            # The main thread of a rank that is blocked indefinitely saves nothing; another thread can.
-            save = Rescue if ranks.monitor.busy([number]) else Save
-            answers[number] = ranks.ask([number], save(path, path + ASIDE)).get(number)
-        given, failed = dict[int, Saved](), dict[int, str]()
-        for number, answer in answers.items():
-            try:
-                given[number] = _answered(ranks, number, answer).answer
-            except CannotAnswer as error:
-                failed[number] = str(error)
-        if failed:
-            for number, path in self._paths.items():
-                for each in (path + ASIDE, path):
-                    ranks.ask([number], Drop(each))
-            said = [f"{rank_label(members)}: {error}" for error, members in alike(failed).items()]
-            raise CannotStart(
-                f"could not save variables; nothing was changed. {'; '.join(said)}. To copy a variable to the "
-                "notebook: %distributed pull NAME"
-            )
-        self._saved = given
-        missing = {number: text for number, saved in given.items() if (text := _restored(saved).missing_text)}
-        for text, members in alike(missing).items():
-            say(f"{rank_label(members)}: saved all variables, except {text}.")
 
-    def load(self) -> tuple[dict[int, RankVariables], tuple[SavedFiles, ...]]:
-        """Have the new processes load what was saved: what became of it, and the files of what is not loaded."""
-        answers = {
-            number: self._ranks.ask([number], Load(path, invalid=self._saved[number].invalid))
-            for number, path in self._paths.items()
-        }
-        became = dict[int, RankVariables]()
-        for number, answer in answers.items():
-            saved = self._saved[number]
-            try:
-                became[number] = _restored(saved, _answered(self._ranks, number, answer.get(number)).answer)
-            except CannotAnswer as error:
-                became[number] = RankVariables("lost", error=str(error))
-        left = {number: self._paths[number] for number, rank in became.items() if rank.failed}
-        return became, (*self._files(left), *self._files(self._aside()))
+def load(ranks: Ranks) -> tuple[dict[int, RankVariables], tuple[SavedFiles, ...]]:
+    """Have the new processes load what is saved for them: what became of it, and the files of what is not loaded."""
+    files = saved_files(ranks.owed)
+    answers = {
+        number: ranks.ask([number], Load(each.path, invalid=each.saved.invalid)) for number, each in files.items()
+    }
+    became = dict[int, RankVariables]()
+    for number, answer in answers.items():
+        saved = files[number].saved
+        try:
+            became[number] = _restored(saved, _answered(ranks, number, answer.get(number)).answer)
+        except CannotAnswer as error:
+            became[number] = RankVariables("lost", error=str(error))
+        del ranks.owed[number]  # also where the rank died of it, as it would again: its file is named
+    left = {number: files[number] for number, rank in became.items() if rank.failed}
+    return became, (*_files(left), *_files(files, aside=True))
 
-    def where(self) -> str:
-        """How to get at all of it, after the processes were ended and no new ones came."""
-        files = [*self._files(self._paths), *self._files(self._aside())]
-        return " ".join(["The ranks' variables are saved.", *map(str, files)]) if files else ""
 
-    def _aside(self) -> dict[int, str]:
-        return {number: self._paths[number] + ASIDE for number, saved in self._saved.items() if saved.failed}
+def saved_files(owed: Mapping[int, SavedVariables | None]) -> dict[int, SavedVariables]:
+    """What is saved for ranks and not loaded yet."""
+    return {number: saved for number, saved in owed.items() if saved is not None}
 
-    def _files(self, paths: Mapping[int, str]) -> list[SavedFiles]:
-        """These files, which are named after their ranks: those of one folder together."""
-        folders = {number: (str(PurePath(path).parent), self._hosts[number]) for number, path in paths.items()}
-        return [
-            SavedFiles(tuple(members), host, tuple(paths[number] for number in members))
-            for (_folder, host), members in alike(folders).items()
-        ]
+
+def where(files: Mapping[int, SavedVariables]) -> str:
+    """How to get at all of it, after the processes were ended and no new ones came."""
+    listed = [*_files(files), *_files(files, aside=True)]
+    return " ".join(["The ranks' variables are saved.", *map(str, listed)]) if listed else ""
+
+
+def _files(files: Mapping[int, SavedVariables], *, aside: bool = False) -> list[SavedFiles]:
+    """These files, which are named after their ranks: those of one folder together.
+
+    `aside`: those of what could be saved and not be loaded.
+    """
+    paths = {
+        number: each.path + (ASIDE if aside else "") for number, each in files.items() if not aside or each.saved.failed
+    }
+    folders = {number: (str(PurePath(path).parent), files[number].host) for number, path in paths.items()}
+    return [
+        SavedFiles(tuple(members), host, tuple(paths[number] for number in members))
+        for (_folder, host), members in alike(folders).items()
+    ]
 
 
 def copy(ranks: Ranks, source: int, targets: Sequence[int]) -> dict[int, RankVariables]:
-    """Give `targets` the variables of `source`."""
+    """Give `targets` the variables of `source`; those that did not get them still await them."""
     # Through a file on their host, or, where they do not share one, through the notebook.
     file: str | None = None
     if all(ranks.hosts[target] == ranks.hosts[source] for target in targets):
@@ -129,6 +140,7 @@ def copy(ranks: Ranks, source: int, targets: Sequence[int]) -> dict[int, RankVar
             became[number] = RankVariables("empty", source, because)
             continue
         became[number] = replace(_restored(saved, loaded), how="copied", source=source)
+        ranks.owed.pop(number, None)
     if file is not None:
         ranks.ask([source], Drop(file))
     return became

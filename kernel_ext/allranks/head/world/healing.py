@@ -6,7 +6,7 @@ are saved to private files beside the cluster's folder, the processes started ag
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -14,12 +14,10 @@ from allranks.errors import Busy, CannotStart
 from allranks_backends.plan import Host, rank_label, rank_list
 from allranks_backends.registry import get_backend
 
+from . import checkpoints
 from .change import RankVariables, SavedFiles, WorldChange
-from .checkpoints import Checkpoint, copy
+from .checkpoints import Say
 from .ranks import Ranks
-
-Say = Callable[[str], None]
-"""Takes a line of text before anything is ended."""
 
 SEEN_WITHIN = 2.0
 """Seconds in which ranks that wait for a dead one are seen waiting."""
@@ -32,20 +30,18 @@ Files = tuple[SavedFiles, ...]
 def heal(ranks: Ranks, source: int | None, kill: Sequence[int], say: Say) -> WorldChange:
     """Replace dead ranks, and those to `kill`; with `source`, by copies of that rank.
 
+    Ranks that an earlier change has started and that never got their variables get them now.
     Raises NotLoaded where less was kept than should be, CannotStart and Busy.
     """
     monitor = ranks.monitor
     _kill(ranks, kill)
     all_free = _quiet(ranks)
     dead = [rank.rank for rank in monitor.ranks if rank.dead]
-    kept = [rank.rank for rank in monitor.ranks if not rank.dead]
+    dead += range(len(monitor.ranks), len(ranks.hosts))  # those that an interrupted restart has not started
     assert ranks.plan is not None
-    if all_free and _in_place(ranks, ranks.hosts, dead, say):
-        became, files = _kept(ranks, kept), Files()
-    else:
-        became, files = _restart(ranks, ranks.hosts, ranks.plan.backend, kept, say)
-    if dead:
-        became |= _begun(ranks, source, dead)
+    if not all_free or not _in_place(ranks, ranks.hosts, dead, say):
+        _restart(ranks, ranks.hosts, ranks.plan.backend, say)
+    became, files = _delivered(ranks, source)
     return _change("heal", ranks, became, files).check()
 
 
@@ -62,6 +58,8 @@ def _in_place(ranks: Ranks, hosts: Sequence[Host], new: Sequence[int], say: Say)
     if len(hosts) < before:
         ranks.stop_ranks(range(len(hosts), before))
         ranks.monitor.truncate(len(hosts))
+    for number in new:
+        ranks.owed.setdefault(number)
     ranks.launch(new)
     try:
         ranks.form()
@@ -89,12 +87,9 @@ def resize(ranks: Ranks, size: int, source: int | None, say: Say) -> WorldChange
     before = len(ranks.hosts)
     _quiet(ranks)
     hosts = resized(ranks.hosts, size, ranks.most_hosts)
-    if _in_place(ranks, hosts, range(before, size), say):
-        became, files = _kept(ranks, range(min(size, before))), Files()
-    else:
-        became, files = _restart(ranks, hosts, ranks.plan.backend, list(range(min(size, before))), say)
-    if size > before:
-        became |= _begun(ranks, source, list(range(before, size)))
+    if not _in_place(ranks, hosts, range(before, size), say):
+        _restart(ranks, hosts, ranks.plan.backend, say)
+    became, files = _delivered(ranks, source)
     change = _change("resize", ranks, became, files)
     return replace(change, unused_source=source if size < before else None).check()
 
@@ -106,15 +101,27 @@ def _rewires_in_place(ranks: Ranks, backend: str) -> bool:
     return ranks.in_place([]) and following.reform != "restart" and not by_mpirun
 
 
-def _kept(ranks: Ranks, numbers: Iterable[int]) -> Became:
+def _delivered(ranks: Ranks, source: int | None) -> tuple[Became, Files]:
+    """Give each rank of the new world the variables that it lacks: those saved for it, those of `source`, or none."""
+    for number in [number for number in ranks.owed if number >= len(ranks.monitor.ranks)]:
+        del ranks.owed[number]  # the world has shrunk
+    kept = _kept(ranks)
+    loaded, files = checkpoints.load(ranks)
+    new = sorted(number for number, saved in ranks.owed.items() if saved is None)
+    if source is not None:
+        begun = checkpoints.copy(ranks, source, new) if new else {}
+    else:
+        begun = {number: RankVariables("empty") for number in new}
+        for number in new:
+            del ranks.owed[number]
+    return kept | loaded | begun, files
+
+
+def _kept(ranks: Ranks) -> Became:
     """What these ranks hold that are in the world as before."""
     pending = ranks.monitor.left_pending
+    numbers = [rank.rank for rank in ranks.monitor.ranks if rank.rank not in ranks.owed]
     return {number: RankVariables("kept", invalid=pending.get(number, ())) for number in numbers}
-
-
-def _begun(ranks: Ranks, source: int | None, new: list[int]) -> Became:
-    """What the ranks that are new hold: nothing, or the variables of `source`."""
-    return dict.fromkeys(new, RankVariables("empty")) if source is None else copy(ranks, source, new)
 
 
 def resized(hosts: Sequence[Host], size: int, before: Sequence[Host] = ()) -> list[Host]:
@@ -132,9 +139,9 @@ def rewire(ranks: Ranks, backend: str, connections: int, say: Say) -> WorldChang
     try:
         if _rewires_in_place(ranks, backend):
             ranks.form_again(backend)
-            became, files = _kept(ranks, range(len(ranks.hosts))), Files()
         else:
-            became, files = _restart(ranks, ranks.hosts, backend, list(range(len(ranks.hosts))), say)
+            _restart(ranks, ranks.hosts, backend, say)
+        became, files = _delivered(ranks, None)
     except BaseException:
         ranks.settings.connections = ranks.plan.connections  # of the world as it is now
         raise
@@ -175,19 +182,19 @@ def _kill(ranks: Ranks, numbers: Sequence[int]) -> None:
     monitor.wait(lambda: all(monitor.ranks[number].dead for number in numbers), QUIET_WITHIN)
 
 
-def _restart(ranks: Ranks, hosts: Sequence[Host], backend: str, kept: Sequence[int], say: Say) -> tuple[Became, Files]:
-    """Start all processes again, one for each of `hosts`; the namespaces of `kept` are restored from local disk."""
+def _restart(ranks: Ranks, hosts: Sequence[Host], backend: str, say: Say) -> None:
+    """Start all processes again, one for each of `hosts`; the variables of the living ranks are saved to local disk."""
     monitor = ranks.monitor
     ranks.draft(hosts, backend, ranks.settings.connections)  # before anything is ended
-    checkpoint = Checkpoint(ranks, kept)
-    checkpoint.save(say)
+    kept = [rank.rank for rank in monitor.ranks[: len(hosts)] if not rank.dead and rank.rank not in ranks.owed]
+    saved = checkpoints.save(ranks, kept, say)
     monitor.state = "broken"  # until the new world is there
     try:
+        ranks.owed |= {**dict.fromkeys(range(len(hosts))), **ranks.owed, **saved}
         ranks.stop_ranks(range(len(monitor.ranks)))
         monitor.truncate(0)
         ranks.plan_next(hosts, backend)
         ranks.launch(range(len(hosts)))
         ranks.form()
     except CannotStart as error:
-        raise CannotStart(f"{error}\n{checkpoint.where()}".strip()) from None
-    return checkpoint.load()
+        raise CannotStart(f"{error}\n{checkpoints.where(checkpoints.saved_files(ranks.owed))}".strip()) from None

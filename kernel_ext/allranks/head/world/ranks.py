@@ -30,6 +30,7 @@ from allranks_backends.plan import Host, Platform, Site, WorldPlan, alike, rank_
 from allranks_backends.registry import Backend, BackendError, can_run, get_backend, this_platform
 
 from . import forming
+from .change import SavedVariables
 from .detached import Detached, detached_file, free_name
 from .process_events import ProcessEvents
 from .processes import Processes
@@ -53,6 +54,9 @@ class Ranks:
         self.plan: WorldPlan | None = None
         self.hosts: list[Host] = []
         self.most_hosts: list[Host] = []  # those of the largest world so far
+        self.owed: dict[int, SavedVariables | None] = {}
+        """Ranks that a change of the world has started and that still lack variables: those saved for them, or None
+        where they are to be copied from another rank. What an interrupted change leaves here, the next one delivers."""
         self.can_run: Sequence[str] | None = None  # names of the backends that the hosts can run, once asked
         self.monitor.acknowledge = lambda uuid, cell: self.lifeline.tell(uuid, Acknowledge(cell))
         self.monitor.dismiss = lambda uuid: self.lifeline.tell(uuid, Exit())
@@ -201,6 +205,8 @@ class Ranks:
         """Have all ranks join the planned generation; new ones are waited for. Raises CannotStart."""
         assert self.plan is not None
         spawn, self._spawn = self._spawn, []
+        if self.monitor.state == "whole":
+            self.monitor.state = "broken"  # until all have joined
         if not spawn:
             self._until_connected()
         if self.can_run is None:  # a cluster that was taken over

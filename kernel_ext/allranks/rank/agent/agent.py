@@ -116,7 +116,9 @@ class Agent:
         self.lifeline.send(Ready(self.meters.memory()))
 
     def user_variables(self) -> dict[str, Any]:
-        """What the user made."""
+        """What the user made: nothing before the engine is ready, when a world may be joined already."""
+        if self.shell is None:
+            return {}
         return checkpoint.user_variables(self.user_ns, self.shell.user_ns_hidden, self.world.names.given())
 
     def _greet(self) -> None:

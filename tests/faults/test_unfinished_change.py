@@ -1,0 +1,152 @@
+"""A change of the world that fails on the way, and is made again: no rank stays without its variables unsaid."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from allranks import Cluster
+from allranks.errors import CannotStart, UsageError, WorldBroken
+from allranks.head.world import forming
+from allranks.head.world.ranks import Ranks
+from tests.waiting import comes_true
+
+WITHIN = 60.0
+FAILURE = "host2 could not be reached"
+
+
+def fails_once(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, *, after: bool = False) -> None:
+    """The next call of this function raises, instead of what it does or `after` it."""
+    function, failed = getattr(owner, name), list[bool]()
+
+    def failing(*args: Any, **kwargs: Any) -> Any:
+        if failed:
+            return function(*args, **kwargs)
+        if after:
+            function(*args, **kwargs)
+        failed.append(True)
+        raise CannotStart(FAILURE)
+
+    monkeypatch.setattr(owner, name, failing)
+
+
+def kill(cluster: Cluster, rank: int) -> None:
+    os.kill(cluster.snapshot.ranks[rank].pid or 0, signal.SIGKILL)
+    assert comes_true(cluster, lambda now: now.ranks[rank].state == "dead", WITHIN)
+
+
+def healed(cluster: Cluster, copied: int) -> None:
+    """Heal again: that rank has the variables of rank 0, the others have their own, and the world works."""
+    assert f"rank {copied} got the variables of rank 0" in str(cluster.heal(source=0))
+    held = [number * 10 for number in range(cluster.size)]
+    held[copied] = 0
+    assert cluster.pull("held") == held
+    assert cluster.run("mx.distributed.all_sum(mx.array(1)).item()")[0].value == cluster.size
+    assert not cluster.heal(source=0).changed
+
+
+STEPS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
+    "the new rank is started": lambda patch: fails_once(patch, Ranks, "launch", after=True),
+    "the new rank connects": lambda patch: fails_once(patch, Ranks, "_until_connected"),
+    "its host is asked": lambda patch: fails_once(patch, Ranks, "sites"),
+    "the ranks are asked to join": lambda patch: fails_once(patch, forming, "form"),
+    "all have joined": lambda patch: fails_once(patch, forming, "form", after=True),
+    "all are ready": lambda patch: fails_once(patch, Ranks, "wait_for", after=True),
+    "the world is described": lambda patch: fails_once(patch, Ranks, "_save"),
+}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_heal_that_failed_is_completed_by_the_next(
+    step: str, ring4: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ring4.run("held = rank * 10").check()
+    kill(ring4, 2)
+    assert ring4._ranks is not None
+    ring4._ranks.can_run = None  # as in a cluster that another notebook started
+    STEPS[step](monkeypatch)
+    with pytest.raises(CannotStart, match=FAILURE):
+        ring4.heal(source=0)
+    if ring4.state == "broken":
+        with pytest.raises(
+            WorldBroken, match=r"did not finish: rank 2 has no variables yet\. .* With --from R, rank 2"
+        ):
+            ring4.run("held")
+    with pytest.raises(UsageError, match="cannot copy from rank 2: it has no variables yet"):
+        ring4.heal(source=2)
+    healed(ring4, 2)
+
+
+def test_a_rank_that_dies_while_another_is_replaced_is_named_and_replaced(
+    ring4: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ring4.run("held = rank * 10").check()
+    kill(ring4, 2)
+    launch = Ranks.launch
+
+    def launch_and_kill(ranks: Ranks, numbers: Any) -> None:
+        launch(ranks, numbers)
+        monkeypatch.undo()
+        os.kill(ring4.snapshot.ranks[3].pid or 0, signal.SIGKILL)
+
+    monkeypatch.setattr(Ranks, "launch", launch_and_kill)
+    with pytest.raises(CannotStart, match="rank 3"):
+        ring4.heal(source=0)
+    assert "ranks 2-3 got the variables of rank 0" in str(ring4.heal(source=0))
+    assert ring4.pull("held") == [0, 10, 0, 0]
+
+
+def test_without_a_source_the_next_heal_says_that_the_rank_is_empty(
+    ring4: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kill(ring4, 2)
+    fails_once(monkeypatch, forming, "form")
+    with pytest.raises(CannotStart, match=FAILURE):
+        ring4.heal(source=0)
+    assert str(ring4.heal()) == "Healed the world: ranks 0-1, 3 kept all variables; rank 2 started empty."
+    assert not ring4.heal().changed
+
+
+@pytest.mark.parametrize("again", ["resize", "heal"])
+def test_a_resize_that_failed_is_completed_by_the_next(
+    again: str, ring2: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ring2.run("held = rank * 10").check()
+    fails_once(monkeypatch, Ranks, "_until_connected")
+    with pytest.raises(CannotStart, match=FAILURE):
+        ring2.resize(3, source=0)
+    assert ring2.state == "broken", "not whole: rank 2 has not joined"
+    with pytest.raises(WorldBroken, match="did not finish: rank 2 has no variables yet"):
+        ring2.run("held")
+    healed(ring2, 2)
+
+
+@pytest.mark.mpi
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", ["heal", "rewire"])
+def test_what_was_saved_for_a_restart_that_failed_is_loaded_by_the_next_heal(
+    verb: str, restarted_mpi2: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = restarted_mpi2
+    cluster.run("held = rank * 10").check()
+    if verb == "heal":
+        kill(cluster, 1)
+    fails_once(monkeypatch, forming, "form")
+    with pytest.raises(CannotStart, match=f"{FAILURE}\nThe ranks' variables are saved"):
+        cluster.heal(source=0) if verb == "heal" else cluster.rewire("ring")
+    with pytest.raises(
+        WorldBroken, match=r"did not finish: the variables of ranks? 0(-1)? are saved and not loaded yet"
+    ):
+        cluster.run("held")
+    told = str(cluster.heal(source=0))
+    if verb == "heal":
+        assert told == ("Healed the world: rank 0 restarted with all variables; rank 1 got the variables of rank 0.")
+        assert cluster.pull("held") == [0, 0]
+    else:
+        assert told == "Healed the world: ranks 0-1 restarted with all variables."
+        assert cluster.pull("held") == [0, 10]
+    assert cluster.run("mx.distributed.all_sum(mx.array(1)).item()")[0].value == 2
