@@ -15,6 +15,7 @@ from types import ModuleType
 
 import pytest
 
+from tests.conftest import LONG
 from tests.needs import need
 
 ROOT = Path(__file__).parents[1]
@@ -381,6 +382,10 @@ def test_every_test_file_names_code_that_is_there():
     for path in files:
         tested = touched.tested_by(PurePosixPath(path.relative_to(ROOT).as_posix()))
         assert tested and all((ROOT / part).exists() for part in tested), path
+
+
+def test_what_starts_first_is_there():
+    assert [name for name in LONG if not (ROOT / name).exists()] == []
 
 
 def test_the_commits_of_the_last_day_before_head_count(tmp_path: Path):
