@@ -168,17 +168,23 @@ class Judge:
         for test, reason in failed.items():
             times = REPEATED_TOUCHED if is_touched(test, changed) else REPEATED
             self._repeat(test, reason, times, deadline)
-        for test in [*first.running, *first.not_run]:
-            if test not in failed:
-                self._run_what_did_not_run(test, deadline)
+        waiting = [test for test in [*first.running, *first.not_run] if test not in failed]
+        while waiting and time.monotonic() < deadline:
+            self._run_what_did_not_run(waiting.pop(0), deadline)
+        if waiting:
+            self.red(f"not run, for no time was left: {listed(waiting)}")
 
     def _repeat(self, test: str, reason: str, times: int, deadline: float) -> None:
         say(f"ci: repeating {test} by itself, {times} times; it failed with: {reason}")
         for number in range(1, times + 1):
+            if time.monotonic() >= deadline:
+                how = f"no time was left in the second pass for repetition {number} of {times}"
+                self._fail(test, f"failed with: {reason}; {how}")
+                return
             outcome, output = self._alone(test, deadline)
             if outcome is None:
-                what = f"not repeated {times} times within the limit of the second pass, but {number - 1} times"
-                self._fail(test, f"{what}; it had failed with: {reason}")
+                how = f"repetition {number} of {times} did not end within the limit of the second pass"
+                self._fail(test, f"failed with: {reason}; {how}")
                 return
             if outcome.result != PASSED:
                 show(output)
@@ -192,7 +198,7 @@ class Judge:
     def _run_what_did_not_run(self, test: str, deadline: float) -> None:
         outcome, output = self._alone(test, deadline)
         if outcome is None:
-            self._fail(test, "not run: no time was left")
+            self._fail(test, "did not end by itself before the time was up")
             return
         if outcome.result == FAILED:
             show(output)
@@ -221,12 +227,10 @@ class Judge:
     # One run
 
     def _alone(self, test: str, deadline: float) -> tuple[Outcome | None, Path]:
-        """Outcome in a fresh process with nothing else running, and its output; None where the time is up."""
+        """Outcome in a fresh process, with nothing else running, and its output. None where the deadline came first."""
         report, output = self.folder / "alone.jsonl", self.folder / "alone.txt"
         report.unlink(missing_ok=True)
-        limit = deadline - time.monotonic()
-        if limit <= 0:
-            return None, output
+        limit = max(0.0, deadline - time.monotonic())
         command = [sys.executable, "-m", "pytest", test, "-p", "no:cacheprovider", "-n", "0", "--color=no"]
         with open(output, "wb") as file:
             status = self._run([*command, "-p", "ci_report", f"--ci-report={report}"], limit, file)
@@ -258,7 +262,7 @@ class Judge:
         return bool(left)
 
     def remove_after_the_cut(self) -> None:
-        for leak in self.machine.settle(0.0):
+        for leak in self.machine.settle(max(0.0, min(self.options.quiet, self.left))):
             say(f"ci: removed after the cut: {leak}")
 
     def _docs(self) -> None:
@@ -352,9 +356,6 @@ def main() -> int:
             judge.judge()
         except Exception:
             judge.red(f"the judge failed\n{traceback.format_exc()}")
-        except SystemExit:  # told to end
-            judge.remove_after_the_cut()
-            raise
         finally:
             processes.end_all()
     results = [outcome.result for outcome in judge.outcomes.values()]

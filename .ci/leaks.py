@@ -6,7 +6,7 @@ this is taken for another program's:
 - a namespace in which a process runs that is no descendant of ours (our own processes are ended first);
 - a link whose other end is in a namespace, and a bridge with ports: they go with the namespace, or are seen after it;
 - a firewall rule that names a link which is there and is no leak;
-- a file in /dev/shm that a process has open or mapped which is no descendant of ours;
+- a file in /dev/shm that a process has open or mapped which is no descendant of ours, or that another user owns;
 - shared memory of SysV whose maker lives and is no descendant of ours, or that another user owns;
 - a mount outside of the temporary folder, the clone and /dev/shm.
 
@@ -181,7 +181,13 @@ def _links_named_by(rule: Leak) -> set[str]:
 
 
 def _shared_files() -> list[str]:
-    return [str(SHARED / name) for name in _names(SHARED)]
+    """Of this user."""
+    found = []
+    for name in _names(SHARED):
+        with suppress(OSError):  # gone meanwhile
+            if (SHARED / name).lstat().st_uid == os.geteuid():
+                found.append(str(SHARED / name))
+    return found
 
 
 def _sysv(kind: str) -> Callable[[], list[str]]:
