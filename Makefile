@@ -19,7 +19,8 @@ MLX ?= cpu
 BIN := .venv/bin
 RUN := $(BIN)/python -m
 # Three files at a time, on two cores too: half of a test's time goes by with waiting, and the tests of a file share clusters.
-THREE := -n 3 --dist loadfile
+# tests/conftest.py orders the files; xdist would start those with the fewest tests last, and some of them take longest.
+THREE := -n 3 --dist loadfile --no-loadscope-reorder
 demo_EXTRAS := $(MLX),mpi,demo
 lab_EXTRAS := $(MLX),mpi,demo,experiment,lab
 test_EXTRAS := $(MLX),mpi,demo,lab,test

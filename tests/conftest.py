@@ -8,6 +8,7 @@ import signal
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 import psutil
@@ -30,6 +31,18 @@ QUICK = 3.0
 """Seconds. What takes longer and is not marked slow is listed at the end of `make test-all`."""
 OTHER_MARKS = {"slow", "browser", "hosts"}
 
+LONG = (
+    "tests/test_notebooks.py",
+    "tests/hosts/",
+    "tests/browser/",
+    "tests/jaccl/",
+    "tests/faults/",
+    "tests/test_ci.py",
+    "tests/test_packages.py",
+    "notebooks/",
+)
+"""What takes longest. Its files start first: the last ones would run while other workers have nothing left to do."""
+
 os.environ[MARK] = uuid.uuid4().hex
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what it runs in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -49,6 +62,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items
         if item.nodeid.startswith("tests/") and not any(item.get_closest_marker(mark) for mark in OTHER_MARKS)
     )
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items[:] = _long_files_first(items)
+
+
+def _long_files_first(items: list[pytest.Item]) -> list[pytest.Item]:
+    """The order in which xdist hands out files, with `--dist loadfile --no-loadscope-reorder`.
+
+    First those of LONG, one of each line in turn, so that rarely two workers make hosts, or drive a browser, at a time;
+    of a line, the file with the most tests first. Then the others, as they were collected.
+    """
+    files: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.nodeid.split("::", 1)[0], []).append(item)
+    lines = [
+        sorted((name for name in files if name.startswith(line)), key=lambda name: -len(files[name])) for line in LONG
+    ]
+    first = [name for names in zip_longest(*lines) for name in names if name is not None]
+    others = [name for name in files if name not in set(first)]
+    return [item for name in [*first, *others] for item in files[name]]
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
