@@ -12,6 +12,7 @@ import pytest
 from allranks_backends.plan import Host, Link, Platform
 from allranks_backends.protocol import BackendError
 from allranks_backends.runtimes.ring import Ring, neighbours
+from tests.waiting import WITHIN
 
 RING = Ring()
 MAC1 = Host("mac1", False, ("10.0.0.1",))
@@ -98,7 +99,9 @@ def test_one_rank_is_a_world_at_once(mlx, tmp_path, placements, in_folder):
     env = {key: value for key, value in os.environ.items() if key not in ("MLX_HOSTFILE", "MLX_RANK")}
     code = "import mlx.core as mx; print(mx.distributed.init(backend='ring').size())"
     env |= in_folder(RING.wiring(plan, 0), tmp_path)
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=20, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=WITHIN, check=True
+    )
     assert done.stdout.strip() == "1"
 
 

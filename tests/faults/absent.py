@@ -6,6 +6,7 @@ A rank that enters a collective only seconds after another one has failed is ref
 from __future__ import annotations
 
 import tempfile
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ def blocked(
         cell = cluster.begin(
             f"{first}if rank == {rank}:\n    import os, time\n    while not os.path.exists({str(go)!r}):"
             f" time.sleep(0.01)\n"
-            f"    {does}\n{code}",
+            f"{textwrap.indent(does, '    ')}\n{code}",
             **options,
         )
 

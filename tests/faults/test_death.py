@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import textwrap
 import threading
 import time
 
@@ -12,6 +11,7 @@ import pytest
 
 from allranks import Cluster
 from allranks.errors import CannotStart, CellTimeout, UsageError, WorldBroken
+from tests.faults.absent import blocked
 from tests.faults.ends import EXITS, EXITS_AT_ONCE, NCCL_ERROR
 from tests.faults.kept import WITHIN, Detached, keep, look, sums_are_right
 from tests.faults.stop import running, waiting
@@ -33,6 +33,15 @@ def kill(cluster: Cluster, rank: int = VICTIM) -> None:
     if cluster.backend == "ring":
         assert "killed by SIGKILL" in (cluster.snapshot.ranks[rank].cause or "")
     assert cluster.state == "broken"
+
+
+def kill_when_others_wait_for_it(cluster: Cluster, rank: int = VICTIM) -> None:
+    """It is stopped first, so that the others are blocked in a collective when it dies."""
+    pid = cluster.snapshot.ranks[rank].pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    assert comes_true(cluster, waiting(*(each for each in range(cluster.size) if each != rank)), WITHIN)
+    kill(cluster, rank)
 
 
 def without(kept: dict[int, Detached], rank: int = VICTIM) -> dict[int, Detached]:
@@ -62,7 +71,7 @@ def test_in_a_collective(ring4: Cluster) -> None:
     kept = keep(ring4)
     cell = ring4.begin("while True:\n    mx.eval(mx.distributed.all_sum(mx.ones(1000)))")
     assert comes_true(ring4, running(0, 1, 2, 3), WITHIN)
-    kill(ring4)
+    kill_when_others_wait_for_it(ring4)
     result = cell.finish(WITHIN)
     assert result[2].dead and all(result[rank].unblocked for rank in (0, 1, 3)), result
     assert result.errors == {}, "no rank but the dead one is to blame"
@@ -88,8 +97,7 @@ def test_in_python_while_others_wait_for_it(ring4: Cluster) -> None:
 @pytest.mark.parametrize("exits", [EXITS, EXITS_AT_ONCE], ids=["", "at once"])
 def test_a_rank_that_a_library_ends_is_named_with_what_the_library_said(exits: str, ring4: Cluster) -> None:
     kept = keep(ring4)
-    code = f"if rank == {VICTIM}:\n" + textwrap.indent(exits, "    ") + "\nmx.eval(mx.distributed.all_sum(mx.ones(10)))"
-    result = ring4.run(code, timeout=WITHIN)
+    result = blocked(ring4, "mx.eval(mx.distributed.all_sum(mx.ones(10)))", exits, rank=VICTIM)
     assert (result[VICTIM].dead or "").startswith(f"exited with code 1 ({NCCL_ERROR})")
     assert all(result[rank].unblocked for rank in (0, 1, 3)) and result.errors == {}
     healed(ring4, kept)

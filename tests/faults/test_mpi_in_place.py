@@ -189,11 +189,11 @@ def test_where_it_is_not_possible_that_is_said_and_ranks_release_each_other(
         (note,) = cluster.snapshot.notes
         why = {"compiler": "no C compiler", "tolerance": "without fault tolerance"}[prevent]
         assert "cannot be aborted in place" in note and why in note
-        result = cluster.run("if rank: 1 / 0\nmx.eval(mx.distributed.all_sum(mx.ones(9)))", timeout=WITHIN)
+        result = blocked(cluster, "mx.eval(mx.distributed.all_sum(mx.ones(9)))")
         assert list(result.errors) == [1] and result[0].unblocked
         assert idle(cluster) and sums_are_right(cluster)
-        dies = "from mpi4py import MPI\nimport os\nif rank: os.kill(os.getpid(), 9)"
-        result = cluster.run(f"{dies}\nmx.distributed.all_sum(mx.ones(9)).tolist()", timeout=WITHIN)
+        dies, first = "os.kill(os.getpid(), 9)", "from mpi4py import MPI"
+        result = blocked(cluster, "mx.distributed.all_sum(mx.ones(9)).tolist()", dies, first=first)
         assert result[1].dead and not result[0].ok, "a collective with a dead rank gives no result"
         cluster.heal()
         assert sums_are_right(cluster)

@@ -13,6 +13,7 @@ import pytest
 from allranks import Cluster
 from allranks.cluster.cell import Cell
 from allranks.errors import CellInterrupted, CellTimeout
+from allranks.head.cell import together
 from allranks.notebook.fold import Block
 from tests.faults.kept import keep, look, sums_are_right
 from tests.faults.stalled import SOCKETS, STALL
@@ -58,7 +59,9 @@ def stopped(cluster: Cluster, cell: Cell, shown: Heard) -> str:
 
 
 @pytest.mark.parametrize("size", [2, 4])
-def test_a_stalled_link_is_reported_and_stop_ends_the_collective(size: int, request: pytest.FixtureRequest) -> None:
+def test_a_stalled_link_is_reported_and_stop_ends_the_collective(
+    size: int, patient_stop: None, request: pytest.FixtureRequest
+) -> None:
     ring: Cluster = request.getfixturevalue(f"ring{size}")
     kept, generation = keep(ring), ring.snapshot.generation
     ring.run(STALL).check()
@@ -71,8 +74,9 @@ def test_a_stalled_link_is_reported_and_stop_ends_the_collective(size: int, requ
     assert " → 1 " in text.partition("Not acknowledged:")[2] and "resent, round trip" in text
     assert "never entered" not in text and "not entered" not in text, text
     assert message.startswith("All ranks were in all_sum #") and "no byte had moved" in message
+    assert "Still busy" not in message, "the stop waits for all ranks"
     text = shown.text
-    assert "Still busy" in message or ("unblocked from all_sum #" in text and "Re-formed the world" in text)
+    assert "unblocked from all_sum #" in text and "Re-formed the world" in text
     assert idle(ring) and sums_are_right(ring)
     assert (ring.state, ring.snapshot.generation) == ("whole", generation + 1)
     assert look(ring) == kept
@@ -136,9 +140,9 @@ def long(y):
     for _ in range(steps):
         y = mx.tanh(y @ x)
     return y
-began, steps = time.perf_counter(), 50
+began, steps = time.process_time(), 50
 mx.eval(long(x))
-steps = int(50 * 14 / (time.perf_counter() - began)) + 1
+steps = int(50 * {seconds} / (time.process_time() - began)) + 1
 steps = int(mx.distributed.all_max(mx.array(steps)).item())
 """
 
@@ -146,10 +150,15 @@ steps = int(mx.distributed.all_max(mx.array(steps)).item())
 @pytest.mark.parametrize(
     "step", ["mx.distributed.all_sum(long(x))", "long(mx.distributed.all_sum(x) / 2)"], ids=["before", "after"]
 )
-def test_a_long_computation_in_the_same_evaluation_is_no_stall(ring2: Cluster, step: str) -> None:
-    ring2.run(LONG).check()
+def test_a_long_computation_in_the_same_evaluation_is_no_stall(
+    ring2: Cluster, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is measured in processor time: however busy the machine is then and later, it takes no less."""
+    grace = 3.0
+    monkeypatch.setattr(together, "STILL_AFTER", grace)
+    ring2.run(LONG.format(seconds=2 * grace)).check()
     took = [0.0]
-    while min(took) < 11:  # longer than the grace, on a machine that may be less busy than when it was measured
+    while min(took) < grace + 1:  # the processor may be faster now
         cell = ring2.begin(
             f"began = time.monotonic()\nmx.eval({step})\ntime.monotonic() - began", screen=(shown := Shown())
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ import pytest
 from allranks.head.state.collective_times import CollectiveTimes
 from allranks.head.state.history import Sample
 from allranks.messages.events import Timed
-from allranks_backends.views import OpView
+from allranks_backends.views import OpView, Snapshot
 from tests.waiting import comes_true, eventually
 
 if TYPE_CHECKING:
@@ -43,27 +44,35 @@ def all_max(cluster: Cluster) -> dict[int, OpView]:
     return {rank: op if op is not None else OpView("all_max", 0, 0, 0, 0, 0.0, 0.0) for rank, op in found.items()}
 
 
+def has_waited(seconds: float, shape: tuple[int, ...], now: Snapshot) -> bool:
+    """Whether rank 0 has waited for so long in the collective of this shape."""
+    first = now.ranks[0]
+    waits = first.state == "waiting" and first.collective is not None and first.collective.shape == shape
+    return waits and (first.since or 0.0) > seconds
+
+
 def test_a_slow_rank_is_named(ring2: Cluster, tmp_path: Path) -> None:
     assert ring2._ranks is not None
     ring2._ranks.monitor.times = CollectiveTimes()  # without those of other tests in this world
     before = all_max(ring2)
-    ring2.run(
+    cell = ring2.begin(
         "import os, time\n"
-        "for call in range(5):\n"
+        "for call in range(3):\n"
         f"    comes = {str(tmp_path)!r} + f'/{{call}}'\n"
-        "    if rank == 0: open(comes, 'x').close()\n"
-        "    while not os.path.exists(comes): time.sleep(0.01)\n"
-        "    time.sleep(0.2 * (rank == 1))\n"
-        "    mx.eval(mx.distributed.all_max(mx.ones(10)))",
+        "    while rank == 1 and not os.path.exists(comes): time.sleep(0.01)\n"
+        "    mx.eval(mx.distributed.all_max(mx.ones(10 + call)))",
         timing=True,
-        timeout=60,
-    ).check()
+    )
+    for call in range(3):  # rank 1 comes when rank 0 has waited for it, each time
+        assert comes_true(ring2, partial(has_waited, 0.3, (10 + call,)), 60)
+        (tmp_path / str(call)).touch()
+    cell.finish(60).check()
     assert "rank 1 was last in " in (ring2.snapshot.straggler or "")
     assert comes_true(
-        ring2, lambda _: all(op.calls == before[rank].calls + 5 for rank, op in all_max(ring2).items()), 60
+        ring2, lambda _: all(op.calls == before[rank].calls + 3 for rank, op in all_max(ring2).items()), 60
     )
     ops = all_max(ring2)
-    assert ops[0].nbytes == before[0].nbytes + 200 and ops[0].smallest <= 40
+    assert ops[0].nbytes == before[0].nbytes + 4 * (10 + 11 + 12) and ops[0].smallest <= 40
     waits = [(ops[rank].wait or 0) - (before[rank].wait or 0) for rank in (0, 1)]
     assert waits[0] > 0.4 and waits[0] > waits[1]
     assert (ops[0].transfer or 0) - (before[0].transfer or 0) == pytest.approx(

@@ -11,6 +11,7 @@ import pytest
 from allranks.errors import NoCluster, UsageError
 from allranks.head.state.logged import DRAWN, MOST_POINTS, MOST_SERIES, Logged
 from allranks.messages.events import LogCall
+from allranks.rank.metrics.log import KEEP
 from allranks_widgets import Dashboard, replay
 from tests.faults.absent import blocked
 from tests.notebook.test_watch import until
@@ -107,15 +108,16 @@ mx.eval(loss)"""
 
 def test_a_flood_costs_microseconds_a_call_and_what_was_lost_is_counted(ring: Cluster) -> None:
     code = (
-        "import time\nbegan = time.thread_time()\nfor i in range(60_000): log(fast=0.5, step=i)\n"
-        "(time.thread_time() - began) / 60_000"
+        "import json, time\nbegan = time.thread_time()\nfor i in range(60_000): json.dumps({'fast': 0.5, 'step': i})\n"
+        "between = time.thread_time()\nfor i in range(60_000): log(fast=0.5, step=i)\n"
+        "[(between - began) / 60_000, (time.thread_time() - between) / 60_000]"
     )
-    cost = ring.run(code, ranks=0, timeout=60).check()[0].value
-    print(f"{cost * 1e6:.1f} µs a call")
-    assert cost < 100e-6
+    other, cost = ring.run(code, ranks=0, timeout=60).check()[0].value
+    print(f"{cost * 1e6:.1f} µs a call, {other * 1e6:.1f} µs for a line of JSON")
+    assert cost < 20 * other, "whatever the processor's time is worth now"
     frame = ring.logged("fast")
     assert len(frame) + frame.attrs["lost"] == 60_000 and frame["step"].iloc[-1] == 59_999
-    assert frame.attrs["lost"] < 50_000
+    assert frame.attrs["lost"] <= 60_000 - KEEP
 
 
 def test_a_name_of_the_users_own_is_left_alone_and_log_is_no_variable(ring: Cluster) -> None:

@@ -22,6 +22,7 @@ import pytest
 from allranks import Cluster
 from allranks.errors import AllranksError, CannotStart
 from allranks.hosts.ssh import connection
+from tests.faults.absent import blocked
 from tests.hosts.lab import Hosts
 from tests.waiting import comes_true
 
@@ -126,7 +127,7 @@ def test_the_world_grows_and_shrinks(world: Cluster) -> None:
 
 def test_a_collective_is_broken_and_the_world_formed_anew(world: Cluster) -> None:
     world.run("kept = rank").check()
-    result = world.run(f"if rank == 1: raise ValueError('slip')\n{SUM}", timeout=60)
+    result = blocked(world, SUM)
     assert list(result.errors) == [1]
     assert result[0].unblocked and result[2].unblocked
     assert sums(world) == [3.0] * 3

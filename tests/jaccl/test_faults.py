@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from allranks.errors import CellInterrupted, CellTimeout
+from tests.faults.absent import blocked
 from tests.faults.kept import TRAINING, keep, look, sums_are_right
 from tests.faults.stop import stop_pressed, waiting
 from tests.jaccl.lab.lab import CUT, FAIL_NEXT
@@ -61,8 +62,7 @@ def test_a_rank_raises_and_the_other_goes_on_in_its_process(count: int, world: W
     cluster = world.cluster
     cluster.run(UNPICKLABLE).check()
     kept, pids, held, generation = keep(cluster), world.pids(), world.lab.held(), cluster.snapshot.generation
-    code = f"if rank: raise ValueError('boom')\ny = mx.distributed.all_sum(mx.ones({count}))\nz = y * 2; mx.eval(z)"
-    result = cluster.run(code, timeout=WITHIN)
+    result = blocked(cluster, f"y = mx.distributed.all_sum(mx.ones({count}))\nz = y * 2; mx.eval(z)")
     assert list(result.errors) == [1] and result[0].unblocked and not result[0].ok
     assert set(result[0].invalid) >= {"y", "z"}
     assert idle(cluster) and (cluster.state, cluster.snapshot.generation) == ("whole", generation + 1)
@@ -180,8 +180,7 @@ def test_four_ranks_over_two_cables_each(backend: str, new_world: NewWorld) -> N
     with new_world(backend, ranks=4, wires=2) as world:
         cluster, pids, held = world.cluster, world.pids(), world.lab.held()
         for _ in range(3):
-            code = "if rank == 2: raise ValueError\nmx.eval(mx.distributed.all_sum(mx.ones(400_000)))"
-            result = cluster.run(code, timeout=WITHIN)
+            result = blocked(cluster, "mx.eval(mx.distributed.all_sum(mx.ones(400_000)))", rank=2)
             assert all(result[rank].unblocked for rank in (0, 1, 3))
             assert idle(cluster) and sums_are_right(cluster)
         assert (world.pids(), world.lab.held()) == (pids, held)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from allranks import doctor
+from tests.faults.absent import blocked
 
 from .conftest import NewWorld
 
@@ -29,7 +30,7 @@ def test_a_table_that_is_not_as_known_is_left_alone(kind: str, places: int, left
         (finding,) = (each for each in doctor(2, backend="jaccl").findings if "aborted in place" in each.what)
         assert f"in {places} places" in finding.what and finding.severity == "warning"
         assert [each.value for each in cluster.run(COUNT).check().values()] == [left] * 2, "nothing was written"
-        result = cluster.run("if rank: 1 / 0\nmx.eval(mx.distributed.all_sum(mx.ones(3)))", timeout=60)
+        result = blocked(cluster, "mx.eval(mx.distributed.all_sum(mx.ones(3)))")
         assert list(result.errors) == [1] and result[0].unblocked, "the missing rank entered it, as before"
         kept = str(cluster.rewire("ring"))
         assert "restarted" in kept
@@ -39,7 +40,7 @@ def test_a_table_that_is_not_as_known_is_left_alone(kind: str, places: int, left
 def test_contexts_with_other_functions_are_left_alone(new_world: NewWorld) -> None:
     with new_world("jaccl", LAB_RDMA_CONTEXTS="differ") as world:
         assert "other functions in the contexts of this world" in world.cluster.snapshot.notes[0]
-        result = world.cluster.run("if rank: 1 / 0\nmx.eval(mx.distributed.all_sum(mx.ones(3)))", timeout=60)
+        result = blocked(world.cluster, "mx.eval(mx.distributed.all_sum(mx.ones(3)))")
         assert list(result.errors) == [1] and result[0].unblocked
 
 

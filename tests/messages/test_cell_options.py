@@ -16,7 +16,7 @@ from allranks.magics.parsers import cell_parser, declared, line_parser, parse
 from allranks.messages import cell_options
 from allranks.messages.cell_options import CellOptions, CellRequest
 from allranks.messages.lifeline import Lifeline
-from tests.waiting import comes_true
+from tests.waiting import WITHIN, comes_true
 
 FIELDS = set(CellOptions.__struct_fields__)
 
@@ -91,7 +91,7 @@ def test_what_a_rank_cannot_read_fails_the_cell_with_a_sentence(
     real = msgspec.to_builtins
     with monkeypatch.context() as patch:
         patch.setattr(msgspec, "to_builtins", lambda request: {**real(request), **spoil})
-        result = ring2.run("spoilt = 1", timeout=20)
+        result = ring2.run("spoilt = 1", timeout=WITHIN)
     for rank in result.values():
         assert rank.error is not None and rank.error.ename == "CellRefused"
         assert "this rank cannot read the options of the cell: " in rank.error.evalue
@@ -110,5 +110,5 @@ def test_what_has_no_number_is_dropped_and_the_next_cell_runs(ring2: Cluster) ->
         message = session.msg("execute_request", content=content, metadata={"allranks": junk})
         line._outbox.append((mux, session.serialize(message, ident=rank.uuid.encode()), None))
     line._wake()
-    assert comes_true(ring2, lambda now: now.ranks[0].state in ("idle", "failed"), 10)
-    assert "junk" not in ring2.run("dir()", timeout=20).check()[0].value
+    assert comes_true(ring2, lambda now: now.ranks[0].state in ("idle", "failed"), WITHIN)
+    assert "junk" not in ring2.run("dir()", timeout=WITHIN).check()[0].value

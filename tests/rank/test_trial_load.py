@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import types
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 from allranks.rank.values import checkpoint, trial
 from allranks.rank.values.trial import Beginning, Trial, try_to_load
+from tests.waiting import eventually
 
 
 @pytest.fixture
@@ -117,19 +119,37 @@ kept = [1]"""
     assert checkpoint.load(save.file, user_ns).failed == {} and user_ns["kept"] == [1]
 
 
+class TimeIsOver(subprocess.Popen[bytes]):
+    """The time of a trial is over when `there` exists, which its process makes; not before, and not later."""
+
+    there: Path
+
+    def communicate(self, input: Any = None, timeout: float | None = None) -> tuple[bytes, bytes]:
+        if timeout is not None:
+            assert eventually(lambda: self.there.exists() or self.poll() is not None)
+            if self.there.exists():
+                self.there.unlink()
+                raise subprocess.TimeoutExpired(self.args, timeout)
+        return super().communicate(input)
+
+
 @pytest.mark.slow
 def test_a_name_that_comes_to_no_end_is_found(
-    save: Saving, user_ns: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    save: Saving, user_ns: dict[str, Any], tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trial, "TRIAL_WITHIN", 30.0)  # Python and MLX begin within it, also on a busy machine
-    code = """import threading
+    monkeypatch.setattr(TimeIsOver, "there", tmp_path_factory.mktemp("trial") / "waits", raising=False)
+    monkeypatch.setattr(subprocess, "Popen", TimeIsOver)
+    code = f"""import threading
 class Waits:
     def __init__(self): self.x = 1
-    def __setstate__(self, state): threading.Event().wait()
+    def __setstate__(self, state):
+        open({str(TimeIsOver.there)!r}, "w").close()
+        threading.Event().wait()
 waits = Waits()
 kept = 1"""
     exec(code, user_ns)
-    assert save(checkpoint.user_variables(user_ns, {})).failed == {"waits": "loading took longer than 30 s"}
+    failed = save(checkpoint.user_variables(user_ns, {})).failed
+    assert failed == {"waits": f"loading took longer than {trial.TRIAL_WITHIN:g} s"}
     assert not [each for each in psutil.Process().children() if _is_trial(each)]
 
 

@@ -19,6 +19,7 @@ from allranks.errors import UsageError
 from allranks.messages.requests import CellTrace, TracedCall
 from allranks.rank.collectives.trace import LIMIT
 from allranks_backends.views import Snapshot
+from tests.faults.absent import blocked
 from tests.jupyter import Notebook
 from tests.waiting import comes_true
 
@@ -168,10 +169,8 @@ def test_what_does_not_fit_is_dropped_and_said(ring2: Cluster) -> None:
 
 def test_a_cell_that_failed_has_its_timeline(ring2: Cluster) -> None:
     code = """with mark("step"):
-    mx.eval(mx.distributed.all_sum(mx.ones(1)))
-    if rank == 1: raise ValueError
     mx.eval(mx.distributed.all_sum(mx.ones(2)))"""
-    result = ring2.run(code, timeline=True, timeout=2 * WITHIN)
+    result = blocked(ring2, code, first="mx.eval(mx.distributed.all_sum(mx.ones(1)))", timeline=True)
     assert not result.ok and result.timeline is not None
     waiting, raised = result.timeline.ranks
     assert [call.ended is None for call in waiting.calls] == [False, True] and len(raised.calls) == 1
