@@ -13,6 +13,7 @@ from allranks import Cluster
 from allranks.errors import CannotStart, UsageError, WorldBroken
 from allranks.head.world import forming
 from allranks.head.world.ranks import Ranks
+from allranks.messages.requests import Load
 from tests.waiting import comes_true
 
 WITHIN = 60.0
@@ -150,3 +151,28 @@ def test_what_was_saved_for_a_restart_that_failed_is_loaded_by_the_next_heal(
         assert told == "Healed the world: ranks 0-1 restarted with all variables."
         assert cluster.pull("held") == [0, 10]
     assert cluster.run("mx.distributed.all_sum(mx.array(1)).item()")[0].value == 2
+
+
+@pytest.mark.mpi
+@pytest.mark.slow
+def test_what_was_loaded_when_the_notebook_was_interrupted_is_not_lost(
+    restarted_mpi2: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster, ask = restarted_mpi2, Ranks.ask
+    cluster.run("held = rank * 10").check()
+    kill(cluster, 1)
+
+    def interrupted(ranks: Ranks, numbers: Any, question: Any, buffers: Any = ()) -> Any:
+        answers = ask(ranks, numbers, question, buffers)
+        if isinstance(question, Load):
+            monkeypatch.undo()
+            assert answers[0].result(WITHIN).answer.failed == {}
+            raise KeyboardInterrupt
+        return answers
+
+    monkeypatch.setattr(Ranks, "ask", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        cluster.heal(source=0)
+    told = str(cluster.heal(source=0))
+    assert told == "Healed the world: rank 0 restarted with all variables; rank 1 got the variables of rank 0."
+    assert cluster.pull("held") == [0, 0]

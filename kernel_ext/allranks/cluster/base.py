@@ -201,16 +201,17 @@ class ClusterBase:
                 )
 
     def _refuse_if_broken(self, ranks: Ranks) -> None:
-        if ranks.monitor.state == "broken":
-            causes = alike({rank.rank: rank.dead for rank in ranks.monitor.ranks if rank.dead})
+        causes = alike({rank.rank: rank.dead for rank in ranks.monitor.ranks if rank.dead})
+        broken = ranks.monitor.state == "broken"
+        if (broken and ranks.owed and not causes) or any(ranks.owed.values()):
+            raise WorldBroken(_unfinished(ranks.owed))
+        if broken:
             dead = "; ".join(f"{rank_label(numbers)} died ({cause})" for cause, numbers in causes.items())
             heals = (
                 "replaces dead ranks and re-forms the world; the other ranks keep their variables."
                 if ranks.monitor.alive()
                 else "starts them again, without variables."
             )
-            if ranks.owed and not dead:
-                raise WorldBroken(_unfinished(ranks.owed))
             raise WorldBroken(f"the world is broken: {dead or 'a collective was aborted'}. %distributed heal {heals}")
 
     # Asking.

@@ -7,7 +7,7 @@ file is removed only by the rank that has loaded all of it: `down` leaves it whe
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import PurePath
@@ -74,9 +74,10 @@ def save(ranks: Ranks, numbers: Sequence[int], say: Say) -> dict[int, SavedVaria
     return given
 
 
-def load(ranks: Ranks) -> tuple[dict[int, RankVariables], tuple[SavedFiles, ...]]:
-    """Have the new processes load what is saved for them: what became of it, and the files of what is not loaded."""
-    files = saved_files(ranks.owed)
+def load(ranks: Ranks, numbers: Iterable[int]) -> tuple[dict[int, RankVariables], tuple[SavedFiles, ...]]:
+    """Have these ranks load what is saved for them: what became of it, and the files of what is not loaded."""
+    saved_for = saved_files(ranks.owed)
+    files = {number: saved_for[number] for number in numbers if number in saved_for}
     answers = {
         number: ranks.ask([number], Load(each.path, invalid=each.saved.invalid)) for number, each in files.items()
     }

@@ -36,12 +36,13 @@ def heal(ranks: Ranks, source: int | None, kill: Sequence[int], say: Say) -> Wor
     monitor = ranks.monitor
     _kill(ranks, kill)
     all_free = _quiet(ranks)
-    dead = [rank.rank for rank in monitor.ranks if rank.dead]
-    dead += range(len(monitor.ranks), len(ranks.hosts))  # those that an interrupted restart has not started
+    new = [rank.rank for rank in monitor.ranks if rank.dead or (rank.rank in ranks.owed and not rank.received_at)]
+    new += range(len(monitor.ranks), len(ranks.hosts))  # those that an interrupted restart has not started
     assert ranks.plan is not None
-    if not all_free or not _in_place(ranks, ranks.hosts, dead, say):
+    loaded = _loaded(ranks)
+    if (new or monitor.state != "whole") and not (all_free and _in_place(ranks, ranks.hosts, new, say)):
         _restart(ranks, ranks.hosts, ranks.plan.backend, say)
-    became, files = _delivered(ranks, source)
+    became, files = _delivered(ranks, source, loaded)
     return _change("heal", ranks, became, files).check()
 
 
@@ -87,9 +88,10 @@ def resize(ranks: Ranks, size: int, source: int | None, say: Say) -> WorldChange
     before = len(ranks.hosts)
     _quiet(ranks)
     hosts = resized(ranks.hosts, size, ranks.most_hosts)
+    loaded = _loaded(ranks)
     if not _in_place(ranks, hosts, range(before, size), say):
         _restart(ranks, hosts, ranks.plan.backend, say)
-    became, files = _delivered(ranks, source)
+    became, files = _delivered(ranks, source, loaded)
     change = _change("resize", ranks, became, files)
     return replace(change, unused_source=source if size < before else None).check()
 
@@ -101,20 +103,29 @@ def _rewires_in_place(ranks: Ranks, backend: str) -> bool:
     return ranks.in_place([]) and following.reform != "restart" and not by_mpirun
 
 
-def _delivered(ranks: Ranks, source: int | None) -> tuple[Became, Files]:
-    """Give each rank of the new world the variables that it lacks: those saved for it, those of `source`, or none."""
-    for number in [number for number in ranks.owed if number >= len(ranks.monitor.ranks)]:
+def _loaded(ranks: Ranks) -> tuple[Became, Files]:
+    """Before anything is changed, ranks that run load what an earlier change saved for them, if they have not yet."""
+    return checkpoints.load(ranks, [rank.rank for rank in ranks.monitor.ranks if rank.ready and not rank.dead])
+
+
+def _delivered(ranks: Ranks, source: int | None, loaded: tuple[Became, Files]) -> tuple[Became, Files]:
+    """Give each rank of the new world the variables that it lacks: those saved for it, those of `source`, or none.
+
+    `loaded`: what was loaded before the change, which says more of these ranks than that they kept it.
+    """
+    size = len(ranks.monitor.ranks)
+    for number in [number for number in ranks.owed if number >= size]:
         del ranks.owed[number]  # the world has shrunk
-    kept = _kept(ranks)
-    loaded, files = checkpoints.load(ranks)
-    new = sorted(number for number, saved in ranks.owed.items() if saved is None)
+    became, files = _kept(ranks), loaded[1]
+    became |= {number: each for number, each in loaded[0].items() if number in became and became[number].how == "kept"}
+    restored, more = checkpoints.load(ranks, range(size))
+    new = sorted(ranks.owed)
     if source is not None:
         begun = checkpoints.copy(ranks, source, new) if new else {}
     else:
         begun = {number: RankVariables("empty") for number in new}
-        for number in new:
-            del ranks.owed[number]
-    return kept | loaded | begun, files
+        ranks.owed.clear()
+    return became | restored | begun, (*files, *more)
 
 
 def _kept(ranks: Ranks) -> Became:
@@ -136,12 +147,13 @@ def rewire(ranks: Ranks, backend: str, connections: int, say: Say) -> WorldChang
     ranks.draft(ranks.hosts, backend, connections)  # before anything is changed
     _quiet(ranks)
     ranks.settings.connections = connections
+    loaded = _loaded(ranks)
     try:
         if _rewires_in_place(ranks, backend):
             ranks.form_again(backend)
         else:
             _restart(ranks, ranks.hosts, backend, say)
-        became, files = _delivered(ranks, None)
+        became, files = _delivered(ranks, None, loaded)
     except BaseException:
         ranks.settings.connections = ranks.plan.connections  # of the world as it is now
         raise

@@ -35,6 +35,8 @@ DONE = Reply(Nothing())
 class Requests:
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
+        self._loaded: dict[Path, requests.Loaded] = {}
+        """What was loaded from files that are loaded once."""
 
     def handle(self, request: Request, buffers: Buffers) -> Reply[Answer] | None:
         """What is answered, if anything; raises whatever went wrong."""
@@ -199,8 +201,10 @@ class Requests:
         return requests.Saved(saved.left, saved.failed, list(agent.ledger.invalid.names(variables)), list(unsure))
 
     def load(self, request: requests.Load, buffers: Buffers) -> Reply[requests.Loaded]:
-        """One file that could not be loaded wholly stays."""
+        """One file that could not be loaded wholly stays. One that was loaded is not loaded again."""
         path = self._file(request.path)
+        if path in self._loaded and not buffers:  # the notebook was interrupted before it had the answer
+            return Reply(self._loaded[path])
         if buffers:
             write_private(path, buffers[0])
         user_ns = self._agent.user_ns
@@ -211,7 +215,10 @@ class Requests:
         failed = loaded.failed | (process_state.restore(loaded.state) if loaded.state is not None else {})
         if buffers or not (failed or request.keep):
             _remove(path)
-        return Reply(requests.Loaded(failed))
+        answer = requests.Loaded(failed)
+        if not buffers and not request.keep:
+            self._loaded[path] = answer
+        return Reply(answer)
 
     def drop(self, request: requests.Drop, _: Buffers) -> Reply[Nothing]:
         _remove(Path(request.path))
