@@ -147,10 +147,27 @@ class Notebook:
         self.page.close()
 
 
+LAY_OUT = """() => {
+  for (let round = 0; round < 20; round++) {
+    const box = document.createElement("div");
+    box.style.cssText = "position: absolute; visibility: hidden; width: 600px";
+    for (let each = 0; each < 500; each++) {
+      const word = document.createElement("span");
+      word.textContent = `word ${each} of ${round} `;
+      box.append(word);
+    }
+    document.body.append(box);
+    box.getBoundingClientRect();
+    box.remove();
+  }
+}"""
+
+
 class Meter:
     """Chromium's counters of a page, from now on."""
 
     def __init__(self, page: Page) -> None:
+        self._page = page
         self._session = page.context.new_cdp_session(page)
         self._session.send("Performance.enable")
         self._first = self.read()
@@ -166,3 +183,9 @@ class Meter:
         """
         before, self._first = self._first, self.read()
         return self._first["ThreadTime"] - before["ThreadTime"]
+
+    def unit(self) -> float:
+        """Seconds of processor time that it needs now to lay out 10,000 words, a measure of the machine."""
+        self.busy()
+        self._page.evaluate(LAY_OUT)
+        return self.busy()

@@ -128,7 +128,7 @@ def test_axe_finds_nothing_serious(open_notebook: OpenNotebook, axe: str, size: 
 def test_64_ranks_at_5_hz_leave_the_page_and_the_kernel_free(open_notebook: OpenNotebook, tmp_path: Path) -> None:
     go = tmp_path / "go"
     measure = f"""
-import os
+import dataclasses, json, os
 ready = [streams.snapshot(64, 8, 200 + n / 5, at=began - 200) for n in range(70)]
 while not os.path.exists({str(go)!r}):
     time.sleep(0.1)
@@ -136,7 +136,12 @@ before = time.process_time()
 for one in ready:
     dashboard.show(one)
     time.sleep(0.2)
-print(f"kernel {{(time.process_time() - before) / 14:.4f}} of a core, frames of {{len(dashboard.frame)}} bytes")
+took, before = time.process_time() - before, time.process_time()
+for one in ready:
+    json.dumps(dataclasses.asdict(one))
+unit = time.process_time() - before
+print(f"kernel {{took / unit:.2f}} times JSON alone, {{took / 14:.4f}} of a core")
+print(f"frames of {{len(dashboard.frame)}} bytes")
 """
     notebook = open_notebook(show(64, 8), measure)
     notebook.begin()
@@ -145,6 +150,7 @@ print(f"kernel {{(time.process_time() - before) / 14:.4f}} of a core, frames of 
     notebook.settled()
     meter, count = Meter(page), 'Number(document.querySelector(".arw-root").dataset.frames)'
     seen = [frames(notebook)]
+    unit = meter.unit()
     go.touch()
     busy = []
     for button in ("Total", "By rank"):
@@ -154,12 +160,14 @@ print(f"kernel {{(time.process_time() - before) / 14:.4f}} of a core, frames of 
         seen.append(frames(notebook))
         busy.append(meter.busy() / (seen[-1] - seen[-2]))
     print(f"64 ranks: main thread {5 * busy[0]:.1%} busy at 5 Hz, with a line for each rank {5 * busy[1]:.1%}")
-    # Wanted are 0.25 at 5 Hz on a machine at rest: the figure printed says how it was here.
-    assert 5 * max(busy) < 0.9
+    unit = max(unit, meter.unit())
+    print(f"a frame takes {busy[0] / unit:.2f} and {busy[1] / unit:.2f} of the unit, {unit * 1000:.0f} ms")
+    # Wanted are 25% at 5 Hz on a machine at rest, 0.3 of the unit: the figures printed say how it was here.
+    assert max(busy) < unit
     page.wait_for_function("""document.querySelector(".jp-OutputArea-output pre")?.textContent.includes("kernel")""")
     said = page.locator(".jp-OutputArea-output pre").last.inner_text()
     print(said)
-    assert float(said.split()[1]) < 0.15
+    assert float(said.split()[1]) < 2
 
 
 RICH = """
@@ -207,6 +215,7 @@ def test_four_times_100_000_lines_stay_responsive(open_notebook: OpenNotebook) -
     page.locator(".arw-list").scroll_into_view_if_needed()
     notebook.settled()
     meter = Meter(page)
+    unit = meter.unit()
 
     def answered(action: str, done: str) -> float:
         """Milliseconds of the page's processor time from an input to the picture that follows it."""
@@ -243,7 +252,10 @@ def test_four_times_100_000_lines_stay_responsive(open_notebook: OpenNotebook) -
     print({name: f"{value:.0f} ms" for name, value in took.items()})
     heap = meter.read()["JSHeapUsedSize"]
     print(f"heap {heap / 1e6:.0f} MB")
-    assert max(took.values()) < 800  # wanted are 200: the figure printed says how it was here
+    unit = max(unit, meter.unit())
+    print(f"at most {max(took.values()) / unit / 1000:.2f} times the unit, {unit * 1000:.0f} ms")
+    # Wanted are 200 ms on a machine at rest, 1.2 times the unit: the figures printed say how it was here.
+    assert max(took.values()) / 1000 < 2 * unit
     page.get_by_role("button", name="rank 2 only").click()
     page.locator(".arw-search").fill("line 99999")
     page.wait_for_function("""document.querySelector(".arw-matches").textContent === "4 matches" """)

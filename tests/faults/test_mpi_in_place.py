@@ -100,8 +100,7 @@ def test_a_rank_whose_collective_was_aborted_is_never_ok(code: str, mpi2: Cluste
 
 def test_a_value_that_is_computed_when_the_cell_is_over_is_none_if_that_was_aborted(mpi2: Cluster) -> None:
     """Packing evaluates it, without ``mx.eval``."""
-    code = "late = {'deep': [mx.distributed.all_sum(mx.ones(3, mx.int32))]}\nif rank: 1 / 0\nlate"
-    result = mpi2.run(code, timeout=WITHIN)
+    result = blocked(mpi2, "{'deep': [mx.distributed.all_sum(mx.ones(3, mx.int32))]}")
     assert list(result.errors) == [1] and not result[0].ok and result[0].value is None
     assert idle(mpi2) and sums_are_right(mpi2)
 
@@ -162,11 +161,11 @@ def test_outside_of_mpi_there_is_no_communicator(ring2: Cluster) -> None:
 
 def test_aborts_leave_no_descriptor_thread_or_memory_behind(mpi2: Cluster) -> None:
     count = "import os, threading, psutil\nme = psutil.Process()\nme.num_fds(), me.num_threads(), me.memory_info().rss"
-    code = "if rank == {}: raise ValueError('boom')\nfor _ in range(3): mx.eval(mx.distributed.all_sum(mx.ones(2_000)))"
+    code = "for _ in range(3): mx.eval(mx.distributed.all_sum(mx.ones(2_000)))"
 
     def rounds(several: int) -> list[tuple[int, int, int]]:
         for number in range(several):
-            assert not mpi2.run(code.format(number % 2), timeout=WITHIN).ok
+            assert blocked(mpi2, code, rank=number % 2)[1 - number % 2].unblocked
             assert idle(mpi2)
         assert sums_are_right(mpi2)
         return [each.value for each in mpi2.run(count).check().values()]
