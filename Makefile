@@ -32,7 +32,7 @@ notebooks_EXTRAS := $(MLX),mpi,demo,experiment,lm
 docs_EXTRAS := docs
 
 CONSTRAINTS := constraints.txt
-# $(call install,ENVIRONMENT,WHAT): with uv, which takes less than half of pip's time. uv does not read pip's settings: pip
+# $(call install,ENVIRONMENT,WHAT): with uv, which takes about half of pip's time. uv does not read pip's settings: pip
 # installs where these name an index, and where uv cannot be had or fails.
 # The variables hold for the build of allranks, too: pip before 25.3 reads PIP_CONSTRAINT there, later ones PIP_BUILD_CONSTRAINT.
 install = if $(1)/bin/python -m pip config list | grep -E '\.(index-url|no-index)=' >/dev/null; \
@@ -41,9 +41,9 @@ install = if $(1)/bin/python -m pip config list | grep -E '\.(index-url|no-index
 		|| { echo "allranks: uv could not install this; installing with pip (slower)"; $(call pip,$(1),$(2)); }; fi
 pip = PIP_CONSTRAINT=$(CONSTRAINTS) PIP_BUILD_CONSTRAINT=$(CONSTRAINTS) \
 	$(1)/bin/python -m pip install -qq --disable-pip-version-check $(2)
-# Python compiles modules when it first imports them, unless PYTHONDONTWRITEBYTECODE is set. Compiling all takes more CPU time than the rest.
-uv = UV_CONSTRAINT=$(CONSTRAINTS) UV_BUILD_CONSTRAINT=$(CONSTRAINTS) $(1)/bin/uv pip install --quiet \
-	$${PYTHONDONTWRITEBYTECODE:+--compile-bytecode} --python $(1)/bin/python $(2)
+# Compiled here on all cores; else each rank of the first world would compile the same modules.
+uv = UV_CONSTRAINT=$(CONSTRAINTS) UV_BUILD_CONSTRAINT=$(CONSTRAINTS) \
+	$(1)/bin/uv pip install --quiet --compile-bytecode --python $(1)/bin/python $(2)
 
 help:
 	@echo "make demo         start four local ranks and run notebooks/quickstart.ipynb on them"
