@@ -40,6 +40,8 @@ MINUTE = 60.0
 MOST_FAILURES = 8
 """More are no accident, and would take too long to repeat."""
 REPEATED, REPEATED_TOUCHED = 3, 10
+LEFT = "processes are left after the tests"
+"""In the reason that tests/conftest.py gives, which has killed them."""
 DOCS_LIMIT = 10 * MINUTE
 NAMED = 30
 """Tests that are named one by one in a list; then they are counted."""
@@ -163,9 +165,13 @@ class Judge:
         return False
 
     def _second_pass(self, first: Outcomes, failed: dict[str, str]) -> None:
-        deadline = time.monotonic() + min(self.options.second_limit, self.left)
+        docs = DOCS_LIMIT if self.options.docs else 0.0
+        deadline = time.monotonic() + min(self.options.second_limit, self.left - docs)
         changed = changed_files(self.root)
         for test, reason in failed.items():
+            if LEFT in reason:  # only the last test of a worker is told: by itself it would pass
+                self._fail(test, f"ended a worker after which {reason}")
+                continue
             times = REPEATED_TOUCHED if is_touched(test, changed) else REPEATED
             self._repeat(test, reason, times, deadline)
         waiting = [test for test in [*first.running, *first.not_run] if test not in failed]

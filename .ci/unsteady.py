@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,7 +31,7 @@ class Entry:
 def entries(table: Path) -> list[Entry]:
     """Of the Markdown table in this file; none where there is no file. Raises ValueError for a row that is no entry."""
     found = []
-    rows = [line.strip() for line in table.read_text().splitlines()] if table.exists() else []
+    rows = [line.strip() for line in table.read_text(encoding="utf-8").splitlines()] if table.exists() else []
     for row in [row for row in rows if row.startswith("|")][2:]:  # below the head and its rule
         cells = [cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", row)[1:-1]]
         if len(cells) != 4 or cells[3] not in ("open", "closed"):
@@ -48,10 +49,12 @@ def row(test: str, reason: str, commit: str) -> str:
 
 
 def remember(log: Path, test: str, reason: str, commit: str) -> None:
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with open(log, "a") as file:
-        file.write(f"{time.strftime('%Y-%m-%d %H:%M')} {commit} {test} ({reason})\n")
+    line = f"{time.strftime('%Y-%m-%d %H:%M')} {commit} {test} ({reason})\n"
+    with suppress(OSError):  # it was printed, too
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with open(log, "a", encoding="utf-8") as file:
+            file.write(line)
 
 
 def remembered(log: Path) -> list[str]:
-    return log.read_text().splitlines()[-SHOWN:] if log.exists() else []
+    return log.read_text(encoding="utf-8").splitlines()[-SHOWN:] if log.exists() else []

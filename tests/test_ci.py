@@ -125,6 +125,26 @@ def test_a_test_that_always_fails_is_red_at_once_and_shown(judge: Judge):
 
 
 @slow
+def test_processes_that_the_tests_own_check_has_killed_are_red(judge: Judge):
+    """That check fails the last test of a worker, which did nothing wrong and would pass by itself."""
+    conftest = (
+        COMPANY
+        + """
+import pytest
+@pytest.fixture(scope="session", autouse=True)
+def nothing_left_behind():
+    yield
+    if COMPANY:
+        pytest.fail("processes are left after the tests (killed now):\\n  17: python", pytrace=False)
+"""
+    )
+    seen = judge({"tests/conftest.py": conftest, "tests/test_a.py": FINE})
+    assert (seen.status, seen.counts) == (1, "0 passed, 1 failed, 0 skipped")
+    assert "processes are left after the tests" in seen.reds()[0]
+    assert "repeating" not in seen.text
+
+
+@slow
 def test_a_test_that_fails_one_time_in_three_by_itself_is_red(judge: Judge):
     text = """
 from pathlib import Path

@@ -151,8 +151,9 @@ def test_stop_pressed_again_and_again_is_one_stop(notebook: Notebook) -> None:
     notebook.ok(PRESSES)
     cell = notebook.run(f"%%distributed\n{SKIPS}")
     assert cell.error.startswith(("KeyboardInterrupt", "CellInterrupted")), cell.all
-    while notebook.run("with pressing: over.set()").error:  # one that came late stopped this cell
-        pass
+    assert any(not notebook.run("with pressing: over.set()").error for _ in range(4)), (
+        "each press stops one cell at most"
+    )
     notebook.comes_true("all(rank.state in ('idle', 'failed') for rank in now.ranks)")
     total = notebook.ok("%%distributed\nmx.distributed.all_sum(mx.array(1)).item()")
     assert total.by_rank == dict.fromkeys(range(4), "4\n")

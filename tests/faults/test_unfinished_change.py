@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from allranks import Cluster
-from allranks.errors import CannotStart, UsageError, WorldBroken
-from allranks.head.world import forming
+from allranks.errors import CannotStart, NotLoaded, UsageError, WorldBroken
+from allranks.head.world import forming, healing
+from allranks.head.world.processes import Processes
 from allranks.head.world.ranks import Ranks
 from allranks.messages.requests import Load
 from tests.waiting import comes_true
@@ -72,11 +73,8 @@ def test_a_heal_that_failed_is_completed_by_the_next(
     STEPS[step](monkeypatch)
     with pytest.raises(CannotStart, match=FAILURE):
         ring4.heal(source=0)
-    if ring4.state == "broken":
-        with pytest.raises(
-            WorldBroken, match=r"did not finish: rank 2 has no variables yet\. .* With --from R, rank 2"
-        ):
-            ring4.run("held")
+    with pytest.raises(WorldBroken, match=r"did not finish: rank 2 has no variables yet\. .* With --from R, rank 2"):
+        ring4.run("held")
     with pytest.raises(UsageError, match="cannot copy from rank 2: it has no variables yet"):
         ring4.heal(source=2)
     healed(ring4, 2)
@@ -123,7 +121,81 @@ def test_a_resize_that_failed_is_completed_by_the_next(
     assert ring2.state == "broken", "not whole: rank 2 has not joined"
     with pytest.raises(WorldBroken, match="did not finish: rank 2 has no variables yet"):
         ring2.run("held")
-    healed(ring2, 2)
+    if again == "resize":
+        told = str(ring2.resize(3, source=0))
+        assert told == "The world now has 3 ranks: ranks 0-1 kept all variables; rank 2 got the variables of rank 0."
+        assert ring2.pull("held") == [0, 10, 0]
+    else:
+        healed(ring2, 2)
+
+
+def test_a_world_that_could_not_grow_goes_on_without_the_new_rank(
+    ring2: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ring2.run("held = rank * 10").check()
+    fails_once(monkeypatch, Ranks, "_until_connected")
+    with pytest.raises(CannotStart, match=FAILURE):
+        ring2.resize(3, source=0)
+    assert str(ring2.resize(2)) == "The world now has 2 ranks: ranks 0-1 kept all variables."
+    assert ring2.pull("held") == [0, 10] and not ring2.heal().changed
+
+
+def test_a_world_whose_ranks_were_still_ending_when_it_was_interrupted_is_healed(
+    ring4: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ring4.run("held = rank * 10").check()
+    stop = Processes.stop
+
+    def interrupted(*args: Any, **kwargs: Any) -> None:
+        stop(*args, **kwargs)
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Processes, "stop", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        ring4.resize(2)
+    assert str(ring4.heal()) == "Healed the world: ranks 0-1 kept all variables."
+    assert ring4.pull("held") == [0, 10]
+    assert ring4.run("mx.distributed.all_sum(mx.array(1)).item()")[0].value == 2
+
+
+def test_a_source_that_dies_before_it_is_copied_is_no_source(ring4: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    ring4.run("held = rank * 10").check()
+    kill(ring4, 2)
+    quiet = healing._quiet
+
+    def quiet_and_dead(ranks: Ranks) -> bool:
+        kill(ring4, 0)
+        return quiet(ranks)
+
+    monkeypatch.setattr(healing, "_quiet", quiet_and_dead)
+    with pytest.raises(NotLoaded, match="ranks 0, 2 started empty because rank 0 died meanwhile"):
+        ring4.heal(source=0)
+    monkeypatch.undo()
+    with pytest.raises(WorldBroken, match="did not finish: ranks 0, 2 have no variables yet"):
+        ring4.run("held")
+    assert "ranks 0, 2 got the variables of rank 1" in str(ring4.heal(source=1))
+    assert ring4.pull("held") == [10, 10, 10, 30]
+
+
+@pytest.mark.mpi
+@pytest.mark.slow
+@pytest.mark.parametrize("step", ["stop_ranks", "plan_next", "launch", "form"])
+def test_a_restart_that_failed_at_any_step_loses_nothing(
+    step: str, restarted_mpi2: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = restarted_mpi2
+    cluster.run("held = rank * 10").check()
+    fails_once(monkeypatch, Ranks, step)
+    with pytest.raises(CannotStart, match=f"{FAILURE}\nThe ranks' variables are saved"):
+        cluster.rewire("ring")
+    with pytest.raises(WorldBroken, match="did not finish: the variables of ranks 0-1 are saved and not loaded yet"):
+        cluster.run("held")
+    told = str(cluster.rewire("ring"))
+    assert told == "The world now runs on ring: ranks 0-1 restarted with all variables."
+    assert cluster.pull("held") == [0, 10]
+    cluster.rewire("mpi")
+    assert cluster.pull("held") == [0, 10]
 
 
 @pytest.mark.mpi

@@ -105,7 +105,7 @@ def test_nothing_is_sent_while_nothing_changes(ring2: Cluster, monkeypatch: pyte
     assert monitor.wait(lambda: reports >= 8, WITHIN)
     shown = [drawn(frame) for frame in frames]
     assert all(one != other for one, other in pairwise(shown)), "nothing is sent twice"
-    assert sum(still(one) != still(other) for one, other in pairwise(shown)) <= news <= reports
+    assert sum(still(one) != still(other) for one, other in pairwise(shown)) <= news
 
 
 def test_interrupt_of_one_rank_ends_its_endless_loop(ring2: Cluster) -> None:

@@ -200,12 +200,15 @@ class ClusterBase:
                     f"must enter. Run the cell on all ranks, or first run mx.eval({', '.join(names)}) on all ranks."
                 )
 
+    def _is_unfinished(self, ranks: Ranks) -> bool:
+        """Whether a change of the world ended before all ranks had their variables, and nothing else is wrong."""
+        return bool(ranks.owed) and all(rank.rank in ranks.owed for rank in ranks.monitor.ranks if rank.dead)
+
     def _refuse_if_broken(self, ranks: Ranks) -> None:
-        causes = alike({rank.rank: rank.dead for rank in ranks.monitor.ranks if rank.dead})
-        broken = ranks.monitor.state == "broken"
-        if (broken and ranks.owed and not causes) or any(ranks.owed.values()):
+        if self._is_unfinished(ranks):
             raise WorldBroken(_unfinished(ranks.owed))
-        if broken:
+        if ranks.monitor.state == "broken":
+            causes = alike({rank.rank: rank.dead for rank in ranks.monitor.ranks if rank.dead})
             dead = "; ".join(f"{rank_label(numbers)} died ({cause})" for cause, numbers in causes.items())
             heals = (
                 "replaces dead ranks and re-forms the world; the other ranks keep their variables."

@@ -284,8 +284,9 @@ class Monitor:
         return rank is not None and rank.process_is_stopped()
 
     def busy(self, ranks: Sequence[int]) -> list[Rank]:
-        """Those of `ranks` that still run a cell."""
-        return [rank for rank in (self.ranks[number] for number in ranks) if rank.busy]
+        """Those of `ranks` that still run a cell. An interrupted restart leaves none."""
+        wanted = set(ranks)
+        return [rank for rank in self.ranks if rank.rank in wanted and rank.busy]
 
     def alive(self) -> list[Rank]:
         return [rank for rank in self.ranks if rank.dead is None]

@@ -36,8 +36,7 @@ def heal(ranks: Ranks, source: int | None, kill: Sequence[int], say: Say) -> Wor
     monitor = ranks.monitor
     _kill(ranks, kill)
     all_free = _quiet(ranks)
-    new = [rank.rank for rank in monitor.ranks if rank.dead or (rank.rank in ranks.owed and not rank.received_at)]
-    new += range(len(monitor.ranks), len(ranks.hosts))  # those that an interrupted restart has not started
+    new = _to_start(ranks, len(ranks.hosts))
     assert ranks.plan is not None
     loaded = _loaded(ranks)
     if (new or monitor.state != "whole") and not (all_free and _in_place(ranks, ranks.hosts, new, say)):
@@ -56,9 +55,9 @@ def _in_place(ranks: Ranks, hosts: Sequence[Host], new: Sequence[int], say: Say)
     if not ranks.in_place(new):
         return False
     ranks.plan_next(hosts, ranks.plan.backend)
+    ranks.monitor.state = "broken"  # until the new world is there
     if len(hosts) < before:
-        ranks.stop_ranks(range(len(hosts), before))
-        ranks.monitor.truncate(len(hosts))
+        _end(ranks, len(hosts))
     for number in new:
         ranks.owed.setdefault(number)
     ranks.launch(new)
@@ -89,7 +88,7 @@ def resize(ranks: Ranks, size: int, source: int | None, say: Say) -> WorldChange
     _quiet(ranks)
     hosts = resized(ranks.hosts, size, ranks.most_hosts)
     loaded = _loaded(ranks)
-    if not _in_place(ranks, hosts, range(before, size), say):
+    if not _in_place(ranks, hosts, _to_start(ranks, size), say):
         _restart(ranks, hosts, ranks.plan.backend, say)
     became, files = _delivered(ranks, source, loaded)
     change = _change("resize", ranks, became, files)
@@ -120,12 +119,29 @@ def _delivered(ranks: Ranks, source: int | None, loaded: tuple[Became, Files]) -
     became |= {number: each for number, each in loaded[0].items() if number in became and became[number].how == "kept"}
     restored, more = checkpoints.load(ranks, range(size))
     new = sorted(ranks.owed)
-    if source is not None:
+    if source in new:
+        begun = dict.fromkeys(new, RankVariables("empty", source, f"rank {source} died meanwhile"))
+    elif source is not None:
         begun = checkpoints.copy(ranks, source, new) if new else {}
     else:
         begun = {number: RankVariables("empty") for number in new}
         ranks.owed.clear()
     return became | restored | begun, (*files, *more)
+
+
+def _to_start(ranks: Ranks, size: int) -> list[int]:
+    """Those of the first `size` ranks that need a new process: dead, or lost by a change that did not finish."""
+    there = ranks.monitor.ranks[:size]
+    lost = [rank.rank for rank in there if rank.dead or (rank.rank in ranks.owed and not rank.received_at)]
+    return [*lost, *range(len(there), size)]
+
+
+def _end(ranks: Ranks, size: int) -> None:
+    """End the processes of all ranks but the first `size`; also where the wait for their end is interrupted."""
+    try:
+        ranks.stop_ranks(range(size, len(ranks.monitor.ranks)))
+    finally:
+        ranks.monitor.truncate(size)
 
 
 def _kept(ranks: Ranks) -> Became:
@@ -149,7 +165,7 @@ def rewire(ranks: Ranks, backend: str, connections: int, say: Say) -> WorldChang
     ranks.settings.connections = connections
     loaded = _loaded(ranks)
     try:
-        if _rewires_in_place(ranks, backend):
+        if _rewires_in_place(ranks, backend) and not _to_start(ranks, len(ranks.hosts)):
             ranks.form_again(backend)
         else:
             _restart(ranks, ranks.hosts, backend, say)
@@ -190,6 +206,7 @@ def _quiet(ranks: Ranks) -> bool:
 def _kill(ranks: Ranks, numbers: Sequence[int]) -> None:
     """End these ranks' processes, whatever they do."""
     monitor = ranks.monitor
+    numbers = [number for number in numbers if number < len(monitor.ranks)]
     ranks.kill(numbers)
     monitor.wait(lambda: all(monitor.ranks[number].dead for number in numbers), QUIET_WITHIN)
 
@@ -203,8 +220,7 @@ def _restart(ranks: Ranks, hosts: Sequence[Host], backend: str, say: Say) -> Non
     monitor.state = "broken"  # until the new world is there
     try:
         ranks.owed |= {**dict.fromkeys(range(len(hosts))), **ranks.owed, **saved}
-        ranks.stop_ranks(range(len(monitor.ranks)))
-        monitor.truncate(0)
+        _end(ranks, 0)
         ranks.plan_next(hosts, backend)
         ranks.launch(range(len(hosts)))
         ranks.form()
