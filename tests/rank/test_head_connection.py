@@ -83,7 +83,7 @@ def test_orders_are_carried_out_once_and_what_ended_is_told_again(tmp_path: Path
         head.say(to_line(Prepare()), to_line(Keep(lease=60.0), serial=("notebook", 1)))
         folder = head.hear(Prepared).directory
         join = str(Path(folder) / "join.json")
-        launch = Launch(["sh", "-c", f"echo once >> {tmp_path}/ran; sleep 600"], {}, [], join)
+        launch = Launch(["sh", "-c", f"echo once >> {tmp_path}/ran; exec sleep 600"], {}, [], join)
         head.say(to_line(launch, serial=("notebook", 2)), to_line(launch, serial=("notebook", 2)))
         pid = head.hear(Launched).pid
         head.say(to_line(Alive()))
@@ -110,7 +110,7 @@ def test_orders_are_carried_out_once_and_what_ended_is_told_again(tmp_path: Path
 
 
 def test_another_head_counts_its_orders_anew(tmp_path: Path) -> None:
-    launch = Launch(["sh", "-c", f"echo once >> {tmp_path}/ran; sleep 600"], {}, [], str(tmp_path / "join.json"))
+    launch = Launch(["sh", "-c", f"echo once >> {tmp_path}/ran; exec sleep 600"], {}, [], str(tmp_path / "join.json"))
     with reached() as head:
         head.say(to_line(Prepare()), to_line(Keep(lease=60.0), serial=("first", 7)), to_line(Alive()))
         folder = head.hear(Prepared).directory
