@@ -94,6 +94,31 @@ def test_an_action_reaches_the_kernel_while_a_cell_blocks_it(open_notebook: Open
     page.evaluate("() => window.panel.sessionContext.session.kernel.interrupt()")
 
 
+def test_another_width_of_the_page_leaves_the_focus_where_it_was(open_notebook: OpenNotebook) -> None:
+    notebook = open_notebook(show(4))
+    notebook.run()
+    page = notebook.page
+
+    def drawn_again(width: int) -> None:
+        page.wait_for_selector(".arw-plan > .arw-rank")
+        page.evaluate("""() => { document.querySelector(".arw-plan > .arw-rank").dataset.old = "" }""")
+        page.set_viewport_size({"width": width, "height": 1500})
+        page.wait_for_selector(".arw-rank[data-old]", state="detached")
+
+    drawn_again(1200)
+    page.locator('.arw-rank[data-rank="2"] .arw-more').focus()
+    drawn_again(1100)
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".arw-menu")
+    drawn_again(1000)
+    page.keyboard.press("Escape")
+    page.wait_for_selector(".arw-menu", state="detached")
+    page.wait_for_selector('.arw-rank[data-rank="2"] .arw-more:focus')
+    page.locator('.arw-rank[data-rank="1"] .arw-rank-main').focus()
+    drawn_again(900)
+    page.wait_for_selector('.arw-rank[data-rank="1"] .arw-rank-main:focus')
+
+
 def test_a_click_on_a_rank_shows_its_output_only(open_notebook: OpenNotebook) -> None:
     notebook = open_notebook(show(4))
     notebook.run()

@@ -11,19 +11,20 @@ const VERBS = /** @type {const} */ ([
 ]);
 
 /**
- * Open the menu below `opener`, inside `root`.
+ * Open the menu of a rank below its button, inside `root`.
  * @param {HTMLElement} root
- * @param {HTMLElement} opener
  * @param {number} rank
  * @param {Store} store
  */
-export function openMenu(root, opener, rank, store) {
+export function openMenu(root, rank, store) {
+  // Looked up each time: the plan may be drawn again while the menu is open, with new buttons.
+  const opener = () => /** @type {HTMLElement | null} */ (root.querySelector(`.arw-rank[data-rank="${rank}"] .arw-more`));
   root.querySelector(".arw-menu")?.remove();
   const close = (back = true) => {
     menu.remove();
     document.removeEventListener("pointerdown", outside, true);
-    opener.setAttribute("aria-expanded", "false");
-    if (back) opener.focus();
+    opener()?.setAttribute("aria-expanded", "false");
+    if (back) opener()?.focus();
   };
   const outside = (/** @type {Event} */ event) => {
     if (!menu.contains(/** @type {Node} */ (event.target))) close(false);
@@ -50,11 +51,13 @@ export function openMenu(root, opener, rank, store) {
     event.stopPropagation();
   });
   root.append(menu);
-  const [at, frame] = [opener.getBoundingClientRect(), root.getBoundingClientRect()];
-  const left = Math.min(at.left - frame.left, frame.width - menu.offsetWidth - 8);
-  menu.style.left = `${Math.max(4, left)}px`;
-  menu.style.top = `${at.bottom - frame.top + 4}px`;
-  opener.setAttribute("aria-expanded", "true");
+  const [at, frame] = [opener()?.getBoundingClientRect(), root.getBoundingClientRect()];
+  if (at) {
+    const left = Math.min(at.left - frame.left, frame.width - menu.offsetWidth - 8);
+    menu.style.left = `${Math.max(4, left)}px`;
+    menu.style.top = `${at.bottom - frame.top + 4}px`;
+  }
+  opener()?.setAttribute("aria-expanded", "true");
   document.addEventListener("pointerdown", outside, true);
   (store.acts ? items[0] : menu).focus();
 }

@@ -55,7 +55,7 @@ export class Topology {
       width, hosts.map(({ host, ranks }) => [host.name, ranks.map((rank) => rank.rank)]),
       links.length > MOST_DRAWN ? links.length : links.map(({ link }) => [link.source, link.target]),
     ]);
-    if (key !== this.key) this.#build(snapshot, width);
+    if (key !== this.key) this.#rebuild(snapshot, width);
     this.key = key;
     const found = findings(snapshot);
     this.hosts = hosts;
@@ -64,6 +64,20 @@ export class Topology {
     for (const update of this.updates) update(snapshot, found);
     this.#say(found);
     this.#list(found);
+  }
+
+  /**
+   * Draw the plan again and put the focus back on the same button: the page may change its width at any moment.
+   * @param {Snapshot} snapshot
+   * @param {number} width
+   */
+  #rebuild(snapshot, width) {
+    const active = document.activeElement;
+    const rank = this.plan.contains(active) ? active?.closest(".arw-rank")?.getAttribute("data-rank") : null;
+    const button = active?.classList.contains("arw-more") ? ".arw-more" : ".arw-rank-main";
+    this.#build(snapshot, width);
+    if (!rank) return;
+    /** @type {HTMLElement | null} */ (this.plan.querySelector(`.arw-rank[data-rank="${rank}"] ${button}`))?.focus({ preventScroll: true });
   }
 
   /**
@@ -146,7 +160,7 @@ export class Topology {
       "button.more",
       {
         type: "button", "aria-haspopup": "menu", "aria-expanded": "false", "aria-label": `Actions for rank ${rank}`,
-        onclick: () => openMenu(this.root, more, rank, this.store),
+        onclick: () => openMenu(this.root, rank, this.store),
       },
       icon("more"),
     );
