@@ -1,10 +1,10 @@
-"""Runs all tests and says no only for a reason.
+"""Runs all tests and decides what is a failure.
 
 1. The first pass: `make test-all`, several tests at a time.
 2. What it left on the machine is red: see `leaks.py`.
-3. The second pass: each test that failed runs by itself, several times. Once more a failure: red. None: the test is
+3. The second pass: each test that failed runs alone, several times. Once more a failure: red. None: the test is
    unsteady, which is printed and remembered, and no failure. More than MOST_FAILURES: red without a second pass.
-   What did not run, because a worker or the pass came to an early end, runs by itself once.
+   What did not run, because a worker or the pass came to an early end, runs alone once.
 4. `make docs`.
 
 The last line of the output has the counts: `2890 passed, 0 failed, 3 skipped`. Each test that was collected counts
@@ -26,6 +26,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
+from typing import IO
 
 import processes
 import unsteady
@@ -85,7 +86,7 @@ class Judge:
         first = self._first_pass()
         self._count(first)
         if self.cut:
-            self.remove_after_the_cut()  # no leak: nothing could clear up
+            self.clear_after_the_cut()  # no leak: nothing could clear up
         else:
             self._settle("the first pass")
         failed = first.named(FAILED) | self._hung(first)
@@ -169,7 +170,7 @@ class Judge:
         deadline = time.monotonic() + min(self.options.second_limit, self.left - docs)
         changed = changed_files(self.root)
         for test, reason in failed.items():
-            if LEFT in reason:  # only the last test of a worker is told: by itself it would pass
+            if LEFT in reason:  # conftest.py fails the last test of a worker: alone it would pass
                 self._fail(test, f"ended a worker after which {reason}")
                 continue
             times = REPEATED_TOUCHED if is_touched(test, changed) else REPEATED
@@ -181,7 +182,7 @@ class Judge:
             self.red(f"not run, for no time was left: {listed(waiting)}")
 
     def _repeat(self, test: str, reason: str, times: int, deadline: float) -> None:
-        say(f"ci: repeating {test} by itself, {times} times; it failed with: {reason}")
+        say(f"ci: repeating {test} alone, {times} times; it failed with: {reason}")
         for number in range(1, times + 1):
             if time.monotonic() >= deadline:
                 how = f"no time was left in the second pass for repetition {number} of {times}"
@@ -194,7 +195,7 @@ class Judge:
                 return
             if outcome.result != PASSED:
                 show(output)
-                self._fail(test, f"failed by itself, too, in repetition {number} of {times} ({outcome.reason})")
+                self._fail(test, f"failed alone too, in repetition {number} of {times} ({outcome.reason})")
                 return
             if self._settle(f"repetition {number} of {test}"):
                 self._fail(test, f"passed, but left something behind in repetition {number}")
@@ -204,13 +205,13 @@ class Judge:
     def _run_what_did_not_run(self, test: str, deadline: float) -> None:
         outcome, output = self._alone(test, deadline)
         if outcome is None:
-            self._fail(test, "did not end by itself before the time was up")
+            self._fail(test, "ran alone and did not end before the time was up")
             return
         if outcome.result == FAILED:
             show(output)
-            self._fail(test, f"failed by itself ({outcome.reason})")
+            self._fail(test, f"failed alone ({outcome.reason})")
             return
-        say(f"ci: ran by itself: {test} ({outcome.result})")
+        say(f"ci: ran alone: {test} ({outcome.result})")
         self.outcomes[test] = outcome
         self._settle(test)
 
@@ -242,34 +243,34 @@ class Judge:
             status = self._run([*command, "-p", "ci_report", f"--ci-report={report}"], limit, file)
         if status is None:
             show(output)
-            self.remove_after_the_cut()
+            self.clear_after_the_cut()
             return None, output
         outcomes = read(report)
         outcome = outcomes.of.get(test)
         if outcome is None:
             how = f"its process ended with status {status} while it ran" if outcomes.running else "it could not be run"
-            return Outcome(FAILED, f"{how} by itself"), output
+            return Outcome(FAILED, f"{how}, alone"), output
         if status != 0 and outcome.result != FAILED:
             return Outcome(FAILED, f"it {outcome.result}, and pytest ended with status {status}"), output
         return outcome, output
 
-    def _run(self, command: Sequence[str], limit: float, output: object = None) -> int | None:
+    def _run(self, command: Sequence[str], limit: float, output: IO[bytes] | None = None) -> int | None:
         others = os.environ.get("PYTHONPATH")
         path = os.pathsep.join([str(PLUGIN), others] if others else [str(PLUGIN)])
         environment = {**os.environ, "CI": "true", "PYTHONPATH": path}
         environment.pop("PYTHONDONTWRITEBYTECODE", None)  # each pytest would compile its plugins: 3 s of 6
-        return processes.run(command, self.root, environment, limit, self.options.grace, output)  # type: ignore[arg-type]
+        return processes.run(command, self.root, environment, limit, self.options.grace, output)
 
     def _settle(self, after: str) -> bool:
         """Whether something stays after a quiet minute: that is red."""
         left = self.machine.settle(max(0.0, min(self.options.quiet, self.left)))
         for leak in left:
-            self.red(f"left after {after}, and removed now: {leak}")
+            self.red(f"left after {after}: {leak}")
         return bool(left)
 
-    def remove_after_the_cut(self) -> None:
+    def clear_after_the_cut(self) -> None:
         for leak in self.machine.settle(max(0.0, min(self.options.quiet, self.left))):
-            say(f"ci: removed after the cut: {leak}")
+            say(f"ci: left after the cut: {leak}")
 
     def _docs(self) -> None:
         if not self.options.docs:
@@ -282,7 +283,7 @@ class Judge:
 
 
 def why_the_pass_is_red(outcomes: Outcomes, status: int) -> str:
-    """Of a first pass that ended by itself: why, beside the tests that failed."""
+    """Why a first pass that was not cut is red, apart from the tests that failed."""
     if not outcomes.begun:
         return f"the first pass ended with status {status} before pytest had begun (the lint?)"
     if outcomes.status is None:
@@ -357,7 +358,7 @@ def main() -> int:
     signal.signal(signal.SIGINT, terminated)
     processes.adopt_orphans()
     with tempfile.TemporaryDirectory(prefix="allranks-ci-") as folder:
-        judge = Judge(options, Path(folder), Machine(options.root))
+        judge = Judge(options, Path(folder), Machine())
         try:
             judge.judge()
         except Exception:

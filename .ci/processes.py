@@ -1,4 +1,4 @@
-"""Runs a command and keeps all its descendants in sight, whatever session or environment they have chosen."""
+"""Runs a command and finds all its descendants, whatever session or environment they have chosen."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ POLL = 0.02
 def adopt_orphans() -> None:
     """Make this process the parent of every descendant whose own parent ends. Linux only.
 
-    Otherwise init adopts them, and a daemon that sshd started with a clean environment is nobody's any more.
+    Otherwise init adopts them, and a daemon that sshd started with a clean environment can no longer be found.
     """
     if sys.platform != "linux":
         return
