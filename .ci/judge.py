@@ -86,7 +86,7 @@ class Judge:
         first = self._first_pass()
         self._count(first)
         if self.cut:
-            self.clear_after_the_cut()  # no leak: nothing could clear up
+            self._clear_after_the_cut()  # no leak: nothing could clear up
         else:
             self._settle("the first pass")
         failed = first.named(FAILED) | self._hung(first)
@@ -243,7 +243,7 @@ class Judge:
             status = self._run([*command, "-p", "ci_report", f"--ci-report={report}"], limit, file)
         if status is None:
             show(output)
-            self.clear_after_the_cut()
+            self._clear_after_the_cut()
             return None, output
         outcomes = read(report)
         outcome = outcomes.of.get(test)
@@ -263,14 +263,17 @@ class Judge:
 
     def _settle(self, after: str) -> bool:
         """Whether something stays after a quiet minute: that is red."""
-        left = self.machine.settle(max(0.0, min(self.options.quiet, self.left)))
+        left = self._leaks()
         for leak in left:
             self.red(f"left after {after}: {leak}")
         return bool(left)
 
-    def clear_after_the_cut(self) -> None:
-        for leak in self.machine.settle(max(0.0, min(self.options.quiet, self.left))):
+    def _clear_after_the_cut(self) -> None:
+        for leak in self._leaks():
             say(f"ci: left after the cut: {leak}")
+
+    def _leaks(self) -> list[str]:
+        return self.machine.settle(max(0.0, min(self.options.quiet, self.left)))
 
     def _docs(self) -> None:
         if not self.options.docs:

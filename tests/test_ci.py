@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path, PurePosixPath
 from types import ModuleType
+from typing import Any
 
 import psutil
 import pytest
@@ -95,7 +96,7 @@ def judged(command: list[str]) -> Judged:
     return Judged(process.returncode, text)
 
 
-def _end(process: subprocess.Popen[str]) -> None:
+def _end(process: subprocess.Popen[Any]) -> None:
     """The judge, or the end of its namespaces, ends all processes that it started."""
     process.terminate()
     try:
@@ -343,8 +344,7 @@ def test_hangs():
     try:
         assert eventually((tmp_path / "daemon").exists, WITHIN)
     finally:
-        process.terminate()
-        process.wait()
+        _end(process)
     assert not psutil.pid_exists(int((tmp_path / "daemon").read_text()))
 
 

@@ -13,12 +13,11 @@ const VERBS = /** @type {const} */ ([
 /**
  * Open the menu of a rank below its button, inside `root`.
  * @param {HTMLElement} root
+ * @param {() => HTMLElement | null} opener the button; another one once the plan was drawn again
  * @param {number} rank
  * @param {Store} store
  */
-export function openMenu(root, rank, store) {
-  // Looked up each time: the plan may be drawn again while the menu is open, with new buttons.
-  const opener = () => /** @type {HTMLElement | null} */ (root.querySelector(`.arw-rank[data-rank="${rank}"] .arw-more`));
+export function openMenu(root, opener, rank, store) {
   root.querySelector(".arw-menu")?.remove();
   const close = (back = true) => {
     menu.remove();

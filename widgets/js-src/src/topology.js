@@ -76,8 +76,16 @@ export class Topology {
     const rank = this.plan.contains(active) ? active?.closest(".arw-rank")?.getAttribute("data-rank") : null;
     const button = active?.classList.contains("arw-more") ? ".arw-more" : ".arw-rank-main";
     this.#build(snapshot, width);
-    if (!rank) return;
-    /** @type {HTMLElement | null} */ (this.plan.querySelector(`.arw-rank[data-rank="${rank}"] ${button}`))?.focus({ preventScroll: true });
+    if (rank) this.#button(rank, button)?.focus({ preventScroll: true });
+  }
+
+  /**
+   * @param {number | string} rank
+   * @param {string} button
+   * @returns {HTMLElement | null}
+   */
+  #button(rank, button) {
+    return this.plan.querySelector(`.arw-rank[data-rank="${rank}"] ${button}`);
   }
 
   /**
@@ -160,7 +168,7 @@ export class Topology {
       "button.more",
       {
         type: "button", "aria-haspopup": "menu", "aria-expanded": "false", "aria-label": `Actions for rank ${rank}`,
-        onclick: () => openMenu(this.root, rank, this.store),
+        onclick: () => openMenu(this.root, () => this.#button(rank, ".arw-more"), rank, this.store),
       },
       icon("more"),
     );
