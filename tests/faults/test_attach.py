@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from allranks import Cluster
-from allranks.errors import NoCluster, UsageError
+from allranks.errors import NoCluster, UsageError, WorldBroken
 from allranks.head.world.detached import detached_file
 from tests.faults.stop import running
 from tests.shell import allranks
@@ -137,6 +137,61 @@ def test_the_example_of_the_documentation(tmp_path: Path, monkeypatch: pytest.Mo
     finally:
         allranks("down", "long", "--force")
     assert second.stdout == "".join(f"{step}\n" for step in range(10)) + " 9\n"
+
+
+CHANGING_NOTEBOOK = """
+import os, signal, sys
+import allranks
+from allranks.head.world import checkpoints, forming, healing
+from allranks.head.world.ranks import Ranks
+
+def dies_in(owner, name, *, after=False):
+    function = getattr(owner, name)
+    def dies(*args, **kwargs):
+        if after:
+            function(*args, **kwargs)
+        os.kill(os.getpid(), signal.SIGKILL)
+    setattr(owner, name, dies)
+
+cluster = allranks.Cluster(3, backend="ring", keep=True, name=sys.argv[1]).up()
+cluster.run("held = rank * 10").check()
+"""
+KILLED = """
+os.kill(cluster.snapshot.ranks[2].pid, signal.SIGKILL)
+assert cluster._ranks.monitor.wait(lambda: cluster.state == "broken", 60)
+"""
+STEPS = ["Ranks, 'launch', after=True", "forming, 'form'", "forming, 'form', after=True", "checkpoints, 'copy'"]
+RESTART = ["healing, '_end', after=True", "Ranks, 'launch', after=True", "forming, 'form', after=True"]
+CHANGES = [
+    *[(f"{KILLED}\ndies_in({step})\ncluster.heal(source=0)", step, [0, 10, 0]) for step in STEPS],
+    *[(f"dies_in({step})\ncluster.resize(4, source=0)", step, [0, 10, 20]) for step in STEPS],
+    *[(f"dies_in({step})\ncluster.resize(2)", step, [0, 10]) for step in STEPS[1:3]],
+    *[(f"dies_in({step})\ncluster.rewire('mpi')", step, [0, 10, 20]) for step in RESTART],
+]
+
+
+@pytest.mark.parametrize(
+    ("change", "held"),
+    [pytest.param(change, held, id=f"{change.split('cluster.')[-1]} {step}") for change, step, held in CHANGES],
+)
+def test_what_a_killed_notebook_was_changing_is_finished_by_the_next(
+    change: str, held: list[int], need_mpi: None
+) -> None:
+    name = f"changing-{uuid.uuid4().hex[:8]}"
+    done = subprocess.run([sys.executable, "-c", CHANGING_NOTEBOOK + change, name], capture_output=True, text=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    cluster = Cluster.attach(name)
+    try:
+        assert cluster._ranks is not None
+        if cluster._ranks.owed or any(rank.state == "dead" for rank in cluster.snapshot.ranks):
+            with pytest.raises(WorldBroken, match="heal"):
+                cluster.run("held")
+            cluster.heal(source=None if "rewire" in change else 0)
+        assert cluster.pull("held") == [*held, *[0] * (cluster.size - len(held))]
+        assert cluster.run("mx.distributed.all_sum(mx.array(1)).item()")[0].value == cluster.size
+        assert not cluster.heal().changed
+    finally:
+        cluster.down()
 
 
 def test_attach_names_what_there_is() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from allranks import Cluster
-from allranks.errors import CannotStart, NotLoaded, UsageError, WorldBroken
+from allranks.errors import CannotStart, NoAnswer, NotLoaded, UsageError, WorldBroken
 from allranks.head.world import forming, healing
 from allranks.head.world.processes import Processes
 from allranks.head.world.ranks import Ranks
@@ -58,7 +58,7 @@ STEPS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "the ranks are asked to join": lambda patch: fails_once(patch, forming, "form"),
     "all have joined": lambda patch: fails_once(patch, forming, "form", after=True),
     "all are ready": lambda patch: fails_once(patch, Ranks, "wait_for", after=True),
-    "the world is described": lambda patch: fails_once(patch, Ranks, "_save"),
+    "the world is described": lambda patch: fails_once(patch, Ranks, "save"),
 }
 
 
@@ -157,6 +157,26 @@ def test_a_world_whose_ranks_were_still_ending_when_it_was_interrupted_is_healed
     assert str(ring4.heal()) == "Healed the world: ranks 0-1 kept all variables."
     assert ring4.pull("held") == [0, 10]
     assert ring4.run("mx.distributed.all_sum(mx.array(1)).item()")[0].value == 2
+
+
+def test_a_change_names_a_rank_that_is_stopped_and_changes_nothing(ring2: Cluster) -> None:
+    ring2.run("held = rank * 10").check()
+    pid = ring2.snapshot.ranks[1].pid or 0
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        assert comes_true(ring2, lambda now: now.ranks[1].state == "stopped", WITHIN)
+        changes: list[Callable[[], object]] = [
+            ring2.heal,
+            lambda: ring2.resize(3, source=0),
+            lambda: ring2.rewire("ring"),
+        ]
+        for change in changes:
+            with pytest.raises(NoAnswer, match=r"rank 1 is not responding .*Nothing was changed\..* heal --kill 1"):
+                change()
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert comes_true(ring2, lambda now: now.ranks[1].state == "idle", WITHIN)
+    assert ring2.pull("held") == [0, 10] and not ring2.heal().changed
 
 
 def test_a_source_that_dies_before_it_is_copied_is_no_source(ring4: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -13,7 +13,7 @@ from allranks.head.world.change import WorldChange
 from allranks_backends.plan import alike, rank_label
 from allranks_backends.registry import cannot_run
 
-from .base import ClusterBase
+from .base import ClusterBase, no_answer
 from .stop import undisturbed
 
 JUST_ENDING = 1.0
@@ -35,13 +35,15 @@ class ClusterMembers(ClusterBase):
         With ``source``, a new rank gets the variables of that rank, as far as they can be sent. Ranks to ``kill`` are
         killed first, for one that is stuck and cannot be interrupted. Where all processes must be started again,
         `progress` gets the variables that will not survive that, before anything is ended. Returns what was kept and
-        what was lost. Raises CannotStart, NotLoaded where new processes lack what was saved for them (the
-        message says where it is), and Busy where a cell cannot be interrupted. A cell that runs is stopped, and named.
+        what was lost. Raises CannotStart, NoAnswer for a rank whose process is stopped, NotLoaded where new processes
+        lack what was saved for them (the message says where it is), and Busy where a cell cannot be interrupted. A cell
+        that runs is stopped, and named.
         """
         ranks = self._up()
         dead = [rank.rank for rank in ranks.monitor.ranks if rank.dead]
         doomed = self.choose_ranks(kill) if kill else []
         busy = [rank.rank for rank in ranks.monitor.busy(range(self.size))]
+        self._refuse_stopped([rank for rank in range(self.size) if rank not in doomed])
         if not dead and not doomed and not ranks.owed and ranks.monitor.state == "whole":
             return self._unchanged("heal", busy)
         if source is not None and self.choose_ranks(source)[0] in (*dead, *doomed):
@@ -51,6 +53,12 @@ class ClusterMembers(ClusterBase):
         with self._changing, undisturbed():
             change = healing.heal(ranks, source, doomed, progress)
         return replace(change, stopped_cells=stopped)
+
+    def _refuse_stopped(self, numbers: Container[int]) -> None:
+        """Raises NoAnswer for those whose process is stopped: they would not come to the next world."""
+        there = [rank for rank in self._up().monitor.ranks if rank.rank in numbers and rank.dead is None]
+        if stopped := [rank.rank for rank in there if rank.process_is_stopped()]:
+            raise no_answer(stopped, "Nothing was changed.")
 
     def _refuse_empty(self, source: int | None) -> None:
         """Raises UsageError for a rank that still awaits the variables of another one."""
@@ -102,6 +110,7 @@ class ClusterMembers(ClusterBase):
         if source is not None:
             self.choose_ranks(source)
             self._refuse_empty(source)
+        self._refuse_stopped(range(min(size, self.size)))
         dead = [rank.rank for rank in ranks.monitor.ranks if rank.dead]
         # A world whose dead ranks go is whole without them; what an earlier change owes is given now.
         if not self._is_unfinished(ranks) and (not dead or dead[0] < size):
@@ -130,6 +139,7 @@ class ClusterMembers(ClusterBase):
         `progress` is as in `heal`. Raises what `heal` raises, and Busy while ranks run a cell.
         """
         ranks = self._up()
+        self._refuse_stopped(range(self.size))
         if not self._is_unfinished(ranks):  # over another backend what an earlier change owes may be delivered
             ranks = self._whole()
         self._refuse_if_running("rewire")

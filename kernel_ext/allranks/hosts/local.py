@@ -41,7 +41,8 @@ HEARTBEAT_MS = 1000
 class LocalHost(PipedHost):
     """The notebook's own machine, where ipyparallel's controller lives too.
 
-    Made by `begin`, or by `adopt` for a host process that another notebook started and kept.
+    Made by `begin`, or by `adopt` for a host process that another notebook started and kept. `follow` then reads its
+    events.
     """
 
     NAME = "localhost"
@@ -87,7 +88,6 @@ class LocalHost(PipedHost):
         host.engine_info, host.client_info, controller = _controller_settings(directory, shared=shared, listen=listen)
         host._order(Prepare(str(directory), controller))
         write_private(host.connection_file, json.dumps(host.client_info))
-        host.follow()
         return host
 
     @classmethod
@@ -101,7 +101,6 @@ class LocalHost(PipedHost):
         host = cls(directory, connection.makefile("rb"), connection.makefile("wb"), on_event)
         host.engine_info, host.process = engine_info, process
         host.client_info = json.loads(host.connection_file.read_text())
-        host.follow()
         return host
 
     def ports(self, count: int) -> list[int]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from jupyter_core.paths import jupyter_runtime_dir
 
 from allranks.errors import NoCluster, UsageError
@@ -25,6 +26,8 @@ from allranks.settings import Settings
 from allranks.units import ranks_text
 from allranks_backends.plan import Host, Placement, WorldPlan
 from allranks_backends.registry import get_backend
+
+from .change import SavedVariables
 
 ASKED_FOR = ("env", "cwd", "python", "connections", "mpi_args", "check", "ordered")
 """Settings in which clusters that are alike are equal."""
@@ -57,11 +60,23 @@ class Detached:
     """Whether collectives of the world can be aborted."""
     not_breakable: str = ""
     """Why not, where they could have been."""
+    whole: bool = True
+    """False while a change of the world is under way: some of the ranks may have left it."""
+    owed: list[tuple[int, Any]] = field(default_factory=list)
+    """What a change of the world still owes to ranks (`Ranks.owed`), as JSON."""
 
     @classmethod
-    def of(cls, settings: Settings, plan: WorldPlan, reached: Hosts, lifeline: Lifeline, monitor: Monitor) -> Detached:
-        """The cluster as it is now."""
-        host = reached.here
+    def of(
+        cls,
+        settings: Settings,
+        plan: WorldPlan,
+        reached: Hosts,
+        lifeline: Lifeline,
+        monitor: Monitor,
+        owed: Mapping[int, SavedVariables | None],
+    ) -> Detached:
+        """The cluster as it is now; in the middle of a change of its size, the ranks that are in both worlds."""
+        host, both = reached.here, min(len(monitor.ranks), plan.size)
         return cls(
             settings={**vars(settings), "env": dict(settings.env)},
             directory=str(host.directory),
@@ -69,14 +84,16 @@ class Detached:
             url=lifeline.url,
             keys=lifeline.keys,
             backend=monitor.backend,
-            generation=monitor.generation,
-            ranks=[(rank.uuid, rank.pid or 0) for rank in monitor.ranks],
-            hosts=[asdict(placement.host) for placement in plan.placements],
+            generation=plan.generation,
+            ranks=[(rank.uuid, rank.pid or 0) for rank in monitor.ranks[:both]],
+            hosts=[asdict(placement.host) for placement in plan.placements[:both]],
             logins={name: asdict(saved) for name, saved in reached.saved().items()},
             notebook=identity_of(),
             host_process=host.process,
             breakable=monitor.breakable,
             not_breakable=monitor.not_breakable,
+            whole=monitor.state == "whole",
+            owed=[(number, msgspec.to_builtins(saved)) for number, saved in owed.items()],
         )
 
     def expect(self, monitor: Monitor, connections: int) -> WorldPlan:
@@ -95,6 +112,10 @@ class Detached:
         for number, (uuid, pid) in enumerate(self.ranks):
             monitor.put(Rank(number, hosts[number].name, uuid, pid=pid))
         return plan
+
+    def still_owed(self) -> dict[int, SavedVariables | None]:
+        """`Ranks.owed`, as the notebook before left it."""
+        return {number: saved and msgspec.convert(saved, SavedVariables) for number, saved in self.owed}
 
     @property
     def cluster(self) -> str:

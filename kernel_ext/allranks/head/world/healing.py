@@ -116,7 +116,7 @@ def _delivered(ranks: Ranks, source: int | None, loaded: tuple[Became, Files]) -
     for number in [number for number in ranks.owed if number >= size]:
         del ranks.owed[number]  # the world has shrunk
     became, files = _kept(ranks), loaded[1]
-    became |= {number: each for number, each in loaded[0].items() if number in became and became[number].how == "kept"}
+    became |= {number: each for number, each in loaded[0].items() if number in became}
     restored, more = checkpoints.load(ranks, range(size))
     new = sorted(ranks.owed)
     if source in new:
@@ -126,6 +126,7 @@ def _delivered(ranks: Ranks, source: int | None, loaded: tuple[Became, Files]) -
     else:
         begun = {number: RankVariables("empty") for number in new}
         ranks.owed.clear()
+    ranks.save()
     return became | restored | begun, (*files, *more)
 
 
@@ -220,6 +221,7 @@ def _restart(ranks: Ranks, hosts: Sequence[Host], backend: str, say: Say) -> Non
     monitor.state = "broken"  # until the new world is there
     try:
         ranks.owed |= {**dict.fromkeys(range(len(hosts))), **ranks.owed, **saved}
+        ranks.save()
         _end(ranks, 0)
         ranks.plan_next(hosts, backend)
         ranks.launch(range(len(hosts)))

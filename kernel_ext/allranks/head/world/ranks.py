@@ -56,7 +56,8 @@ class Ranks:
         self.most_hosts: list[Host] = []  # those of the largest world so far
         self.owed: dict[int, SavedVariables | None] = {}
         """Ranks that a change of the world has started and that still lack variables: those saved for them, or None
-        where they are to be copied from another rank. What an interrupted change leaves here, the next one delivers."""
+        where they are to be copied from another rank. What an interrupted change leaves here, the next one delivers,
+        also that of another notebook: it is in the file for `attach` (see `save`)."""
         self.can_run: Sequence[str] | None = None  # names of the backends that the hosts can run, once asked
         self.monitor.acknowledge = lambda uuid, cell: self.lifeline.tell(uuid, Acknowledge(cell))
         self.monitor.dismiss = lambda uuid: self.lifeline.tell(uuid, Exit())
@@ -70,6 +71,7 @@ class Ranks:
         if kept is not None:
             self.plan = kept.expect(self.monitor, settings.connections)
             self.hosts = self.most_hosts = [placement.host for placement in self.plan.placements]
+            self.owed = kept.still_owed()
         self._spawn: list[Spawn] = []  # processes that the ranks of MPI start when they form the next world
         self.listener: Listener | None = None
         """Where ranks come in that a scheduler started."""
@@ -97,6 +99,7 @@ class Ranks:
         ends = partial(self.reached.end, self.lifeline)
         at_exit = partial(self.lifeline.close, deliver=True) if settings.keep else ends
         self._at_exit = weakref.finalize(self, at_exit)
+        self.host.follow()  # what it reports is handled by all of these
         self.lifeline.connect_engines(self.host.client_info)
 
     def _local_host(self, kept: Detached | None, listen: str) -> LocalHost:
@@ -113,13 +116,14 @@ class Ranks:
         monitor = self.monitor
         self.reached.log_in_again(self.hosts, kept.saved_hosts, TAKE_OVER_WITHIN)
         monitor.wait(lambda: not monitor.awaited(), TAKE_OVER_WITHIN)
-        monitor.state = "whole" if len(monitor.alive()) == len(monitor.ranks) else "broken"
+        monitor.state = "whole" if kept.whole and len(monitor.alive()) == len(monitor.ranks) else "broken"
         for rank in monitor.awaited():
-            if not self.reached.end_at(rank.host).runs(rank.pid or 0):
+            # One without a process id was to be started by the notebook before, which ended first.
+            if not rank.pid or not self.reached.end_at(rank.host).runs(rank.pid):
                 self.process_events.died(rank.rank, "ended while no notebook was attached")
         for rank in monitor.alive():
             self.lifeline.tell(rank.uuid, Register())  # its controller may have been replaced meanwhile
-        self._save()
+        self.save()
 
     def open_listener(self) -> dict[str, Any]:
         """Let ranks in that others start; returns what these must know, which is secret. Raises UsageError."""
@@ -211,19 +215,21 @@ class Ranks:
             self._until_connected()
         if self.can_run is None:  # a cluster that was taken over
             self.sites(self.hosts)
+        if self.monitor.state == "broken":
+            self.save()  # before any rank leaves its world
         world = self.plan, self.backend, self.monitor, self.lifeline, self.can_run
         forming.form(*world, spawn=spawn, until_connected=self._until_connected)
         self.monitor.links = self.backend.links(self.plan)
         self.wait_for("ready", lambda rank: rank.ready)
-        self._save()
+        self.save()
 
-    def _save(self) -> None:
-        """Write down what another notebook needs to take the cluster over."""
+    def save(self) -> None:
+        """Write down what another notebook needs to take the cluster over: at each step of a change of the world."""
         assert self.plan is not None
         self.processes.describe(self.plan)
         if self.settings.lease != 0:
             self.settings.attached_as = self.settings.attached_as or free_name(self.settings.name)
-            Detached.of(self.settings, self.plan, self.reached, self.lifeline, self.monitor).write()
+            Detached.of(self.settings, self.plan, self.reached, self.lifeline, self.monitor, self.owed).write()
             self.reached.keep(detached_file(self.settings.attached_as))
 
     def _until_connected(self, unless: Callable[[], bool] = lambda: False) -> None:
