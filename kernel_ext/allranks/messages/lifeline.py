@@ -1,8 +1,8 @@
 """The notebook's end of the lifeline, and of the way cells take to the engines.
 
-One thread owns three sockets: the ROUTER all ranks connect to, the DEALER through which ipyparallel's controller passes
-``execute_request`` to an engine, and the monitor that tells when a rank's connection closed. A killed process closes
-its connection at once, so its death is known within milliseconds.
+One thread owns the sockets: the ROUTER all ranks connect to, those by which ZeroMQ reports that connections begin and
+end (`messages.connections`), and the DEALER through which ipyparallel's controller passes ``execute_request`` to an
+engine. A killed process closes its connection at once, so its death is known within milliseconds.
 
 A question ends with ConnectionError where its rank has no connection, loses it, or is known to be stopped. Silence
 alone proves nothing: a rank that pickles a large value holds Python's lock. ZeroMQ answers heartbeats in a thread that
@@ -26,20 +26,21 @@ from typing import Any, TypeVar
 
 import zmq
 from msgspec import structs
-from zmq.utils.monitor import parse_monitor_message
 
 from .cell_options import CellRequest
+from .connections import Connection, Connections, connection_of
 from .delivery import Deliveries
 from .engines import Engines
 from .events import Answered, CellEvent, Done, Event, EventOfTransfer, Failed, Hello, State, TaskHello
 from .questions import CLOSED, LOST, STOPPED, Questions, Reply
-from .requests import Answer, Question, Request
+from .requests import Answer, Greet, Question, Request
 from .requests.transfers import KINDS
 from .transfers import CannotHold, Transfers, is_large
 from .wire import Buffer, NotUnderstood, Reader, encode
 
 AT_ONCE = 1000  # messages taken before orders are sent again: endless output must not keep an interrupt from a rank
 LOOK_EVERY = 0.25  # seconds between two looks at what ranks have yet to answer, or to begin
+READ_WITHIN = 1.0  # seconds until a rank without a connection counts as gone, though its messages may not all be read
 AFTER_TROUBLE = 0.05  # seconds until this thread goes on after an error of its own
 LONGEST_COMPLAINT = 300  # characters of the log's line on a message that was not understood
 Handler = Callable[[str, Event, Sequence[Buffer]], None]
@@ -68,22 +69,23 @@ class Lifeline:
         """
         self._token, self._on_message, self._on_gone = token, on_message, on_gone
         self._is_stopped = is_stopped
-        self._context = zmq.Context()
-        self._router = self._context.socket(zmq.ROUTER)
         public, secret = zmq.curve_keypair()
         self.keys = keys or (public.decode(), secret.decode())
-        self._router.curve_server = True
-        self._router.curve_secretkey = self.keys[1].encode()
-        for option, value in ((zmq.ROUTER_HANDOVER, 1), (zmq.SNDHWM, 0), (zmq.RCVHWM, 0), (zmq.LINGER, 200)):
-            self._router.setsockopt(option, value)
-        self._router.setsockopt(zmq.HEARTBEAT_IVL, 2000)
-        self._router.setsockopt(zmq.HEARTBEAT_TIMEOUT, 6000)
-        self._events = self._router.get_monitor_socket(zmq.EVENT_DISCONNECTED)
-        self._router.bind(url)
-        self.url = str(self._router.get_string(zmq.LAST_ENDPOINT))
+        self._context = zmq.Context()
+        try:
+            self._listen(url)
+        except BaseException:
+            self._context.destroy(linger=0)  # what stays open would block the interpreter when it is collected
+            raise
         self._engines: Engines | None = None
-        self._peers: dict[bytes, int] = {}
-        self._greeted: dict[bytes, int] = {}
+        self._connected: set[bytes] = set()
+        """Ranks that have said hello on a connection that has not ended."""
+        self._greeted: dict[bytes, Connection] = {}
+        """The connection on which each rank said hello last: its messages are those that come by it."""
+        self._unknown: dict[bytes, Connection] = {}
+        """The last connection by which a rank sent messages without a hello, and on which it was asked for one."""
+        self._ended_at: dict[bytes, float] = {}
+        """When the connections ended of ranks that are not yet reported as gone."""
         self._outbox: deque[tuple[zmq.Socket[bytes], list[Any], int | None]] = deque()
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_write, False)
@@ -91,11 +93,24 @@ class Lifeline:
         self._questions, self._deliveries = Questions(), Deliveries(self)
         self._transfers: dict[bytes, Transfers] = {}
         self._looked_at = 0.0
-        self._greetings, self._transfer_numbers = itertools.count(1), itertools.count(1)
+        self._transfer_numbers = itertools.count(1)
         self._reader = Reader(Event)
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="allranks-lifeline", daemon=True)
         self._thread.start()
+
+    def _listen(self, url: str) -> None:
+        self._router = self._context.socket(zmq.ROUTER)
+        self._connections = Connections(self._context, self._router)
+        self._router.curve_server = True
+        self._router.curve_secretkey = self.keys[1].encode()
+        for option, value in ((zmq.ROUTER_HANDOVER, 1), (zmq.SNDHWM, 0), (zmq.RCVHWM, 0), (zmq.LINGER, 200)):
+            self._router.setsockopt(option, value)
+        # Only ranks send heartbeats, with the time after which this end gives up (see `rank_lifeline`). If both did,
+        # libzmq 4.3.5 could end the process: "Assertion failed: !_io_error (src/stream_engine_base.cpp:310)", where a
+        # connection is given up by both sides while this thread takes nothing for two seconds.
+        self._router.bind(url)
+        self.url = str(self._router.get_string(zmq.LAST_ENDPOINT))
 
     def connect_engines(self, info: Mapping[str, Any]) -> None:
         """Learn the way to the engines from the controller's client connection info."""
@@ -137,7 +152,7 @@ class Lifeline:
     def close(self, *, deliver: bool = False) -> None:
         """Stop listening, once ranks have the cells that they were sent (`deliver`); questions get ConnectionError."""
         if deliver:
-            self._deliveries.wait(self._peers)
+            self._deliveries.wait(self._connected)
         self._closing = True
         self._wake()
         self._thread.join(5)
@@ -148,7 +163,7 @@ class Lifeline:
 
     def _run(self) -> None:
         poller = zmq.Poller()
-        for socket in (self._router, self._events, self._wake_read):
+        for socket in (self._router, *self._connections.sockets, self._wake_read):
             poller.register(socket, zmq.POLLIN)
         while not self._closing:
             try:
@@ -166,10 +181,9 @@ class Lifeline:
         if self._wake_read in ready:
             os.read(self._wake_read, 4096)
         self._send_queued()
-        if self._events in ready:
-            self._handle_disconnect()
-        if self._router in ready:
-            self._receive_all()
+        self._connections.update()
+        all_read = self._router not in ready or self._receive_all()
+        self._report_gone(all_read, time.monotonic())
         if mux is not None and mux in ready:
             mux.recv_multipart()  # the engine's reply repeats what the rank's agent tells
         self._look(time.monotonic())
@@ -179,7 +193,7 @@ class Lifeline:
     def _send_queued(self) -> None:
         while self._outbox:
             socket, frames, question = self._outbox.popleft()
-            if question is not None and frames[0] not in self._peers:  # ZeroMQ would drop it
+            if question is not None and frames[0] not in self._connected:  # ZeroMQ would drop it
                 self._questions.give_up(question, LOST)
                 continue
             try:
@@ -207,7 +221,7 @@ class Lifeline:
 
     def _waited_for(self) -> set[str]:
         """The ranks that have yet to answer something, or to begin a cell, and that are there to do it."""
-        return {uuid for uuid in self._questions.asked | self._deliveries.expected if uuid.encode() in self._peers}
+        return {uuid for uuid in self._questions.asked | self._deliveries.expected if uuid.encode() in self._connected}
 
     def _look(self, now: float) -> None:
         """Give up what cannot come, and see that cells arrive."""
@@ -229,12 +243,13 @@ class Lifeline:
         os.close(self._wake_read)
         os.close(wake)
 
-    def _receive_all(self) -> None:
+    def _receive_all(self) -> bool:
+        """Take the messages that are there, up to a limit; returns whether there are no more."""
         for _ in range(AT_ONCE):
             try:
                 identity, first, *rest = self._router.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
-                return
+                return True
             except ValueError:
                 continue  # an empty message of a stranger
             try:
@@ -245,23 +260,26 @@ class Lifeline:
             try:
                 self._receive(uuid, first, [frame.buffer for frame in rest])
             except NotUnderstood as error:
-                if self._peers.get(identity.bytes) == first.get(zmq.SRCFD):  # strangers are not worth a line
+                if self._greeted.get(identity.bytes) == connection_of(first):  # strangers are not worth a line
                     _log.warning("a message of %s was dropped: %s", uuid, str(error)[:LONGEST_COMPLAINT])
             except Exception:  # this thread must go on whatever one rank sends
                 _log.exception("a message of %s could not be handled", uuid)
+        return not self._router.poll(0)
 
     def _receive(self, uuid: str, first: zmq.Frame, buffers: list[Buffer]) -> None:
-        identity, connection = uuid.encode(), first.get(zmq.SRCFD)
+        identity, connection = uuid.encode(), connection_of(first)
         event = self._reader.read(first.buffer)
         if isinstance(event, (Hello, TaskHello)):
             if not hmac.compare_digest(event.token.encode(errors="replace"), self._token.encode()):
                 return
-            if identity in self._peers:  # answers may be lost with the connection that was there before
-                self._lost(identity)
-            self._peers[identity] = connection
-            self._greeted[identity] = next(self._greetings)
+            if identity in self._connected and self._greeted[identity] != connection:
+                self._lost(identity)  # answers, too, may be lost with the connection that was there before
+            self._greeted[identity] = connection
+            self._connected.add(identity)
+            self._ended_at.pop(identity, None)
             self._deliveries.back(uuid)
-        elif self._peers.get(identity) != connection:  # a stranger, perhaps under a rank's name
+        elif self._greeted.get(identity) != connection:
+            self._ask_for_hello(identity, connection)
             return
         if isinstance(event, EventOfTransfer):
             self._receive_transferred(uuid, event, buffers)
@@ -288,13 +306,17 @@ class Lifeline:
             self._deliveries.begun(uuid, event.cell)
         self._on_message(uuid, event, buffers)
 
-    def _handle_disconnect(self) -> None:
-        descriptor = parse_monitor_message(self._events.recv_multipart())["value"]
-        gone = {identity: self._greeted[identity] for identity, known in self._peers.items() if known == descriptor}
-        self._receive_all()  # what the rank said before it went
-        for identity, greeted in gone.items():
-            # One that reconnects may be given the same descriptor; it has said hello again and is not gone.
-            if self._greeted[identity] == greeted:
-                del self._peers[identity], self._greeted[identity]
+    def _ask_for_hello(self, identity: bytes, connection: Connection) -> None:
+        """A message of a rank, or of a stranger under its name: only a rank can say hello. Asks once a connection."""
+        if identity in self._greeted and self._unknown.get(identity) != connection:
+            self._unknown[identity] = connection
+            self._router.send_multipart([identity, encode(Greet())])
+
+    def _report_gone(self, all_read: bool, now: float) -> None:
+        """Report the ranks whose connection has ended, once their messages are read."""
+        for identity in [each for each in self._connected if not self._connections.is_open(self._greeted[each])]:
+            if all_read or now - self._ended_at.setdefault(identity, now) > READ_WITHIN:
+                self._connected.remove(identity)
+                self._ended_at.pop(identity, None)
                 self._lost(identity)
                 self._on_gone(identity.decode())

@@ -2,7 +2,7 @@
 
 One ZeroMQ DEALER connects out to the notebook, so no rank listens on a port. CurveZMQ encrypts it, and the first
 message carries the cluster's secret, without which the notebook ignores the peer. ZeroMQ reconnects automatically, also
-to a new notebook on the same address; `on_connect` is then called again.
+to a new notebook on the same address; `on_connect` is then called again, and also when the notebook asks for it.
 
 A message is one of `messages.requests` or `messages.events`, followed by raw buffers.
 """
@@ -23,7 +23,7 @@ from zmq.utils.monitor import parse_monitor_message
 
 from .events import Answered, Done, Event, Failed
 from .events.transfers import KINDS
-from .requests import Request, RequestOfTransfer
+from .requests import Greet, Request, RequestOfTransfer
 from .transfers import CannotHold, Transfers, is_large
 from .wire import Buffer, NotUnderstood, Reader, encode, question_number
 
@@ -71,9 +71,10 @@ class Lifeline:
         self._socket.setsockopt(zmq.SNDHWM, 0)
         self._socket.setsockopt(zmq.RECONNECT_IVL, 50)
         self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
-        # A vanished network says nothing by itself: ping, and give up on a silent peer after 6 s.
+        # A vanished network closes no connection: send heartbeats, and have both ends give up after 6 s of silence.
         self._socket.setsockopt(zmq.HEARTBEAT_IVL, 2000)
         self._socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 6000)
+        self._socket.setsockopt(zmq.HEARTBEAT_TTL, 6000)
         # While not connected, messages are dropped rather than piled up: on_connect tells all that still matters.
         self._socket.setsockopt(zmq.IMMEDIATE, 1)
         self._socket.curve_serverkey = server_key
@@ -172,7 +173,9 @@ class Lifeline:
     def _take(self, message: Buffer, buffers: Sequence[Buffer]) -> None:
         try:
             request = self._reader.read(message)
-            if not isinstance(request, RequestOfTransfer):
+            if isinstance(request, Greet):
+                self._on_connect()
+            elif not isinstance(request, RequestOfTransfer):
                 self._on_message(request, buffers)
             elif (whole := self._transfers.take(request, buffers)) is not None:
                 self._take(*whole)

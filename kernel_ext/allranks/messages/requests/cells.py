@@ -31,6 +31,10 @@ class Undelivered(Request):
     because: str
 
 
+class Greet(Request):
+    """Say hello again: a message of the rank came by a connection on which it had not."""
+
+
 class Register(Request):
     """Register the engine with ipyparallel's controller again, which is another process now."""
 

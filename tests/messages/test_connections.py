@@ -1,0 +1,188 @@
+"""Connections of the lifeline: by which one a message came, and which have ended, also where descriptors repeat."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+
+import pytest
+import zmq
+
+from allranks.messages.events import Event, Hello, State
+from allranks.messages.lifeline import Lifeline
+from allranks.messages.requests import Greet, Request
+from allranks.messages.wire import Buffer, Reader, encode
+
+TOKEN = "secret"
+RANKS, CONNECTS = 64, 1_000
+WITHIN = 60.0
+"""Seconds."""
+
+
+class Notebook:
+    """The notebook's end, with what it received."""
+
+    def __init__(self) -> None:
+        self.connected: set[str] = set()
+        self.received: dict[str, int] = {}
+        """The last number that each rank sent."""
+        self.changed = threading.Condition()
+        self._goes_on = threading.Event()
+        self._goes_on.set()
+        self._waits = threading.Event()
+        self.lifeline = Lifeline(TOKEN, on_message=self._on_message, on_gone=self._on_gone)
+
+    @contextmanager
+    def stopped(self, waker: Callable[[], None]) -> Iterator[None]:
+        """Within, it handles no message and no event, like a process that is stopped. `waker` sends it a message."""
+        self._waits.clear()
+        self._goes_on.clear()
+        waker()
+        try:
+            assert self._waits.wait(WITHIN)
+            yield
+        finally:
+            self._goes_on.set()
+
+    def _on_message(self, uuid: str, event: Event, _buffers: Sequence[Buffer]) -> None:
+        if not self._goes_on.is_set():
+            self._waits.set()
+            self._goes_on.wait()
+        with self.changed:
+            if isinstance(event, Hello):
+                self.connected.add(uuid)
+            elif isinstance(event, State):
+                self.received[uuid] = event.entered
+            self.changed.notify_all()
+
+    def _on_gone(self, uuid: str) -> None:
+        with self.changed:
+            self.connected.discard(uuid)
+            self.changed.notify_all()
+
+    def has(self, number: int, ranks: Sequence[str]) -> bool:
+        """Whether all of these become connected, and their messages up to that number arrive."""
+
+        def arrived() -> bool:
+            return all(self.received.get(uuid) == number and uuid in self.connected for uuid in ranks)
+
+        with self.changed:
+            return self.changed.wait_for(arrived, WITHIN)
+
+
+class FakeRanks:
+    """The ranks' ends, without processes."""
+
+    def __init__(self, notebook: Notebook) -> None:
+        self._url, self._key = notebook.lifeline.url, notebook.lifeline.keys[0].encode()
+        self._context = zmq.Context()
+        self._sockets: dict[str, zmq.Socket[bytes]] = {}
+
+    def connect(self, uuid: str, *, greets: bool = True) -> None:
+        each = self._sockets[uuid] = self._context.socket(zmq.DEALER)
+        each.setsockopt(zmq.IDENTITY, uuid.encode())
+        each.setsockopt(zmq.LINGER, 0)
+        each.curve_serverkey = self._key
+        each.curve_publickey, each.curve_secretkey = zmq.curve_keypair()
+        each.connect(self._url)
+        if greets:
+            self.greet(uuid)
+
+    def greet(self, uuid: str) -> None:
+        self.send(uuid, Hello(TOKEN, 0, 1, "x", True, 0, False))
+
+    def send(self, uuid: str, event: Event) -> None:
+        self._sockets[uuid].send(encode(event))
+
+    def drop(self, uuid: str) -> None:
+        self._sockets.pop(uuid).close()
+
+    def receive(self, uuid: str) -> Request:
+        each = self._sockets[uuid]
+        assert each.poll(int(WITHIN * 1000)), "no message"
+        return Reader(Request).read(each.recv())
+
+    def close(self) -> None:
+        self._context.destroy(linger=0)
+
+
+@pytest.fixture
+def notebook() -> Iterator[Notebook]:
+    one = Notebook()
+    yield one
+    one.lifeline.close()
+
+
+@pytest.fixture
+def ranks(notebook: Notebook) -> Iterator[FakeRanks]:
+    all_of_them = FakeRanks(notebook)
+    yield all_of_them
+    all_of_them.close()
+
+
+def all_change(ranks: FakeRanks, names: Sequence[str], chance: random.Random) -> None:
+    """These get new connections, each perhaps with the descriptor of another's old one."""
+    for uuid in names:
+        ranks.drop(uuid)
+    for uuid in chance.sample(names, len(names)):
+        ranks.connect(uuid)
+
+
+def test_no_message_is_dropped_where_descriptors_are_reused(notebook: Notebook, ranks: FakeRanks) -> None:
+    """Also where many connections ended and began while the notebook was stopped."""
+    chance = random.Random(CONNECTS)
+    names = [f"rank-{number}" for number in range(RANKS)]
+    for uuid in names:
+        ranks.connect(uuid)
+        ranks.send(uuid, State(entered=0))
+    assert notebook.has(0, names)
+    made, number = RANKS, 0
+    while made < CONNECTS:
+        changing = chance.sample(names, chance.randint(1, RANKS))
+        if chance.random() < 0.5:
+            with notebook.stopped(partial(ranks.send, chance.choice(names), State(entered=number))):
+                all_change(ranks, changing, chance)
+        else:
+            all_change(ranks, changing, chance)
+        made += len(changing)
+        number += 1
+        for uuid in names:
+            ranks.send(uuid, State(entered=number))
+        assert notebook.has(number, names), sorted(set(names) - notebook.connected)
+
+
+def test_a_known_rank_on_an_unknown_connection_is_asked_for_its_hello(notebook: Notebook, ranks: FakeRanks) -> None:
+    ranks.connect("rank")
+    ranks.send("rank", State(entered=1))
+    assert notebook.has(1, ["rank"])
+    ranks.drop("rank")
+    ranks.connect("rank", greets=False)
+    ranks.send("rank", State(entered=2))
+    ranks.send("rank", State(entered=3))
+    assert isinstance(ranks.receive("rank"), Greet)
+    ranks.greet("rank")
+    ranks.send("rank", State(entered=4))
+    assert notebook.has(4, ["rank"])
+
+
+def test_one_that_cannot_listen_leaves_nothing_open(notebook: Notebook) -> None:
+    """A ZeroMQ context with open sockets blocks the process when the garbage collector finds it."""
+    code = f"""
+import gc, zmq
+from allranks.messages.lifeline import Lifeline
+try:
+    Lifeline("secret", on_message=print, on_gone=print, url={notebook.lifeline.url!r})
+except zmq.ZMQError as error:
+    error.itself = error
+    print(error)
+gc.collect()
+print("goes on")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=WITHIN)
+    assert "Address already in use" in done.stdout
+    assert done.stdout.endswith("goes on\n"), done.stderr
