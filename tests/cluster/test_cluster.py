@@ -18,6 +18,7 @@ from mlx.utils import tree_flatten
 
 import allranks
 from allranks.errors import AllranksError, Busy, CannotTravel, NoCluster, UsageError, WorldBroken, WouldHang
+from allranks.head.world import forming
 from allranks.machine.ports import free_ports
 from allranks_backends.views import Snapshot
 from tests.waiting import comes_true, idle
@@ -119,8 +120,12 @@ def test_a_port_that_was_taken_since_it_was_chosen_costs_another_try(monkeypatch
             ports = free_ports(count, *args)
             if taken:
                 ports[0] = taken.pop()
+            else:
+                monkeypatch.setattr(forming, "FORM_WITHIN", within)
             return ports
 
+        within = forming.FORM_WITHIN
+        monkeypatch.setattr(forming, "FORM_WITHIN", 5.0)  # the first try fails, however long it may take
         monkeypatch.setattr("allranks.hosts.local.free_ports", choose)
         with allranks.Cluster(2, backend="ring") as cluster:
             assert cluster.run("mx.distributed.all_sum(mx.array(1)).item()")[1].value == 2

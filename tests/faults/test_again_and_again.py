@@ -15,7 +15,7 @@ from tests.faults.kept import keep, look, sums_are_right
 from tests.faults.stop import waiting
 from tests.waiting import WITHIN, comes_true, idle
 
-ROUNDS = 20
+ROUNDS = 10
 
 
 class Notes:
@@ -38,7 +38,7 @@ class Notes:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)  # a minute on two quiet cores
-def test_twenty_breaks_leave_no_descriptor_thread_process_port_or_memory_behind() -> None:
+def test_ten_breaks_leave_no_descriptor_thread_process_port_or_memory_behind() -> None:
     with Cluster(3, backend="ring", name="again") as cluster:
         kept, notes = keep(cluster), Notes()
         leftovers = Leftovers(cluster)

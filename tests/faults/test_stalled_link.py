@@ -30,6 +30,13 @@ SUM = "total = mx.distributed.all_sum(mx.ones(1000))\nmx.eval(total)"
 WITHIN = 120.0
 
 
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing moves in these tests: the report need not wait so long until that is sure."""
+    monkeypatch.setattr(together, "STILL_AFTER", 3.0)
+    monkeypatch.setattr(together, "UNKNOWN_AFTER", 5.0)
+
+
 class Heard(Shown):
     """Knows when something was said."""
 
@@ -60,7 +67,7 @@ def stopped(cluster: Cluster, cell: Cell, shown: Heard) -> str:
 
 @pytest.mark.parametrize("size", [2, 4])
 def test_a_stalled_link_is_reported_and_stop_ends_the_collective(
-    size: int, patient_stop: None, request: pytest.FixtureRequest
+    size: int, soon: None, patient_stop: None, request: pytest.FixtureRequest
 ) -> None:
     ring: Cluster = request.getfixturevalue(f"ring{size}")
     kept, generation = keep(ring), ring.snapshot.generation
@@ -70,7 +77,7 @@ def test_a_stalled_link_is_reported_and_stop_ends_the_collective(
     text = shown.text
     everybody = tuple(range(size))
     assert f"{everybody}: all ranks are in all_sum #" in text and "f32[1000] (line 1) since" in text
-    assert re.search(r"no byte moved on any link for \d\d s", text)
+    assert re.search(r"no byte moved on any link for \d+ s", text)
     assert " → 1 " in text.partition("Not acknowledged:")[2] and "resent, round trip" in text
     assert "never entered" not in text and "not entered" not in text, text
     assert message.startswith("All ranks were in all_sum #") and "no byte had moved" in message
@@ -93,7 +100,7 @@ def test_a_timeout_says_the_same(ring4: Cluster) -> None:
     assert idle(ring4) and sums_are_right(ring4)
 
 
-def test_a_link_that_recovers_completes_the_collective(ring2: Cluster) -> None:
+def test_a_link_that_recovers_completes_the_collective(ring2: Cluster, soon: None) -> None:
     ring2.run(SOCKETS + "ring = ring_sockets()\nif rank == 1: deafen(ring)").check()
     cell = ring2.begin(
         "import threading, os\n"
@@ -168,7 +175,7 @@ def test_a_long_computation_in_the_same_evaluation_is_no_stall(
 
 
 @pytest.mark.mpi
-def test_on_mpi_no_more_is_said_than_is_known(need_mpi: None) -> None:
+def test_on_mpi_no_more_is_said_than_is_known(need_mpi: None, soon: None) -> None:
     """Over TCP, since what shared memory holds up cannot be stalled."""
     over_tcp = ["--mca", "btl", "tcp,self", "--mca", "btl_tcp_port_min_v4", "21000"]
     over_tcp += ["--mca", "btl_tcp_if_include", "lo", "--mca", "mpi_ft_enable", "0"]
