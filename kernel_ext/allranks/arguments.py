@@ -69,8 +69,10 @@ def fits_here(option: str, count: int) -> None:
 
 
 def parse_size(text: str) -> int:
-    """Bytes: ``4096``, ``64K``, ``4MiB``; K, M and G are powers of 1024. Raises UsageError."""
-    units = {"": 1, "B": 1, "K": 1 << 10, "KIB": 1 << 10, "M": 1 << 20, "MIB": 1 << 20, "G": 1 << 30, "GIB": 1 << 30}
+    """Bytes: ``4096``, ``64K``, ``64KB``, ``4MiB``; K, M and G are powers of 1024. Raises UsageError."""
+    units = {"": 1, "B": 1} | {
+        letter + rest: 1 << 10 * power for power, letter in enumerate("KMG", 1) for rest in ("", "B", "IB")
+    }
     digits = text.strip().rstrip("KMGIBkmgib")
     unit, digits = text.strip()[len(digits) :].upper(), digits.rstrip()
     if not digits.isascii() or not digits.isdigit() or unit not in units:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Any
 
@@ -104,6 +105,32 @@ def test_leaving_a_cell_leaves_the_rank_up(code: str, ring2: Cluster) -> None:
 def test_exit_says_what_to_type_instead(ring2: Cluster) -> None:
     error = ring2.run("exit()")[0].error
     assert error is not None and "%distributed down" in error.evalue and not frames_of_ours(error.traceback)
+
+
+def test_a_stream_that_a_cell_took_away_is_given_back(ring2: Cluster) -> None:
+    for taken in ("None", "open(os.devnull, 'w'); sys.stdout.close()"):
+        result = ring2.run(f"import os, sys\nsys.stdout = {taken}").check()
+        assert "sys.stdout could not be written to" in result[0].stdout
+        assert ring2.run("print(rank)").check()[1].stdout == "1\n"
+
+
+def test_a_warning_names_its_cell_as_a_traceback_does(ring2: Cluster) -> None:
+    warned = ring2.run("import warnings\nwarnings.warn('careful')").check()
+    assert re.match(r"Cell In\[\d+\], line 2: UserWarning: careful\n", warned[1].stderr), warned[1].stderr
+
+
+def test_a_log_of_the_user_is_named_where_it_is_called_as_ours(ring2: Cluster) -> None:
+    ring2.run("from math import *").check()
+    error = ring2.run("print(log(1.0))\nlog(loss=0.5)")
+    assert "log is the log of math here, not that of allranks: `del log`" in error[0].stderr
+    ring2.run("del log").check()
+    ring2.run("log(loss=0.5)").check()
+    assert "log is" not in ring2.run("log(loss='no number')")[0].stderr
+
+
+def test_the_line_of_an_error_whose_text_is_no_unicode(ring2: Cluster) -> None:
+    error = ring2.run("text = 1\nraise ValueError('\\ud800')")[0].error
+    assert error is not None and (error.ename, error.line) == ("ValueError", 2)
 
 
 def test_magics_shell_commands_and_await(ring2: Cluster) -> None:

@@ -229,6 +229,23 @@ def test_of_one_name_the_one_that_runs_is_meant(tmp_path: Path, monkeypatch: pyt
     assert ending.unreached == {"mac2": "it was not named with --hosts"}, "its ranks there go on"
 
 
+def test_the_files_of_all_of_one_name_are_removed_where_none_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = [
+        OnHost(replace(described(cluster=name, host="localhost", logins=[]), folders=[name], since=since), [])
+        for name, since in (("old", 1.0), ("newest", 3.0), ("older", 2.0))
+    ]
+    asked: list[str] = []
+
+    def answer(_: object, what: str) -> tuple[dict[str, list[object]], dict[str, str]]:
+        asked.append(what)
+        return {"localhost": []}, {}
+
+    monkeypatch.setattr("allranks.discovery.running._ask", lambda pythons: (parts if pythons else [], {}))
+    monkeypatch.setattr("allranks.discovery.running._run", answer)
+    assert end_cluster("main", force=True).id == "newest"
+    assert sorted(asked) == ["newest", "old", "older"]
+
+
 def test_a_machine_with_two_names_is_asked_once(ring2: Cluster) -> None:
     by, name = f"process {os.getpid()} ", ring2.name
     assert eventually(lambda: [each for each in hosted_clusters() if each.name == name and by in each.notebook])
@@ -242,6 +259,7 @@ def test_a_machine_with_two_names_is_asked_once(ring2: Cluster) -> None:
     [
         ({}, [HOST_PROCESS, "rank 0"], "process 7 on laptop"),
         ({"away": 120, "lease": 3600}, [HOST_PROCESS, "rank 0"], "gone for 2 min; ranks end in 58 min"),
+        ({"away": 120, "lease": 60}, ["controller", HOST_PROCESS], "gone for 2 min; its lease has ended"),
         ({"away": 120, "lease": None}, [HOST_PROCESS, "rank 0"], "gone for 2 min; ranks stay until they are ended"),
         ({"away": 120, "lease": 60, "busy": 1}, [HOST_PROCESS, "rank 0"], "gone for 2 min; a cell runs"),
         ({"lease": 60}, ["rank 0"], "gone; no host process on localhost"),

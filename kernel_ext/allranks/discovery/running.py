@@ -87,7 +87,7 @@ class RunningCluster:
         elif self.ends_in is None:
             said.append("ranks stay until they are ended")
         elif away:
-            said.append(f"ranks end in {duration_text(self.ends_in)}")
+            said.append(f"ranks end in {duration_text(self.ends_in)}" if self.ends_in else "its lease has ended")
         lost = [part.asked for part in self.parts if HOST_PROCESS not in part.running]
         return "; ".join([*said, *(f"no host process on {name}" for name in lost)])
 
@@ -167,16 +167,19 @@ def end_cluster(name: str, hosts: Iterable[str] = (), python: str | None = None,
     found = {part.cluster.cluster: part.cluster for part in mine}
     if not found:
         raise NoCluster(_no_such(name, parts, unreached))
-    if len(found) > 1:
+    if len(run) > 1:
         each = ", ".join(f"{key} ({cluster.notebook})" for key, cluster in found.items())
         raise UsageError(f"{len(found)} clusters are named {name!r}. Choose one by its id: {each}.")
-    ((key, cluster),) = found.items()
+    key, cluster = max(found.items(), key=lambda each: each[1].since)
     if not force and RunningCluster(mine).attached:
         where = cluster.notebook
         raise UsageError(
             f"a notebook is attached to {name!r}: {where}. End it there with %distributed down, or here with --force."
         )
-    answers, silent = _run({part.asked: python or part.cluster.python for part in mine}, key)
+    pythons = {part.asked: python or part.cluster.python for part in mine}
+    answers, silent = _run(pythons, key)
+    for leftover in found.keys() - {key}:  # files of older clusters whose processes are all gone
+        _run(pythons, leftover)
     ended = {host: sum(str(each).startswith("rank ") for each in names) for host, names in answers.items()}
     unreached |= silent | _not_asked(mine, {*hosts, *elsewhere})
     for each, kept in detached.items():

@@ -99,9 +99,9 @@ class HostEnd:
         self.ended: HostGone | None = None
         """How the host process ended, once it has."""
 
-    def keep(self, lease: float | None, file: Path | None = None) -> None:
-        """Have it outlive this process by the `lease`; `file` is removed when it ends."""
-        self._order(Keep(lease, str(file) if file is not None else None))
+    def keep(self, lease: float | None, file: Path | None = None, *, longer: float = 0.0) -> None:
+        """Have it outlive this process by the `lease`, and `longer` itself; `file` is removed when it ends."""
+        self._order(Keep(lease, str(file) if file is not None else None, longer))
 
     def describe(self, order: Describe) -> None:
         """Have it write down which cluster it belongs to."""

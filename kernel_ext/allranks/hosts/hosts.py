@@ -94,9 +94,7 @@ class Hosts:
         lease = self._settings.lease
         for end in self.others.values():
             end.keep(lease)
-        if lease is not None and self.others:
-            lease += CONTROLLER_STAYS
-        self.here.keep(lease, file)
+        self.here.keep(lease, file, longer=CONTROLLER_STAYS if self.others else 0.0)
 
     def saved(self) -> dict[str, SavedHost]:
         """What is needed to log in again to those that were logged in to, by name."""

@@ -61,6 +61,8 @@ class Keep:
     """Seconds that everything stays while no head is there and no rank runs a cell; None for ever."""
     also_remove: str | None = None
     """A file that goes with the directory."""
+    longer: float = 0.0
+    """Seconds that this host process stays longer than the lease, which is that of ranks on other hosts."""
 
 
 @dataclass

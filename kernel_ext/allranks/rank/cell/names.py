@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import re
 import sys
 import time
 import weakref
@@ -46,6 +47,7 @@ class Names:
     def begin(self) -> None:
         """A cell begins."""
         user_ns = self._agent.user_ns
+        user_ns.setdefault("log", self._agent.log.function)
         self._before = {name: (id(value), _reference(value)) for name, value in user_ns.items()}
         self._arrays = {}
         if "mlx.core" in sys.modules:
@@ -64,6 +66,16 @@ class Names:
         taken = self._agent.world.names.taken() - self._said
         self._said |= taken
         return "".join(f"{name} is now your own variable: {INSTEAD[name]}\n" for name in sorted(taken))
+
+    def shadowed(self, error: CellError | None, file: str | None) -> str:
+        """A line for a call like `log(loss=1)` that failed since `log` is a function of the user's, such as math's."""
+        if error is None or error.name != "TypeError" or not error.line:
+            return ""
+        own, line = self._agent.user_ns.get("log"), linecache.getline(file or "", error.line)
+        if own is None or own is self._agent.log.function or not re.search(r"(?<![.\w])log\(.*\b\w+ *=(?!=)", line):
+            return ""
+        whose = f"the log of {own.__module__}" if getattr(own, "__module__", None) else "your own"
+        return f"log is {whose} here, not that of allranks: `del log` brings that back in the next cell.\n"
 
     def left_pending(self, *, entered: bool, failed: bool) -> list[str]:
         """Those that are left to be computed by a collective, if the cell did not fail.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -92,8 +93,14 @@ def divert_cells(kernel: Any, agent: Agent) -> None:
         finally:
             RankStream.elsewhere = False
 
-    def keep_value(result: Any) -> None:
+    streams = {"stdout": sys.stdout, "stderr": sys.stderr}
+
+    def after_cell(result: Any) -> None:
         last["value"], last["error"] = result.result, result.error_before_exec or result.error_in_exec
+        for name, stream in streams.items():
+            if not _can_be_flushed(getattr(sys, name)):
+                setattr(sys, name, stream)
+                stream.write(f"sys.{name} could not be written to: it is the rank's own again.\n")
 
     def refuse_exit() -> None:
         __tracebackhide__ = True
@@ -106,9 +113,10 @@ def divert_cells(kernel: Any, agent: Agent) -> None:
     handlers["execute_request"], handlers["apply_request"] = execute_request, apply_request
     # ipykernel's would put Python's own SIGINT handling back around each message.
     kernel.pre_handler_hook = kernel.post_handler_hook = lambda: None
-    shell.events.register("post_run_cell", keep_value)
+    shell.events.register("post_run_cell", after_cell)
     shell.ask_exit = refuse_exit
     shell.compile.get_code_name = _file_name
+    _name_cells(shell)
     kernel.raw_input = kernel.getpass = refuse_input
     introspection.install(shell, agent)
     tracebacks.end_at_the_user(shell, agent.reserve.lent)
@@ -117,8 +125,30 @@ def divert_cells(kernel: Any, agent: Agent) -> None:
     kernel.session.send = _diverted(kernel.session.send, kernel, agent)
 
 
+def _can_be_flushed(stream: Any) -> bool:
+    """As IPython and ipykernel do after each cell: a cell may have put None, or a file that it closed, in its place."""
+    try:
+        stream.flush()
+    except Exception:
+        return False
+    return True
+
+
+def _name_cells(shell: Any) -> None:
+    """Have warnings name a cell as tracebacks do, in place of the name of its code."""
+    format_warning = warnings.formatwarning
+
+    def formatwarning(message: Any, category: Any, filename: str, lineno: int, line: str | None = None) -> str:
+        text = format_warning(message, category, filename, lineno, line)
+        if (name := shell.compile.format_code_name(filename)) is None:
+            return text
+        return text.replace(f"{filename}:{lineno}:", f"{' '.join(name)}, line {lineno}:", 1)
+
+    warnings.formatwarning = formatwarning
+
+
 def _file_name(raw_code: str, _code: str, _number: int) -> str:
-    """What the cell is called in warnings: the same on every rank, so that these fold (ipykernel's has the pid)."""
+    """The name of the code of a cell: the same on every rank, so that what names it folds (ipykernel's has the pid)."""
     return f"<cell {hashlib.sha1(raw_code.encode(errors='backslashreplace')).hexdigest()[:8]}>"
 
 

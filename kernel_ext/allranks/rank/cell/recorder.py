@@ -139,7 +139,8 @@ class CellRecorder:
                 message = str(error)
             except Exception:
                 message = ""
-            self._error = self._described(type(error).__name__, message, [], None, error)
+            line, _ = tracebacks.place_of_error(error, self.file)
+            self._error = self._described(type(error).__name__, message, [], line, error)
 
     def _described(
         self, name: str, message: str, traceback: list[str], line: int | None, raised: BaseException | None
@@ -184,6 +185,8 @@ class CellRecorder:
         """How the cell ended, and the packed value."""
         if (not_logged := self._agent.log.end_cell()) and self._error is None:
             self.output.write("stderr", not_logged)
+        if shadowed := self.names.shadowed(self._error, self.file):
+            self.output.write("stderr", shadowed)
         if taken := self.names.taken():
             self.output.write("stderr", taken)
         self.output.end()

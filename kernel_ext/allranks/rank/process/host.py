@@ -88,6 +88,7 @@ class HostProcess:
         self._cleaners = KeptFromCleaners()
         self._also_remove: set[Path] = set()
         self._lease: float | None = 0.0
+        self._longer = 0.0
 
     def run(self) -> None:
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
@@ -125,7 +126,7 @@ class HostProcess:
         away = self._head.away_since
         if away is None or self._lease is None:
             return None
-        left = seconds_left(away, self._lease, self._folders)
+        left = seconds_left(away, self._lease + self._longer, self._folders)
         if left <= 0:
             self._end()
         return left
@@ -201,7 +202,7 @@ class HostProcess:
 
     def _keep(self, order: Keep) -> None:
         assert self._directory is not None
-        self._lease = order.lease
+        self._lease, self._longer = order.lease, order.longer
         if order.also_remove is not None:
             self._also_remove.add(Path(order.also_remove))
         self._head.listen(self._directory / "control")
