@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -53,6 +55,23 @@ REPLAY_WITHIN = 3.0
 NOT_UP = "the cluster {!r} is {}: call its up(), or use it in a with statement. %distributed up has allranks.current()."
 
 
+_clusters: weakref.WeakSet[ClusterBase] = weakref.WeakSet()
+_of_the_parent: list[Ranks] = []
+"""In a forked process: what would end the parent's ranks, or close its sockets, if it were collected."""
+
+
+def _leave_to_the_parent() -> None:
+    """In a process that was just forked: the clusters are down here. Only the process that started one ends it."""
+    for cluster in list(_clusters):
+        if (ranks := cluster._ranks) is not None:
+            ranks.leave_to_the_parent()
+            _of_the_parent.append(ranks)
+            cluster._ranks = cluster._client = None
+
+
+os.register_at_fork(after_in_child=_leave_to_the_parent)
+
+
 def _unfinished(owed: Mapping[int, object]) -> str:
     """Why no cell can run: a change of the world ended before these ranks had their variables."""
     saved = sorted(number for number, each in owed.items() if each is not None)
@@ -88,6 +107,7 @@ class ClusterBase:
         self._changing = threading.RLock()
         """Held while the world is changed: a click in a dashboard comes in a thread of its own."""
         self._watch = Watch(lambda: self.snapshot, lambda seen: self._logs.since(seen))
+        _clusters.add(self)
 
     @property
     def size(self) -> int:

@@ -264,6 +264,10 @@ class Ranks:
         self._at_exit.detach()
         self.reached.end(self.lifeline)
 
+    def leave_to_the_parent(self) -> None:
+        """In a forked process: do not end the ranks at its exit."""
+        self._at_exit.detach()
+
     @property
     def backend(self) -> Backend:
         assert self.plan is not None

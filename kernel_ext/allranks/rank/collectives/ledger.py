@@ -31,6 +31,7 @@ from .trace import TRACE
 OPERATIONS = (*sorted(COLLECTIVE), "send", "recv", "recv_like")
 KEEP = 16_000
 """Records: a quarter of a second of the fastest collectives there are (1 KiB in shared memory)."""
+BETWEEN_WORLDS = "this rank has left its world and has not joined the next one"
 TIMED = 4_000
 """Timed calls kept of a cell: its last ones."""
 
@@ -72,7 +73,9 @@ class Ledger:
         """How many of them all ranks share: equal numbers mean the same collective on every rank."""
         self.refused_in_cell = False
         self.in_world = True
-        """False between two worlds, where MLX would try to form one by itself."""
+        """False between two worlds, where MLX would form one by itself, of this rank alone."""
+        self.group: Any = None
+        """The group of all ranks. Calls without a group get it from here, since MLX would look for it only later."""
         self.timed: deque[tuple[str, int, float]] = deque(maxlen=TIMED)
         """Op, bytes and seconds of this cell's timed calls that all ranks share."""
         self.order = EvaluationOrder(self)
@@ -104,14 +107,21 @@ class Ledger:
         self.limits.install(mx)
         self.turns.install(mx)
 
-    def enter_world(self, number: int, size: int) -> None:
+    def leave_world(self) -> None:
+        """From here to `enter_world`, other threads of the user's enter no collective."""
+        # In this order, and the other way round in `enter_world`: whoever finds no group is refused.
+        self.refuse = BETWEEN_WORLDS
+        self.refused_in_cell, self.in_world, self.group = False, False, None
+
+    def enter_world(self, number: int, size: int, group: Any = None) -> None:
         """A new world begins: all its ranks count from `number` on, so that equal numbers mean the same collective."""
         self.kinds.append(Call(self.seq, self.number, NO_KIND))
         self.seq += max(0, number - self.number)
-        self.number, self.size, self.refuse, self.in_world = number, size, None, True
+        self.group, self.number, self.size, self.in_world = group, number, size, True
         self.refused_in_cell, self.order.returned, self.chain.newest = False, self.seq, None
         self.order.pending.clear()
         self.turns.forget()
+        self.refuse = None
 
     def begin_cell(
         self,
@@ -235,6 +245,12 @@ class Ledger:
         __tracebackhide__ = True
         if self._refuse is not None:
             raise CollectiveAborted(self._refuse)
+
+    def raise_if_left(self) -> None:
+        """Raise CollectiveAborted between two worlds."""
+        __tracebackhide__ = True
+        if not self.in_world:
+            raise CollectiveAborted(BETWEEN_WORLDS)
 
     def fingerprint(self, number: int) -> tuple[int, int]:
         """How many shared collectives came after that `number`, and a checksum of them and of what was swapped."""

@@ -54,12 +54,13 @@ def recorded(ledger: Ledger, mx: Any, op: str, function: Callable[..., Any]) -> 
 
     def call_shortly(*args: Any, group: Any = None, stream: Any = None, **others: Any) -> Any:
         try:
+            whole = ledger.group  # before it is known whether collectives are refused: see `Ledger.leave_world`
             if ledger.rare or trace.active or others or len(args) != 1:
                 return at_length(caller(1), args, _given(group, stream, others))
             x = args[0]
             # First, so that MLX refuses wrong arguments in its own words. Nothing is entered before an evaluation.
             if group is None:
-                result = function(x) if stream is None else function(x, stream=stream)
+                result = function(x, group=whole) if stream is None else function(x, group=whole, stream=stream)
             else:
                 result = function(x, group=group) if stream is None else function(x, group=group, stream=stream)
                 if group.size() != ledger.size:
@@ -112,6 +113,8 @@ def _at_length(
     turns, at_once, lacking = ledger.turns, ledger.order.at_once, ledger.limits.dtypes[op]
 
     def call(frame: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if kwargs.get("group") is None:
+            kwargs = {**kwargs, "group": ledger.group}  # before `refuse`, as above
         if ledger.refuse is not None:
             if ledger.in_world:
                 function(*args, **kwargs)  # MLX raises for wrong arguments

@@ -111,7 +111,7 @@ class World:
             put(group)
         self._places.clear()
         learn_collectives(mx, joined[1])
-        self._agent.ledger.enter_world(request.entered, joined[1])
+        self._agent.ledger.enter_world(request.entered, joined[1], group)
         self._agent.ledger.limits.enter_world(request.limits, OPERATIONS, *joined)
         self.names.hand_out()
         why_not = self.jaccl.not_in_place if self.verbs else self.mpi.not_in_place
@@ -133,6 +133,7 @@ class World:
 
         def init_once(*args: Any, **kwargs: Any) -> Any:
             try:
+                self._agent.ledger.raise_if_left()
                 own = self.group is not None and _backend(*args, **kwargs) in ("any", self.backend)
                 try:
                     group = init(*args, **kwargs)
@@ -156,7 +157,9 @@ class World:
             if hasattr(sys, name):
                 setattr(sys, name, None)
         ledger = self._agent.ledger
-        if ledger.invalid.asked and ledger.refuse is None and self._settle() and self.is_whole():
+        was_refused = ledger.refuse is not None
+        ledger.leave_world()
+        if ledger.invalid.asked and not was_refused and self._settle() and self.is_whole():
             ledger.invalid.asked.clear()  # what all ranks had entered has come to its right end
         arrays, sockets, pending = list[Array](), list[int](), list[str]()
         if (left := self._in_place) is not None:
@@ -173,7 +176,6 @@ class World:
             sockets = left.leave()
         self._places += rebind.take_out(self.group)
         group, self.group, self._in_place = self.group, None, None
-        ledger.in_world = False
         gc.collect()
         clear_backends()
         self._left_behind.keep(group, sockets, arrays)
