@@ -275,3 +275,31 @@ def test_an_interrupt_that_comes_after_the_end_hits_nothing(ring2: Cluster, tmp_
         answer.result(PATIENCE)  # orders are obeyed one after the other: the late one has been
     go.touch()
     assert following.finish(PATIENCE)[1].value == "through"
+
+
+COMPUTES = """
+import os, time
+x = mx.random.normal((400, 400)) / 20
+mx.eval(x)
+def long(y, steps):
+    for _ in range(steps):
+        y = mx.tanh(y @ x)
+    return y
+began = time.process_time()
+mx.eval(long(x, 50))
+steps = int(50 * {seconds} / (time.process_time() - began)) + 1
+y = long(x, steps)
+"""
+
+
+@pytest.mark.slow
+def test_a_long_evaluation_without_a_collective_breaks_nothing_when_it_is_stopped(ring2: Cluster) -> None:
+    generation = ring2.snapshot.generation
+    ring2.run("total = mx.distributed.all_sum(mx.ones(2))\nmx.eval(total)\n" + COMPUTES.format(seconds=8)).check()
+    cell = ring2.begin("mx.eval(y)\ndone = True")
+    assert comes_true(ring2, lambda now: all(view.line == 1 for view in now.ranks), PATIENCE)
+    with pytest.raises(CellTimeout, match=r"running line 1: mx\.eval\(y\)\. MLX and C code cannot be interrupted"):
+        cell.finish(0.1)
+    assert ring2.run("mx.distributed.all_sum(mx.array(1)).item(), 'done' in globals()").check()[0].value == (2, False)
+    assert (ring2.state, ring2.snapshot.generation) == ("whole", generation)
+    ring2.run("del x, y, total").check()

@@ -28,7 +28,7 @@ from allranks.head.world.ranks import A, Ranks
 from allranks.messages.questions import Reply, RequestFailed
 from allranks.messages.requests import Pending, Question
 from allranks.messages.wire import Buffer
-from allranks.notebook.transfer_progress import wait_for_values
+from allranks.notebook.transfer_progress import SHOW_EVERY, wait_and_show, wait_for_values
 from allranks.notebook.watch import Watch
 from allranks.settings import Settings
 from allranks_backends.plan import Host, alike, rank_label, rank_list
@@ -52,6 +52,8 @@ PENDING_WITHIN = 20.0
 """Seconds an idle rank gets to name what is pending; one that is stopped or gone is not waited for so long."""
 REPLAY_WITHIN = 3.0
 """Seconds that a cell waits for ranks which still unblock others."""
+STOPPED_WITHIN = 120.0
+"""Seconds that a cell, or a question, waits for ranks whose cell was stopped and that still compute."""
 NOT_UP = "the cluster {!r} is {}: call its up(), or use it in a with statement. %distributed up has allranks.current()."
 
 
@@ -197,6 +199,7 @@ class ClusterBase:
     def _refuse_if_busy(self, ranks: Ranks, chosen: Sequence[int]) -> None:
         # Ranks that enter collectives they had missed, to unblock others, are done with it in a moment.
         ranks.monitor.wait(lambda: not any(ranks.monitor.ranks[number].replaying for number in chosen), REPLAY_WITHIN)
+        self._await_stopped(ranks.monitor, chosen)
         if busy := ranks.monitor.busy(chosen):
             snapshot = ranks.monitor.snapshot()
             doing = "; ".join(f"rank {rank.rank} {snapshot.ranks[rank.rank].doing}" for rank in busy[:4])
@@ -205,6 +208,26 @@ class ClusterBase:
                 f"{rank_label([rank.rank for rank in busy])} {verb} still busy with an earlier cell ({doing}). "
                 "Wait for it, or stop it with %distributed interrupt."
             )
+
+    def _await_stopped(self, monitor: Monitor, chosen: Sequence[int]) -> None:
+        """Wait for ranks whose cell was stopped: MLX and C code cannot be interrupted within a call."""
+        until, stop = time.monotonic() + STOPPED_WITHIN, Stop()
+
+        def ending() -> list[int]:
+            busy = monitor.busy(chosen)
+            return [rank.rank for rank in busy] if all(rank.cell in monitor.interrupted for rank in busy) else []
+
+        def done() -> bool:
+            return monitor.wait(lambda: not ending(), SHOW_EVERY) or time.monotonic() > until
+
+        def line(rank: int) -> str:
+            return f"{monitor.snapshot().ranks[rank].doing}, in the cell that was stopped" if rank in ending() else ""
+
+        try:
+            with stop.noted():
+                wait_and_show(done, chosen, line, stop.raise_if_pressed)
+        except KeyboardInterrupt:
+            raise CellInterrupted(f"nothing was run: {monitor.snapshot().doing(ending())}") from None
 
     def _refuse_pending(self, ranks: Ranks, chosen: Sequence[int], code: str) -> None:
         """A cell on some ranks must not evaluate what all ranks have to compute together."""

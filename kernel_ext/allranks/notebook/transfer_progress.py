@@ -1,4 +1,4 @@
-"""What is shown while large values are on their way: how far each rank's has come, in a line that moves."""
+"""What is shown while ranks are waited for, in a line for each: how far a large value has come, or what still runs."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from allranks.notebook.live import LiveArea
 
 SHOW_AFTER = 1.0
-"""Seconds that a transfer may take without a word."""
+"""Seconds that a wait may take without a word."""
 SHOW_EVERY = 0.2
+"""Seconds between two looks."""
 
 
 def wait_for_values(
@@ -25,15 +26,24 @@ def wait_for_values(
 
     `moved` says of a rank how many bytes have moved, and of how many; `go_on` is called often, and may raise.
     """
+    wait_and_show(
+        lambda: not wait(answers.values(), SHOW_EVERY).not_done, answers, lambda rank: _line(*moved(rank)), go_on
+    )
+
+
+def wait_and_show(
+    done: Callable[[], bool], ranks: Collection[int], line: Callable[[int], str], go_on: Callable[[], object]
+) -> None:
+    """Wait until `done`, which takes `SHOW_EVERY` seconds where it is false, and show the `line` of each rank."""
     area: LiveArea | None = None
     began, looked = time.monotonic(), False
     try:
-        while wait(answers.values(), SHOW_EVERY).not_done:
+        while not done():
             go_on()
             if not looked and time.monotonic() - began >= SHOW_AFTER:
-                area, looked = _area(answers), True
+                area, looked = _area(ranks), True
             if area is not None:
-                area.want({rank: _line(*moved(rank)) for rank in answers})
+                area.want({rank: line(rank) for rank in ranks})
         go_on()
     finally:
         if area is not None:

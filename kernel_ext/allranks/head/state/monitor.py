@@ -76,6 +76,8 @@ class Monitor:
         self.comms = comms or NoComms()
         self.times = CollectiveTimes()
         self.changed = threading.Condition()
+        self.interrupted: set[int] = set()
+        """Numbers of cells that were stopped."""
         self.acknowledge: Callable[[str, int], None] = lambda _uuid, _cell: None
         self.dismiss: Callable[[str], None] = lambda _uuid: None
         self._by_uuid: dict[str, Rank] = {}

@@ -124,7 +124,7 @@ class Unblocker:
         if self._break_at is not None and now >= self._break_at[0]:
             # Again and again until the cell ends: it may come to a collective only now, and no other rank will.
             number, self._break_at = self._break_at[1], None
-            if self._runs(number) and not self._break_up(self._agent.reporter.current_collective(), stopped=True):
+            if self._runs(number) and not self.free(stopped=True):
                 self._break_at = (now + SIGNAL_AFTER, number)
                 self._send_again_if_lost()
 
