@@ -10,7 +10,7 @@ import time
 import pytest
 
 from allranks import Cluster
-from allranks.errors import CannotStart, CellTimeout, UsageError, WorldBroken
+from allranks.errors import CannotStart, CellTimeout, NoAnswer, UsageError, WorldBroken
 from allranks.head.state import known_rank
 from allranks.head.world import forming
 from tests.faults.absent import blocked
@@ -222,6 +222,25 @@ def test_stop_while_healing_is_put_off_until_the_world_is_whole(
     assert ring4.state == "whole"
     assert idle(ring4) and sums_are_right(ring4)
     assert look(ring4, [0, 1, 3]) == without(kept)
+
+
+def test_what_asks_all_ranks_names_a_dead_one(ring4: Cluster) -> None:
+    ring4.run("part, alike = [rank], 7").check()
+    kill(ring4)
+    dead = r"rank 2 died \(killed by SIGKILL.*\)\."
+    for verb in ("pull", "gather"):
+        with pytest.raises(NoAnswer, match=dead + r" From the others: %distributed pull part -r 0-1,3\. "):
+            getattr(ring4, verb)("part")
+    with pytest.raises(NoAnswer, match=dead):
+        ring4.diff("alike")
+    with pytest.raises(NoAnswer, match=dead + " The other ranks have the new values"):
+        ring4.push({"alike": 8})
+    with pytest.raises(WorldBroken, match="rank 2 died, and would lack a part: %distributed heal first"):
+        ring4.scatter({"part": [1, 2, 3, 4]})
+    assert ring4.pull("part", ranks=[0, 1, 3]) == [[0], [1], [3]] and ring4.pull("alike", ranks=3) == [8]
+    assert str(ring4.vars("part")).endswith("Not shown: rank 2 (dead).")
+    ring4.heal(source=0)
+    assert ring4.gather("part") == [0, 1, 0, 3]
 
 
 @pytest.mark.slow

@@ -265,7 +265,7 @@ class ClusterBase:
     def _ask_all(
         self, question: Question[A], ranks: Sequence[int] | int | None, buffers: Sequence[Buffer] = ()
     ) -> dict[int, Future[Reply[A]]]:
-        """Ask `ranks`, or those of them that are not dead. Raises WorldBroken where all are, and Busy."""
+        """Ask those of `ranks` that are not dead; `_all_replies` names the others. Raises WorldBroken, and Busy."""
         chosen = self.choose_ranks(ranks)
         # What the living ranks of a broken world hold can still be fetched.
         living = self._up()
@@ -274,6 +274,11 @@ class ClusterBase:
         if not asked:
             self._refuse_if_broken(living)
         return asked
+
+    def _dead(self, ranks: Sequence[int] | int | None) -> dict[int, str]:
+        """Those of `ranks` that are dead, and of what."""
+        known = self._up().monitor.ranks
+        return {rank: cause for rank in self.choose_ranks(ranks) if (cause := known[rank].dead)}
 
     def _replies(self, asked: Mapping[int, Future[Reply[A]]]) -> tuple[dict[int, Answered[A]], list[int]]:
         """What the ranks answered, and which do not answer. Raises WorldBroken for one that died meanwhile."""
@@ -316,13 +321,21 @@ class ClusterBase:
         return CellInterrupted(f"stopped before {rank_label(left)} had answered{others}" if left else "")
 
     def _all_replies(
-        self, asked: Mapping[int, Future[Reply[A]]], others: Callable[[str], str] = lambda _ranks: ""
+        self,
+        asked: Mapping[int, Future[Reply[A]]],
+        ranks: Sequence[int] | int | None,
+        others: Callable[[str], str] = lambda _ranks: "",
     ) -> dict[int, Answered[A]]:
-        """What the ranks answered. Raises NoAnswer where some do not, with a sentence on the `others` ("0,2-3")."""
+        """What `ranks` answered. Raises NoAnswer where some do not, or are dead, with a sentence on `others`."""
+        dead = self._dead(ranks)
         replies, silent = self._replies(asked)
+        if not silent and not dead:
+            return replies
+        answered = others(rank_list(list(replies)).replace(" ", "")) if replies else ""
         if silent:
-            raise no_answer(silent, others(rank_list(list(replies)).replace(" ", "")) if replies else "")
-        return replies
+            raise no_answer(silent, answered)
+        causes = "; ".join(f"{rank_label(members)} died ({why})" for why, members in alike(dead).items())
+        raise NoAnswer(f"{causes}.{' ' if answered else ''}{answered} %distributed heal replaces dead ranks.")
 
     def _checked(self, rank: int, reply: Answered[A], name: str) -> Reply[A]:
         """The reply. Raises what the rank raised: CannotTravel, UsageError for a name it lacks, RankError otherwise."""

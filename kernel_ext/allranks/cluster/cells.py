@@ -97,7 +97,7 @@ class ClusterCells(ClusterBase):
         number = next(self._cells)
         count = given.count or number
         if isinstance(runs, Call):
-            self._all_replies(self._ask_all(KeepCall(number), chosen, runs.buffers))
+            self._all_replies(self._ask_all(KeepCall(number), chosen, runs.buffers), chosen)
         tee = None
         if self._watch.watched and not isinstance(given.screen, Nowhere):
             tee = Tee(self._watch, given.screen, number, chosen, code, count)
@@ -235,7 +235,7 @@ class ClusterCells(ClusterBase):
                 f"a console works only where all ranks are on this machine. Rank {number} is on {host}: run cells "
                 f"on it with %%rank {number}, or debug its last error with %distributed debug -r {number}."
             )
-        reply = self._all_replies(self._ask_all(Console(), number))[number]
+        reply = self._all_replies(self._ask_all(Console(), number), number)[number]
         file = self._checked(number, reply, "console").answer.file
         install = "" if shutil.which("jupyter-console") else "pip install jupyter-console    # not installed yet\n"
         return f"{install}jupyter console --existing {file}"

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from allranks.errors import CannotTravel, UsageError
+from allranks.errors import CannotTravel, UsageError, WorldBroken
 from allranks.messages import values
 from allranks.messages.questions import Reply
 from allranks.messages.requests import Describe, DescribeLeaves, Names, Pull, PullLeaf, Push
@@ -24,10 +24,10 @@ class ClusterValues(ClusterBase):
 
         Raises CannotTravel, NoAnswer (ranks that do answer have the variables then) and what `run` raises.
         """
-        self._pushed(self._ask_all(Push(), ranks, _packed(values_by_name)))
+        self._pushed(self._ask_all(Push(), ranks, _packed(values_by_name)), ranks)
 
-    def _pushed(self, asked: Mapping[int, Future[Reply[Names]]]) -> None:
-        for rank, reply in self._all_replies(asked, lambda _: "The other ranks have the new values.").items():
+    def _pushed(self, asked: Mapping[int, Future[Reply[Names]]], ranks: Sequence[int] | int | None) -> None:
+        for rank, reply in self._all_replies(asked, ranks, lambda _: "The other ranks have the new values.").items():
             self._checked(rank, reply, "push")
 
     def pull(self, name: str, *, ranks: Sequence[int] | int | None = None) -> list[Any]:
@@ -41,7 +41,9 @@ class ClusterValues(ClusterBase):
             self._refuse_pending(self._refuse_if_unable(chosen), chosen, name)
         asked = self._ask_all(Pull(name), chosen)
         found, absent = {}, []
-        replies = self._all_replies(asked, lambda others: f"From the others: %distributed pull {name} -r {others}.")
+        replies = self._all_replies(
+            asked, chosen, lambda others: f"From the others: %distributed pull {name} -r {others}."
+        )
         for rank, reply in replies.items():
             try:
                 found[rank] = values.unpack(self._checked(rank, reply, name).buffers, take=True)
@@ -75,10 +77,12 @@ class ClusterValues(ClusterBase):
                 parts[rank][name] = value[start:end]
                 start = end
         packed = [_packed(part) for part in parts]
+        if dead := self._dead(None):
+            raise WorldBroken(f"{rank_label(list(dead))} died, and would lack a part: %distributed heal first.")
         asked: dict[int, Future[Reply[Names]]] = {}
         for rank, buffers in enumerate(packed):
             asked |= self._ask_all(Push(), rank, buffers)
-        self._pushed(asked)
+        self._pushed(asked, None)
 
     def gather(self, name: str, *, ranks: Sequence[int] | int | None = None) -> Any:
         """The parts of `name` on all ranks, joined along the first axis in rank order: an array, or a list.
@@ -104,15 +108,15 @@ class ClusterValues(ClusterBase):
         if absent := [name for name in names if name not in known]:
             unasked = f" ({no_answer(silent)})" if silent else ""
             raise UsageError(f"no rank has a variable {', '.join(absent)}.{unasked}")
-        return Variables(entries, silent)
+        return Variables(entries, silent, list(self._dead(None)))
 
     def diff(self, name: str) -> list[Difference]:
         """Where replicas of `name` differ: the path of each leaf, and how far apart the values are."""
-        replies = self._all_replies(self._ask_all(DescribeLeaves(name), None))
+        replies = self._all_replies(self._ask_all(DescribeLeaves(name), None), None)
         leaves = {rank: self._checked(rank, reply, name).answer.leaves for rank, reply in replies.items()}
         differ, said = differing(leaves)
         for path in differ[:MOST_COMPARED]:
-            found = self._all_replies(self._ask_all(PullLeaf(name, path), None))
+            found = self._all_replies(self._ask_all(PullLeaf(name, path), None), None)
             parts = {
                 rank: values.unpack(self._checked(rank, reply, name).buffers, take=True)
                 for rank, reply in found.items()

@@ -32,9 +32,11 @@ class Variable(NamedTuple):
 class Variables:
     """The table of ``%distributed vars``."""
 
-    def __init__(self, told: Mapping[int, Sequence[requests.Variable]], silent: Sequence[int] = ()) -> None:
-        self.silent = tuple(silent)
-        """Ranks that did not answer, of which nothing is shown."""
+    def __init__(
+        self, told: Mapping[int, Sequence[requests.Variable]], silent: Sequence[int] = (), dead: Sequence[int] = ()
+    ) -> None:
+        self.silent, self.dead = tuple(silent), tuple(dead)
+        """Ranks that did not answer, and dead ones; nothing is shown of either."""
         by_name: dict[str, dict[int, requests.Variable]] = {}
         for rank, entries in told.items():
             for entry in entries:
@@ -51,14 +53,14 @@ class Variables:
     def _repr_html_(self) -> str:
         if not self.rows:
             return f"<div>{self}</div>"
-        left_out = f"<div>{self._left_out}</div>" if self.silent else ""
+        left_out = f"<div>{self._left_out}</div>" if self._left_out else ""
         return html_table(HEADINGS, [_cells(row) for row in self.rows]) + left_out
 
     @property
     def _left_out(self) -> str:
-        if not self.silent:
-            return ""
-        return f"\nNot shown: {rank_label(list(self.silent))} (no answer: stopped, or unreachable)."
+        left_out = ((self.silent, "no answer: stopped, or unreachable"), (self.dead, "dead"))
+        said = "; ".join(f"{rank_label(list(ranks))} ({why})" for ranks, why in left_out if ranks)
+        return f"\nNot shown: {said}." if said else ""
 
 
 def join(parts: Sequence[Any]) -> Any:

@@ -246,9 +246,11 @@ class Verbs:
 
 def end(cluster: Cluster) -> str:
     """End the ranks; returns what became of them."""
+    dead = [view.rank for view in cluster.snapshot.ranks if view.state == "dead"]
     cluster.down()
     if not cluster.not_ended:
-        return f"{ranks_text(cluster.size)} ended."
+        were = f" {rank_label(dead)} {'was' if len(dead) == 1 else 'were'} dead already." if dead else ""
+        return f"{ranks_text(cluster.size - len(dead))} ended.{were}"
     return (
         f"Ended all ranks but those on {', '.join(cluster.not_ended)}, which cannot be reached. They end when that is "
         "possible again, as long as this kernel runs, or when their lease has run out."
