@@ -85,7 +85,6 @@ class FakeRanks:
 
     def connect(self, uuid: str, *, greets: bool = True) -> None:
         each = self._sockets[uuid] = self._context.socket(zmq.DEALER)
-        each.setsockopt(zmq.IDENTITY, uuid.encode())
         each.setsockopt(zmq.LINGER, 0)
         each.curve_serverkey = self._key
         each.curve_publickey, each.curve_secretkey = zmq.curve_keypair()
@@ -97,7 +96,7 @@ class FakeRanks:
         self.send(uuid, Hello(TOKEN, 0, 1, "x", True, 0, False))
 
     def send(self, uuid: str, event: Event) -> None:
-        self._sockets[uuid].send(encode(event))
+        self._sockets[uuid].send_multipart([uuid.encode(), encode(event)])
 
     def drop(self, uuid: str) -> None:
         self._sockets.pop(uuid).close()

@@ -114,9 +114,8 @@ def head(monitor: Monitor, caplog: pytest.LogCaptureFixture) -> Iterator[Lifelin
 def connect(head: Lifeline) -> Iterator[Any]:
     context = zmq.Context()
 
-    def peer(identity: bytes) -> zmq.Socket[bytes]:
+    def peer() -> zmq.Socket[bytes]:
         each = context.socket(zmq.DEALER)
-        each.setsockopt(zmq.IDENTITY, identity)
         each.setsockopt(zmq.SNDHWM, 0)
         each.curve_serverkey = head.keys[0].encode()
         each.curve_publickey, each.curve_secretkey = zmq.curve_keypair()
@@ -128,9 +127,9 @@ def connect(head: Lifeline) -> Iterator[Any]:
 
 
 def test_junk_of_a_rank_and_of_strangers_is_survived(head: Lifeline, monitor: Monitor, connect: Any) -> None:
-    rank, stranger = connect(UUID.encode()), connect(b"stranger")
+    rank, stranger, name = connect(), connect(), UUID.encode()
     hello = encode(Hello(TOKEN, 0, 4711, "localhost", True, 0, False))
-    rank.send(hello)
+    rank.send_multipart([name, hello])
     known = monitor.ranks[0]
     assert monitor.wait(lambda: known.connected, 60)
 
@@ -142,12 +141,14 @@ def test_junk_of_a_rank_and_of_strangers_is_survived(head: Lifeline, monitor: Mo
     )
     def send(batch: list[bytes], buffers: list[bytes], chance: random.Random) -> None:
         for each in variants(batch, chance):
-            rank.send_multipart([each, *buffers])
-            stranger.send_multipart([each, *buffers])
+            rank.send_multipart([name, each, *buffers])
+            stranger.send_multipart([chance.choice([name, b"stranger"]), each, *buffers])
 
     send()
-    rank.send(hello)  # what it sent may have passed for a word that it has ended, or stands in a debugger
-    rank.send(encode(State(entered=123_456)))
+    rank.send_multipart(
+        [name, hello]
+    )  # what it sent may have passed for a word that it has ended, or stands in a debugger
+    rank.send_multipart([name, encode(State(entered=123_456))])
     assert monitor.wait(lambda: known.report.entered == 123_456, 120)
     assert head._thread.is_alive()
     monitor.snapshot()

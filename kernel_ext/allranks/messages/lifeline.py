@@ -82,6 +82,8 @@ class Lifeline:
         """Ranks that have said hello on a connection that has not ended."""
         self._greeted: dict[bytes, Connection] = {}
         """The connection on which each rank said hello last: its messages are those that come by it."""
+        self._routes: dict[bytes, bytes] = {}
+        """The routing id of that connection."""
         self._unknown: dict[bytes, Connection] = {}
         """The last connection by which a rank sent messages without a hello, and on which it was asked for one."""
         self._ended_at: dict[bytes, float] = {}
@@ -104,11 +106,13 @@ class Lifeline:
         self._connections = Connections(self._context, self._router)
         self._router.curve_server = True
         self._router.curve_secretkey = self.keys[1].encode()
-        for option, value in ((zmq.ROUTER_HANDOVER, 1), (zmq.SNDHWM, 0), (zmq.RCVHWM, 0), (zmq.LINGER, 200)):
+        # Each connection has a routing id of ZeroMQ's own. If ranks chose theirs, one that connects again would have to
+        # take it over from the connection before (ROUTER_HANDOVER), and the heartbeats on that one could end this
+        # process: "Assertion failed: !_io_error (src/stream_engine_base.cpp:310)" (libzmq 4.3.5).
+        for option, value in ((zmq.SNDHWM, 0), (zmq.RCVHWM, 0), (zmq.LINGER, 200)):
             self._router.setsockopt(option, value)
-        # Only ranks send heartbeats, with the time after which this end gives up (see `rank_lifeline`). If both did,
-        # libzmq 4.3.5 could end the process: "Assertion failed: !_io_error (src/stream_engine_base.cpp:310)", where a
-        # connection is given up by both sides while this thread takes nothing for two seconds.
+        for option, value in ((zmq.HEARTBEAT_IVL, 2000), (zmq.HEARTBEAT_TIMEOUT, 6000)):  # as in `rank_lifeline`
+            self._router.setsockopt(option, value)
         self._router.bind(url)
         self.url = str(self._router.get_string(zmq.LAST_ENDPOINT))
 
@@ -199,16 +203,23 @@ class Lifeline:
             try:
                 if question is not None and is_large(frames[2:]):
                     self._transfers_with(frames[0]).begin(frames[1], frames[2:], question)
+                elif socket is self._router:
+                    self._send_to(frames[0], frames[1:])
                 else:
-                    socket.send_multipart(frames, copy=len(frames) < 3 or socket is not self._router)
+                    socket.send_multipart(frames)
             except Exception as error:
                 if question is not None:
                     self._questions.give_up(question, f"it could not be sent: {error}")
                 raise
 
+    def _send_to(self, identity: bytes, frames: Sequence[Buffer]) -> None:
+        """Send to a rank; ZeroMQ drops it where the rank's connection has ended."""
+        if (route := self._routes.get(identity)) is not None:
+            self._router.send_multipart([route, *frames], copy=len(frames) < 2)
+
     def _transfers_with(self, identity: bytes) -> Transfers:
         def send(request: Request, buffers: Sequence[Buffer]) -> None:
-            self._router.send_multipart([identity, encode(request), *buffers], copy=not buffers)
+            self._send_to(identity, [encode(request), *buffers])
 
         if identity not in self._transfers:
             self._transfers[identity] = Transfers(KINDS, send, self._questions.is_open, self._transfer_numbers)
@@ -247,18 +258,17 @@ class Lifeline:
         """Take the messages that are there, up to a limit; returns whether there are no more."""
         for _ in range(AT_ONCE):
             try:
-                identity, first, *rest = self._router.recv_multipart(zmq.NOBLOCK, copy=False)
+                route, identity, first, *rest = self._router.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 return True
             except ValueError:
-                continue  # an empty message of a stranger
+                continue  # too short: a stranger's
             try:
                 uuid = identity.bytes.decode()
             except UnicodeDecodeError:
-                # When a rank connects again, ZeroMQ gives what its old connection still held a name of random bytes.
                 continue
             try:
-                self._receive(uuid, first, [frame.buffer for frame in rest])
+                self._receive(route.bytes, uuid, first, [frame.buffer for frame in rest])
             except NotUnderstood as error:
                 if self._greeted.get(identity.bytes) == connection_of(first):  # strangers are not worth a line
                     _log.warning("a message of %s was dropped: %s", uuid, str(error)[:LONGEST_COMPLAINT])
@@ -266,7 +276,7 @@ class Lifeline:
                 _log.exception("a message of %s could not be handled", uuid)
         return not self._router.poll(0)
 
-    def _receive(self, uuid: str, first: zmq.Frame, buffers: list[Buffer]) -> None:
+    def _receive(self, route: bytes, uuid: str, first: zmq.Frame, buffers: list[Buffer]) -> None:
         identity, connection = uuid.encode(), connection_of(first)
         event = self._reader.read(first.buffer)
         if isinstance(event, (Hello, TaskHello)):
@@ -274,12 +284,12 @@ class Lifeline:
                 return
             if identity in self._connected and self._greeted[identity] != connection:
                 self._lost(identity)  # answers, too, may be lost with the connection that was there before
-            self._greeted[identity] = connection
+            self._greeted[identity], self._routes[identity] = connection, route
             self._connected.add(identity)
             self._ended_at.pop(identity, None)
             self._deliveries.back(uuid)
         elif self._greeted.get(identity) != connection:
-            self._ask_for_hello(identity, connection)
+            self._ask_for_hello(route, identity, connection)
             return
         if isinstance(event, EventOfTransfer):
             self._receive_transferred(uuid, event, buffers)
@@ -306,11 +316,11 @@ class Lifeline:
             self._deliveries.begun(uuid, event.cell)
         self._on_message(uuid, event, buffers)
 
-    def _ask_for_hello(self, identity: bytes, connection: Connection) -> None:
+    def _ask_for_hello(self, route: bytes, identity: bytes, connection: Connection) -> None:
         """A message of a rank, or of a stranger under its name: only a rank can say hello. Asks once a connection."""
         if identity in self._greeted and self._unknown.get(identity) != connection:
             self._unknown[identity] = connection
-            self._router.send_multipart([identity, encode(Greet())])
+            self._router.send_multipart([route, encode(Greet())])
 
     def _report_gone(self, all_read: bool, now: float) -> None:
         """Report the ranks whose connection has ended, once their messages are read."""

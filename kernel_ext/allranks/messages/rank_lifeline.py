@@ -4,7 +4,8 @@ One ZeroMQ DEALER connects out to the notebook, so no rank listens on a port. Cu
 message carries the cluster's secret, without which the notebook ignores the peer. ZeroMQ reconnects automatically, also
 to a new notebook on the same address; `on_connect` is then called again, and also when the notebook asks for it.
 
-A message is one of `messages.requests` or `messages.events`, followed by raw buffers.
+A message is one of `messages.requests` or `messages.events`, followed by raw buffers. To the notebook, the rank's uuid
+comes first.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class Lifeline:
         on_tick: Callable[[], float],
     ) -> None:
         self._on_connect, self._on_message = on_connect, on_message
-        self._on_tick = on_tick
+        self._on_tick, self._identity = on_tick, identity
         self._reader = Reader(Request)
         self._outbox: deque[_Queued] = deque()
         self._transfers = Transfers(KINDS, self._send_part)
@@ -66,7 +67,6 @@ class Lifeline:
         self._woken = False
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
-        self._socket.setsockopt(zmq.IDENTITY, identity)
         self._socket.setsockopt(zmq.LINGER, 500)
         self._socket.setsockopt(zmq.SNDHWM, 0)
         self._socket.setsockopt(zmq.RECONNECT_IVL, 50)
@@ -194,7 +194,7 @@ class Lifeline:
             self._send_frames([encode(event), *buffers])
 
     def _send_frames(self, frames: Sequence[Buffer]) -> None:
-        self._socket.send_multipart(frames, zmq.NOBLOCK, copy=len(frames) == 1)
+        self._socket.send_multipart([self._identity, *frames], zmq.NOBLOCK, copy=len(frames) == 1)
 
     def _forget_unsent(self) -> None:
         self._outbox.clear()
