@@ -17,6 +17,7 @@ from allranks.messages.events import Event, Hello, State
 from allranks.messages.lifeline import Lifeline
 from allranks.messages.requests import Greet, Request
 from allranks.messages.wire import Buffer, Reader, encode
+from tests.waiting import eventually
 
 TOKEN = "secret"
 RANKS, CONNECTS = 64, 1_000
@@ -98,6 +99,12 @@ class FakeRanks:
     def send(self, uuid: str, event: Event) -> None:
         self._sockets[uuid].send_multipart([uuid.encode(), encode(event)])
 
+    def replace(self, uuid: str) -> zmq.Socket[bytes]:
+        """Connect once more, and return the socket that was there before."""
+        before = self._sockets[uuid]
+        self.connect(uuid)
+        return before
+
     def drop(self, uuid: str) -> None:
         self._sockets.pop(uuid).close()
 
@@ -153,6 +160,26 @@ def test_no_message_is_dropped_where_descriptors_are_reused(notebook: Notebook, 
         for uuid in names:
             ranks.send(uuid, State(entered=number))
         assert notebook.has(number, names), sorted(set(names) - notebook.connected)
+
+
+def test_what_still_comes_by_a_connection_that_was_replaced_is_dropped(notebook: Notebook, ranks: FakeRanks) -> None:
+    """Where a rank takes its routing id along, libzmq 4.3.5 ends this process two seconds after the end of that one."""
+    names = [f"rank-{number}" for number in range(RANKS)]
+    for uuid in names:
+        ranks.connect(uuid)
+        ranks.send(uuid, State(entered=1))
+    assert notebook.has(1, names)
+    replaced = dict(notebook.lifeline._greeted)
+    old = [ranks.replace(uuid) for uuid in names]
+    for uuid in names:
+        ranks.send(uuid, State(entered=2))
+    assert notebook.has(2, names)
+    for uuid, socket in zip(names, old, strict=True):
+        socket.send_multipart([uuid.encode(), encode(State(entered=3))])
+        socket.close(linger=1000)
+    connections = notebook.lifeline._connections
+    assert eventually(lambda: not any(map(connections.is_open, replaced.values())))
+    assert notebook.has(2, names)
 
 
 def test_a_known_rank_on_an_unknown_connection_is_asked_for_its_hello(notebook: Notebook, ranks: FakeRanks) -> None:
