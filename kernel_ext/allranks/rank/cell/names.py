@@ -69,7 +69,7 @@ class Names:
 
     def shadowed(self, error: CellError | None, file: str | None) -> str:
         """A line for a call like `log(loss=1)` that failed since `log` is a function of the user's, such as math's."""
-        if error is None or error.name != "TypeError" or not error.line:
+        if error is None or error.ename != "TypeError" or not error.line:
             return ""
         own, line = self._agent.user_ns.get("log"), linecache.getline(file or "", error.line)
         if own is None or own is self._agent.log.function or not re.search(r"(?<![.\w])log\(.*\b\w+ *=(?!=)", line):
