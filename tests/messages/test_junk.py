@@ -185,10 +185,10 @@ def test_a_message_that_does_not_fit_is_named_with_its_sender_and_field(
     head: Lifeline, monitor: Monitor, connect: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "allranks")
-    rank = connect(UUID.encode())
-    rank.send(encode(Hello(TOKEN, 0, 4711, "localhost", True, 0, False)))
-    rank.send(msgspec.msgpack.encode({"event": "state", "line": "three"}))
-    rank.send(encode(State(entered=5)))
+    rank = connect()
+    hello = encode(Hello(TOKEN, 0, 4711, "localhost", True, 0, False))
+    for each in (hello, msgspec.msgpack.encode({"event": "state", "line": "three"}), encode(State(entered=5))):
+        rank.send_multipart([UUID.encode(), each])
     assert monitor.wait(lambda: monitor.ranks[0].report.entered == 5, 60)
     [record] = caplog.records
     assert record.message == f"a message of {UUID} was dropped: Expected `int | null`, got `str` - at `$.line`"

@@ -40,7 +40,7 @@ def encode(message: msgspec.Struct) -> bytes:
     try:
         return _encoder.encode(message)
     except UnicodeEncodeError:
-        return _encoder.encode(_escaped(msgspec.to_builtins(message, builtin_types=(bytes,))))
+        return _encoder.encode(escaped(msgspec.to_builtins(message, builtin_types=(bytes,))))
 
 
 def question_number(data: Buffer) -> int | None:
@@ -94,13 +94,14 @@ def _leaves(kind: type[M]) -> Iterable[type[M]]:
         yield from _leaves(each)
 
 
-def _escaped(value: object) -> object:
+def escaped(value: object) -> object:
+    """The value with each text that is no Unicode (lone surrogates) as one that is; tuples become lists."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, dict):
-        return {_escaped(key): _escaped(each) for key, each in value.items()}
+        return {escaped(key): escaped(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_escaped(each) for each in value]
+        return [escaped(each) for each in value]
     return value
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from allranks.messages import cell_options
 from allranks.messages.events import BundleKind
+from allranks.messages.wire import escaped
 from allranks.rank.debug import introspection
 
 from . import bars, not_run, tracebacks
@@ -177,6 +178,8 @@ def _diverted(send: Callable[..., Any], kernel: Any, agent: Agent) -> Callable[.
             agent.cell.error(content, *tracebacks.place_of_error(error, agent.cell.file), error)
         elif kind == "stream":
             output.write(content["name"], content["text"])
+        elif kind == "execute_reply":
+            return send(stream, message, escaped(content), *args, **kwargs)  # an error's text may be no Unicode
         elif kind not in ("status", "execute_input") or not _is_ours(kernel):
             return send(stream, message, content, *args, **kwargs)
         return None

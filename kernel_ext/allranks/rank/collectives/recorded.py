@@ -41,7 +41,7 @@ def recorded(ledger: Ledger, mx: Any, op: str, function: Callable[..., Any]) -> 
         try:
             return at_length(caller(1), args, kwargs)
         except BaseException as error:
-            leave_out_our_frames(error)
+            _as_of_this_call(error, function, args, kwargs)
             raise
 
     if op not in COLLECTIVES:
@@ -87,7 +87,7 @@ def recorded(ledger: Ledger, mx: Any, op: str, function: Callable[..., Any]) -> 
                 wait_for((seq, reference(result)))
             return result
         except BaseException as error:
-            leave_out_our_frames(error)
+            _as_of_this_call(error, function, args, _given(group, stream, others))
             raise
 
     return call_shortly
@@ -103,6 +103,18 @@ def user_place(ledger: Ledger, frame: FrameType | None) -> Place:
 def _given(group: Any, stream: Any, others: dict[str, Any]) -> dict[str, Any]:
     """Keyword arguments again, without those that were not given."""
     return {name: value for name, value in (("group", group), ("stream", stream)) if value is not None} | others
+
+
+def _as_of_this_call(
+    error: BaseException, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    """Let `error` say of the user's call what MLX says of it, without our frames and the group that we added."""
+    if type(error) is TypeError and kwargs.get("group") is None:
+        try:
+            function(*args, **kwargs)
+        except TypeError as given:
+            error.args = given.args
+    leave_out_our_frames(error)
 
 
 def _at_length(
