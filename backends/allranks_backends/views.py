@@ -12,7 +12,8 @@ from typing import Literal
 from .plan import Link, alike, rank_label
 
 RankState = Literal["planned", "starting", "idle", "running", "waiting", "debugging", "failed", "stopped", "dead"]
-WorldState = Literal["planned", "starting", "whole", "broken", "down"]
+WorldState = Literal["planned", "starting", "whole", "broken", "incomplete", "down"]
+"""``incomplete``: a change of the world ended before all ranks had their variables."""
 
 _SIZED = {f"{kind}{bits}": f"{kind[0]}{bits}" for kind in ("uint", "int", "float") for bits in (8, 16, 32, 64)}
 DTYPE_SHORT = {**_SIZED, "bool": "bool", "bfloat16": "bf16", "complex64": "c64"}

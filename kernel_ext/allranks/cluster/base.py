@@ -23,6 +23,7 @@ from allranks.errors import (
     WouldHang,
 )
 from allranks.head.cell.outcome import invalid_text
+from allranks.head.state.views import state_of, unfinished
 from allranks.head.world.change import pending_text
 from allranks.head.world.ranks import A, Ranks
 from allranks.messages.questions import Reply, RequestFailed
@@ -74,21 +75,6 @@ def _leave_to_the_parent() -> None:
 os.register_at_fork(after_in_child=_leave_to_the_parent)
 
 
-def _unfinished(owed: Mapping[int, object]) -> str:
-    """Why no cell can run: a change of the world ended before these ranks had their variables."""
-    saved = sorted(number for number, each in owed.items() if each is not None)
-    empty = sorted(number for number, each in owed.items() if each is None)
-    parts = [
-        f"the variables of {rank_label(saved)} are saved and not loaded yet" if saved else "",
-        f"{rank_label(empty)} {'has' if len(empty) == 1 else 'have'} no variables yet" if empty else "",
-    ]
-    copies = f" With --from R, {rank_label(empty)} also {'gets' if len(empty) == 1 else 'get'} the variables of rank R."
-    return (
-        f"the last change of the world did not finish: {' and '.join(filter(None, parts))}. "
-        f"%distributed heal completes it.{copies if empty else ''}"
-    )
-
-
 class ClusterBase:
     """The ranks, and the way to ask them something."""
 
@@ -123,8 +109,8 @@ class ClusterBase:
 
     @property
     def state(self) -> str:
-        """``down``, ``starting``, ``whole`` or ``broken``."""
-        return self._ranks.monitor.state if self._ranks is not None else "down"
+        """``down``, ``starting``, ``whole``, ``broken``, or ``incomplete``: a change of the world did not finish."""
+        return state_of(self._ranks.monitor) if self._ranks is not None else "down"
 
     @property
     def snapshot(self) -> Snapshot:
@@ -243,13 +229,9 @@ class ClusterBase:
                     f"must enter. Run the cell on all ranks, or first run mx.eval({', '.join(names)}) on all ranks."
                 )
 
-    def _is_unfinished(self, ranks: Ranks) -> bool:
-        """Whether a change of the world ended before all ranks had their variables, and nothing else is wrong."""
-        return bool(ranks.owed) and all(rank.rank in ranks.owed for rank in ranks.monitor.ranks if rank.dead)
-
     def _refuse_if_broken(self, ranks: Ranks) -> None:
-        if self._is_unfinished(ranks):
-            raise WorldBroken(_unfinished(ranks.owed))
+        if state_of(ranks.monitor) == "incomplete":
+            raise WorldBroken(unfinished(ranks.owed))
         if ranks.monitor.state == "broken":
             causes = alike({rank.rank: rank.dead for rank in ranks.monitor.ranks if rank.dead})
             dead = "; ".join(f"{rank_label(numbers)} died ({cause})" for cause, numbers in causes.items())

@@ -7,9 +7,11 @@ from dataclasses import replace
 from typing import Literal
 
 from allranks.arguments import fits_here, known_backend
-from allranks.errors import Busy, CannotStart, UsageError
+from allranks.errors import Busy, CannotStart, CellInterrupted, UsageError
+from allranks.head.state.views import state_of, unfinished
 from allranks.head.world import healing
 from allranks.head.world.change import WorldChange
+from allranks.head.world.ranks import Ranks
 from allranks_backends.plan import alike, rank_label
 from allranks_backends.registry import cannot_run
 
@@ -50,9 +52,33 @@ class ClusterMembers(ClusterBase):
             raise UsageError(f"cannot copy from rank {source}: it is dead. Choose a living rank.")
         self._refuse_empty(source)
         stopped = self._running_cells([rank for rank in busy if rank not in doomed])
-        with self._changing, undisturbed():
-            change = healing.heal(ranks, source, doomed, progress)
+        change = self._change("heal", lambda: healing.heal(ranks, source, doomed, progress))
         return replace(change, stopped_cells=stopped)
+
+    def _change(self, verb: str, change: Callable[[], WorldChange]) -> WorldChange:
+        """Carry out the change. Raises CellInterrupted after a stop, with what became of it."""
+        ranks, done = self._up(), None
+        try:
+            with self._changing, undisturbed():
+                done = change()
+            return done
+        except KeyboardInterrupt:
+            if done is not None:
+                raise CellInterrupted(f"{verb} had to finish first. {done}") from None
+            raise CellInterrupted(f"{verb} was stopped before its end. {self._left(ranks)}") from None
+
+    def _left(self, ranks: Ranks) -> str:
+        """How the world is after a change that was stopped."""
+        match state_of(ranks.monitor):
+            case "incomplete":
+                ranks.save()
+                return f"The world is incomplete: {unfinished(ranks.owed)}"
+            case "broken" if any(rank.dead for rank in ranks.monitor.ranks):
+                return "The world is broken: %distributed heal replaces dead ranks and re-forms it."
+            case "broken":
+                return "The next cell forms the world again; all ranks have their variables."
+            case _:
+                return "Nothing was changed."
 
     def _refuse_stopped(self, numbers: Container[int]) -> None:
         """Raises NoAnswer for those whose process is stopped: they would not come to the next world."""
@@ -93,8 +119,10 @@ class ClusterMembers(ClusterBase):
 
     def _unchanged(self, verb: Literal["heal", "resize"], busy: Sequence[int] = ()) -> WorldChange:
         """There was nothing to do."""
-        generation = self._up().monitor.generation
-        return WorldChange(verb, self.size, self.backend, generation, changed=False, busy=tuple(busy))
+        monitor = self._up().monitor
+        away = tuple(sorted({rank.host for rank in monitor.ranks} & monitor.away.keys()))
+        same = WorldChange(verb, self.size, self.backend, monitor.generation, changed=False)
+        return replace(same, busy=tuple(busy), away=away)
 
     def resize(self, size: int, *, source: int | None = None, progress: Callable[[str], None] = _unsaid) -> WorldChange:
         """Grow or shrink the world to `size` ranks; those that stay keep their variables. Returns what became of them.
@@ -113,7 +141,7 @@ class ClusterMembers(ClusterBase):
         self._refuse_stopped(range(min(size, self.size)))
         dead = [rank.rank for rank in ranks.monitor.ranks if rank.dead]
         # A world whose dead ranks go is whole without them; what an earlier change owes is given now.
-        if not self._is_unfinished(ranks) and (not dead or dead[0] < size):
+        if state_of(ranks.monitor) != "incomplete" and (not dead or dead[0] < size):
             ranks = self._whole()
         if size == self.size and not ranks.owed:
             return self._unchanged("resize")
@@ -121,11 +149,11 @@ class ClusterMembers(ClusterBase):
         if reason := cannot_run(self._backend_name, ranks.sites(healing.resized(ranks.hosts, size, ranks.most_hosts))):
             raise CannotStart(reason)
         stopped = self._running_cells([rank.rank for rank in ranks.monitor.busy(range(min(size, self.size)))])
-        with self._changing, undisturbed():
-            try:
-                return replace(healing.resize(ranks, size, source, progress), stopped_cells=stopped)
-            finally:
-                self._hosts = ranks.hosts
+        try:
+            change = self._change("resize", lambda: healing.resize(ranks, size, source, progress))
+        finally:
+            self._hosts = ranks.hosts
+        return replace(change, stopped_cells=stopped)
 
     def rewire(
         self,
@@ -140,7 +168,7 @@ class ClusterMembers(ClusterBase):
         """
         ranks = self._up()
         self._refuse_stopped(range(self.size))
-        if not self._is_unfinished(ranks):  # over another backend what an earlier change owes may be delivered
+        if state_of(ranks.monitor) != "incomplete":  # over another backend what an earlier change owes may be delivered
             ranks = self._whole()
         self._refuse_if_running("rewire")
         if connections is not None and connections < 1:
@@ -149,9 +177,9 @@ class ClusterMembers(ClusterBase):
         known_backend(name)
         if reason := cannot_run(name, ranks.sites(ranks.hosts), up=True):
             raise CannotStart(reason)
-        with self._changing, undisturbed():
-            try:
-                return healing.rewire(ranks, name, connections or ranks.settings.connections, progress)
-            finally:
-                assert ranks.plan is not None
-                self._backend_name = ranks.plan.backend
+        links = connections or ranks.settings.connections
+        try:
+            return self._change("rewire", lambda: healing.rewire(ranks, name, links, progress))
+        finally:
+            assert ranks.plan is not None
+            self._backend_name = ranks.plan.backend

@@ -12,10 +12,14 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 PATIENCE = 5.0
 """Seconds after which a stop is no longer put off."""
+AGAIN_AFTER = 0.1
+"""Seconds after which a stop that came between two waits is tried again."""
+_WAIT = threading.Condition.wait.__code__
 
 
 class Stop:
@@ -24,8 +28,10 @@ class Stop:
     One that is `around` several cells notes what comes between them, and leaves the rest to the cells' own.
     """
 
-    def __init__(self, *, around: bool = False) -> None:
-        self._around = around
+    def __init__(self, *, around: bool = False, in_waits: bool = False) -> None:
+        self._around, self._in_waits = around, in_waits
+        """Raised late, it is raised anywhere, or only where the main thread waits, and leaves nothing half done."""
+        self._again: threading.Timer | None = None
         self.pressed = False
         self._deaf_since: float | None = None
         self._wake: queue.SimpleQueue[Any] | None = None
@@ -58,23 +64,34 @@ class Stop:
             yield
         finally:
             signal.signal(signal.SIGINT, before)
+            if self._again is not None:
+                self._again.cancel()
+                self._again.join()
 
     def put_off(self) -> None:
         """From here on a press is ignored, unless it comes late: something is being brought to its end."""
         self.pressed, self._deaf_since = False, time.monotonic()
 
-    def _on_signal(self, _number: int, _frame: object) -> None:
-        if self._deaf_since is not None and time.monotonic() - self._deaf_since > PATIENCE:
-            raise KeyboardInterrupt
+    def _on_signal(self, _number: int, frame: FrameType | None) -> None:
         self.pressed = True
+        if self._deaf_since is not None and time.monotonic() - self._deaf_since > PATIENCE:
+            if not self._in_waits or (frame is not None and frame.f_code is _WAIT):
+                self.pressed = False
+                raise KeyboardInterrupt
+            self._again = threading.Timer(AGAIN_AFTER, signal.pthread_kill, (threading.get_ident(), signal.SIGINT))
+            self._again.daemon = True
+            self._again.start()
         if self._wake is not None:
             self._wake.put(None)  # SimpleQueue.put is made for signal handlers
 
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Within, a stop is put off to the end: half a change of the world would be worse than a moment's wait."""
-    stop = Stop()
+    """Within, a stop is put off to the end: half a change of the world would be worse than a moment's wait.
+
+    One that comes late is raised in the next wait.
+    """
+    stop = Stop(in_waits=True)
     with stop.noted():
         stop.put_off()
         yield

@@ -2,7 +2,7 @@
 // A field that is missing has its default; a missing figure is unknown, which is not zero.
 
 /** @typedef {"planned" | "starting" | "idle" | "running" | "waiting" | "debugging" | "failed" | "stopped" | "dead"} RankState */
-/** @typedef {"planned" | "starting" | "whole" | "broken" | "down"} WorldState */
+/** @typedef {"planned" | "starting" | "whole" | "broken" | "incomplete" | "down"} WorldState */
 
 /**
  * One entry of a rank's ledger.
@@ -96,7 +96,7 @@
  * @typedef {object} Snapshot
  * @property {string} name
  * @property {string} backend
- * @property {"planned" | "starting" | "whole" | "broken" | "down"} state
+ * @property {"planned" | "starting" | "whole" | "broken" | "incomplete" | "down"} state
  * @property {number} generation
  * @property {RankView[]} ranks
  * @property {number} [at]

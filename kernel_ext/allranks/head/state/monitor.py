@@ -10,6 +10,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from msgspec import structs
 
@@ -43,6 +44,9 @@ from .logged import Logged
 from .views import snapshot_of
 from .widget_comms import NoComms, WidgetComms
 
+if TYPE_CHECKING:
+    from allranks.head.world.change import SavedVariables
+
 
 class Monitor:
     """Fed by the lifeline and the host processes, from their threads."""
@@ -66,6 +70,9 @@ class Monitor:
         """Hosts that cannot be reached at the moment."""
         self.left_pending: dict[int, tuple[str, ...]] = {}
         """By rank, names that wait for collectives of the world before this one, and are invalid."""
+        self.owed: dict[int, SavedVariables | None] = {}
+        """Ranks that a change of the world has started and that still lack variables: those saved for them, or None
+        where they are to be copied from another rank."""
         self.ranks: list[Rank] = []
         self.links: Sequence[Link] = ()
         """Every way the backend sends."""

@@ -26,16 +26,24 @@ def snapshot_of(monitor: Monitor) -> Snapshot:
     return Snapshot(
         monitor.name,
         monitor.backend,
-        monitor.state,
+        state := state_of(monitor),
         monitor.generation,
         tuple(rank_view(rank, monitor.times, monitor.away.get(rank.host)) for rank in ranks),
         time.time(),
-        notes(monitor.state, ranks, monitor.not_breakable, monitor.away),
+        notes(state, ranks, monitor.not_breakable, monitor.away, monitor.owed),
         hosts=host_views(ranks),
         links=tuple(link_view(link, ranks) for link in monitor.links),
         peak=monitor.peak,
         straggler=monitor.times.straggler,
     )
+
+
+def state_of(monitor: Monitor) -> WorldState:
+    """The state of the world: ``incomplete`` where nothing is wrong but that a change of it has not finished."""
+    dead = [rank.rank for rank in monitor.ranks if rank.dead]
+    if monitor.state in ("whole", "broken") and monitor.owed and monitor.owed.keys() >= set(dead):
+        return "incomplete"
+    return monitor.state
 
 
 def rank_view(rank: Rank, times: CollectiveTimes, away: Away | None = None) -> RankView:
@@ -96,10 +104,16 @@ def link_view(link: Link, ranks: Sequence[Rank]) -> LinkView:
 
 
 def notes(
-    state: WorldState, ranks: Sequence[Rank], not_breakable: str = "", away: Mapping[str, Away] | None = None
+    state: WorldState,
+    ranks: Sequence[Rank],
+    not_breakable: str = "",
+    away: Mapping[str, Away] | None = None,
+    owed: Mapping[int, object] | None = None,
 ) -> tuple[str, ...]:
-    """What a user should know of the world, in sentences; `away` are hosts out of reach."""
+    """What a user should know of the world, in sentences; `away` are hosts out of reach, `owed` as in `Monitor`."""
     said = []
+    if state == "incomplete":
+        said.append(f"The world is incomplete: {unfinished(owed or {})}")
     if state == "broken":
         said.append("The world is broken. %distributed heal replaces dead ranks and re-forms it.")
     for name, host in sorted((away or {}).items()):
@@ -129,6 +143,21 @@ def notes(
             "missing ranks, and heal restarts all ranks (docs/recovery.md)."
         )
     return tuple(said)
+
+
+def unfinished(owed: Mapping[int, object]) -> str:
+    """What a change of the world did not finish, and how it is finished."""
+    saved = sorted(number for number, each in owed.items() if each is not None)
+    empty = sorted(number for number, each in owed.items() if each is None)
+    parts = [
+        f"the variables of {rank_label(saved)} are saved and not loaded yet" if saved else "",
+        f"{rank_label(empty)} {'has' if len(empty) == 1 else 'have'} no variables yet" if empty else "",
+    ]
+    copies = f" With --from R, {rank_label(empty)} also {'gets' if len(empty) == 1 else 'get'} the variables of rank R."
+    return (
+        f"the last change of the world did not finish: {' and '.join(filter(None, parts))}. "
+        f"%distributed heal completes it.{copies if empty else ''}"
+    )
 
 
 def collective(entry: LedgerEntry) -> Collective:

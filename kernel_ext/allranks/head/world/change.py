@@ -125,6 +125,8 @@ class WorldChange:
     """Where variables are that could not be loaded."""
     busy: tuple[int, ...] = ()
     """Ranks that still run a cell, where there was nothing to heal."""
+    away: tuple[str, ...] = ()
+    """Hosts that are out of reach, where there was nothing to heal: whether their ranks are alive is not known."""
     stopped_cells: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     """Cells that were running and had to be stopped, as the notebook counts them, and on which ranks."""
     unused_source: int | None = None
@@ -166,6 +168,12 @@ class WorldChange:
         verb = "is" if len(self.busy) == 1 else "are"
         busy = f"{rank_label(self.busy)} {verb}".capitalize()
         stuck = f" {busy} still busy. To stop the cell: %distributed interrupt." if self.busy else ""
+        if self.away:
+            are = "is" if len(self.away) == 1 else "are"
+            return (
+                f"Nothing to heal, as far as can be seen: {' and '.join(self.away)} {are} out of reach, and whether "
+                f"the ranks there are alive is not known. The other ranks are alive.{stuck}"
+            )
         return f"Nothing to heal: all ranks are alive and the world is whole.{stuck}"
 
     def _lines(self) -> list[str]:

@@ -47,6 +47,11 @@ def save(ranks: Ranks, numbers: Sequence[int], say: Say) -> dict[int, SavedVaria
         for number, directory in directories.items()
     }
     answers = {}
+
+    def drop(number: int) -> None:
+        for each in (paths[number] + ASIDE, paths[number]):
+            ranks.lifeline.ask(ranks.monitor.ranks[number].uuid, Drop(each))
+
     for number, path in paths.items():
         # The main thread of a rank that is blocked indefinitely saves nothing; another thread can.
         request = Rescue if ranks.monitor.busy([number]) else Save
@@ -57,12 +62,16 @@ def save(ranks: Ranks, numbers: Sequence[int], say: Say) -> dict[int, SavedVaria
             saved = _answered(ranks, number, answer).answer
         except CannotAnswer as error:
             failed[number] = str(error)
+        except KeyboardInterrupt:
+            for each, asked in answers.items():
+                if asked is not None:
+                    asked.add_done_callback(lambda _, number=each: drop(number))  # it saves in another thread
+            raise
         else:
             given[number] = SavedVariables(paths[number], ranks.monitor.ranks[number].host, saved)
     if failed:
-        for number, path in paths.items():
-            for each in (path + ASIDE, path):
-                ranks.ask([number], Drop(each))
+        for number in paths:
+            drop(number)
         said = [f"{rank_label(members)}: {error}" for error, members in alike(failed).items()]
         raise CannotStart(
             f"could not save variables; nothing was changed. {'; '.join(said)}. To copy a variable to the "

@@ -30,7 +30,6 @@ from allranks_backends.plan import Host, Platform, Site, WorldPlan, alike, rank_
 from allranks_backends.registry import Backend, BackendError, can_run, get_backend, this_platform
 
 from . import forming
-from .change import SavedVariables
 from .detached import Detached, detached_file, free_name
 from .process_events import ProcessEvents
 from .processes import Processes
@@ -54,10 +53,9 @@ class Ranks:
         self.plan: WorldPlan | None = None
         self.hosts: list[Host] = []
         self.most_hosts: list[Host] = []  # those of the largest world so far
-        self.owed: dict[int, SavedVariables | None] = {}
-        """Ranks that a change of the world has started and that still lack variables: those saved for them, or None
-        where they are to be copied from another rank. What an interrupted change leaves here, the next one delivers,
-        also that of another notebook: it is in the file for `attach` (see `save`)."""
+        self.owed = self.monitor.owed
+        """What an interrupted change leaves here, the next one delivers, also that of another notebook: it is in the
+        file for `attach` (see `save`)."""
         self.can_run: Sequence[str] | None = None  # names of the backends that the hosts can run, once asked
         self.monitor.acknowledge = lambda uuid, cell: self.lifeline.tell(uuid, Acknowledge(cell))
         self.monitor.dismiss = lambda uuid: self.lifeline.tell(uuid, Exit())
@@ -71,7 +69,7 @@ class Ranks:
         if kept is not None:
             self.plan = kept.expect(self.monitor, settings.connections)
             self.hosts = self.most_hosts = [placement.host for placement in self.plan.placements]
-            self.owed = kept.still_owed()
+            self.owed |= kept.still_owed()
         self._spawn: list[Spawn] = []  # processes that the ranks of MPI start when they form the next world
         self.listener: Listener | None = None
         """Where ranks come in that a scheduler started."""

@@ -1,0 +1,148 @@
+"""Stop, pressed late in a change of the world: the words are true, a cell is refused, `heal` finishes the change."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from allranks import Cluster
+from allranks.cluster import stop
+from allranks.errors import CellInterrupted, WorldBroken
+from allranks.head.world import checkpoints, forming, healing
+from allranks.head.world.ranks import Ranks
+from tests.waiting import comes_true, eventually
+
+pytestmark = pytest.mark.slow
+
+Step = tuple[Any, str, bool]
+"""Where the step is, its function's name, and whether stop is pressed after it."""
+STARTED: Step = (Ranks, "launch", True)
+FORMING: Step = (forming, "form", False)
+FORMED: Step = (forming, "form", True)
+COPYING: Step = (checkpoints, "copy", False)
+STOPPED = r"was stopped before its end. The world is incomplete: the last change of the world did not finish: "
+NO_VARIABLES = STOPPED + r"rank 3 has no variables yet. .* With --from R"
+
+
+def stop_in(step: Step, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Press stop once, before or after this step of a change."""
+    owner, name, after = step
+    function = getattr(owner, name)
+
+    def pressed(*args: Any, **kwargs: Any) -> None:
+        monkeypatch.setattr(owner, name, function)
+        if after:
+            function(*args, **kwargs)
+        os.kill(os.getpid(), signal.SIGINT)
+        threading.Event().wait(60)
+
+    monkeypatch.setattr(stop, "PATIENCE", 0.0)
+    monkeypatch.setattr(owner, name, pressed)
+
+
+def hold(cluster: Cluster) -> None:
+    cluster.run("held = rank * 10").check()
+
+
+def saved_files(cluster: Cluster) -> list[Path]:
+    assert cluster._ranks is not None
+    directory = cluster._ranks.host.directory
+    return list(directory.parent.glob(f"{directory.name}-variables-*/*"))
+
+
+def finish(cluster: Cluster, held: list[int], source: int | None = None) -> None:
+    """The world is incomplete, and says so everywhere; then it is whole."""
+    assert cluster.state == cluster.snapshot.state == "incomplete"
+    assert any("The world is incomplete: the last change" in note for note in cluster.snapshot.notes)
+    with pytest.raises(WorldBroken, match="did not finish"):
+        cluster.run("held")
+    cluster.heal(source=source)
+    assert cluster.state == "whole" and cluster.pull("held") == held
+    assert cluster.run("mx.distributed.all_sum(mx.array(1)).item()")[0].value == len(held)
+    assert not cluster.heal().changed
+    assert not saved_files(cluster)
+
+
+@pytest.mark.parametrize(
+    "step", [STARTED, FORMING, FORMED, COPYING], ids=lambda step: f"{'after' if step[2] else 'before'} {step[1]}"
+)
+def test_in_heal(step: Step, ring4: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    hold(ring4)
+    os.kill(ring4.snapshot.ranks[3].pid or 0, signal.SIGKILL)
+    assert comes_true(ring4, lambda now: now.state == "broken", 60)
+    stop_in(step, monkeypatch)
+    with pytest.raises(CellInterrupted, match=f"heal {NO_VARIABLES}"):
+        ring4.heal(source=0)
+    finish(ring4, [0, 10, 20, 0], 0)
+
+
+@pytest.mark.parametrize(
+    "step", [STARTED, FORMING, FORMED, COPYING], ids=lambda step: f"{'after' if step[2] else 'before'} {step[1]}"
+)
+def test_in_resize(step: Step, ring4: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    ring4.resize(3)
+    hold(ring4)
+    stop_in(step, monkeypatch)
+    with pytest.raises(CellInterrupted, match=f"resize {NO_VARIABLES}"):
+        ring4.resize(4, source=1)
+    finish(ring4, [0, 10, 20, 10], 1)
+
+
+def test_in_a_resize_that_ends_ranks(ring4: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    hold(ring4)
+    stop_in(FORMING, monkeypatch)
+    try:
+        with pytest.raises(
+            CellInterrupted, match="The next cell forms the world again; all ranks have their variables"
+        ):
+            ring4.resize(2)
+        assert [each.value for each in ring4.run("held").check().values()] == [0, 10]
+    finally:
+        ring4.resize(4)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [(healing, "_end", True), STARTED, FORMING, FORMED],
+    ids=lambda step: f"{'after' if step[2] else 'before'} {step[1]}",
+)
+def test_in_rewire(step: Step, ring4: Cluster, need_mpi: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    hold(ring4)
+    stop_in(step, monkeypatch)
+    try:
+        with pytest.raises(
+            CellInterrupted, match=f"rewire {STOPPED}the variables of ranks 0-3 are saved and not loaded"
+        ):
+            ring4.rewire("mpi")
+        finish(ring4, [0, 10, 20, 30], None)
+    finally:
+        ring4.rewire("ring")
+
+
+def test_while_variables_are_saved(ring4: Cluster, need_mpi: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    hold(ring4)
+    stop_in((checkpoints, "_answered", False), monkeypatch)
+    with pytest.raises(CellInterrupted, match="rewire was stopped before its end. Nothing was changed."):
+        ring4.rewire("mpi")
+    assert ring4.pull("held") == [0, 10, 20, 30]
+    assert (ring4.state, ring4.backend) == ("whole", "ring")
+    assert eventually(lambda: not saved_files(ring4))
+
+
+def test_after_the_last_wait_the_change_has_come_to_its_end(ring4: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    load = checkpoints.load
+
+    def pressed(*args: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGINT)
+        return load(*args)
+
+    monkeypatch.setattr(checkpoints, "load", pressed)
+    with pytest.raises(CellInterrupted, match="resize had to finish first. The world now has 3 ranks: ranks 0-2 kept"):
+        ring4.resize(3)
+    monkeypatch.undo()
+    ring4.resize(4)
