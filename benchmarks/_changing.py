@@ -1,4 +1,4 @@
-"""``python -m benchmarks._changing PLAN``: one notebook of `benchmarks.changes`, which tells what it sees in JSON lines."""
+"""``python -m benchmarks._changing PLAN``: one notebook of `benchmarks.changes`; tells what it sees in JSON lines."""
 
 from __future__ import annotations
 

@@ -218,6 +218,30 @@ def test_a_script_that_ends_without_down_leaves_nothing(traces: Traces) -> None:
     traces.vanish()
 
 
+FORKING = """
+import multiprocessing, os, sys
+import allranks
+
+cluster = allranks.Cluster(2).up()
+child = os.fork()
+if not child:
+    print(cluster.state, allranks.current() is None, flush=True)
+    sys.exit()  # with exit handlers, as a process that forgets os._exit
+os.waitpid(child, 0)
+with multiprocessing.get_context("fork").Pool(2) as pool:
+    print(pool.map(len, ["a", "bc"]), flush=True)
+print(cluster.run("mx.distributed.all_sum(mx.ones(1)).item()").check()[0].value, cluster.state, flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_a_process_that_the_notebook_forks_does_not_end_the_cluster(traces: Traces) -> None:
+    env = {**os.environ, **traces.env}
+    done = subprocess.run([sys.executable, "-c", FORKING], env=env, capture_output=True, text=True, timeout=200)
+    assert (done.stdout, done.returncode) == ("down True\n[1, 2]\n2.0 whole\n", 0), done.stderr
+    traces.vanish()
+
+
 @pytest.mark.slow
 def test_unloading_the_extension_ends_the_cluster(traces: Traces, marked: Notebook) -> None:
     up(marked, traces, "ring")

@@ -127,7 +127,7 @@ def test_in_rewire(step: Step, ring4: Cluster, need_mpi: None, monkeypatch: pyte
 def test_while_variables_are_saved(ring4: Cluster, need_mpi: None, monkeypatch: pytest.MonkeyPatch) -> None:
     hold(ring4)
     stop_in((checkpoints, "_answered", False), monkeypatch)
-    with pytest.raises(CellInterrupted, match="rewire was stopped before its end. Nothing was changed."):
+    with pytest.raises(CellInterrupted, match=r"rewire was stopped before its end. Nothing was changed."):
         ring4.rewire("mpi")
     assert ring4.pull("held") == [0, 10, 20, 30]
     assert (ring4.state, ring4.backend) == ("whole", "ring")
@@ -142,7 +142,7 @@ def test_after_the_last_wait_the_change_has_come_to_its_end(ring4: Cluster, monk
         return load(*args)
 
     monkeypatch.setattr(checkpoints, "load", pressed)
-    with pytest.raises(CellInterrupted, match="resize had to finish first. The world now has 3 ranks: ranks 0-2 kept"):
+    with pytest.raises(CellInterrupted, match=r"resize had to finish first. The world now has 3 ranks: ranks 0-2 kept"):
         ring4.resize(3)
     monkeypatch.undo()
     ring4.resize(4)
