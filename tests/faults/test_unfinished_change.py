@@ -118,7 +118,7 @@ def test_a_resize_that_failed_is_completed_by_the_next(
     fails_once(monkeypatch, Ranks, "_until_connected")
     with pytest.raises(CannotStart, match=FAILURE):
         ring2.resize(3, source=0)
-    assert ring2.state == "broken", "not whole: rank 2 has not joined"
+    assert ring2.state == "incomplete", "rank 2 has not joined"
     with pytest.raises(WorldBroken, match="did not finish: rank 2 has no variables yet"):
         ring2.run("held")
     if again == "resize":

@@ -10,6 +10,7 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from pathlib import PurePath
 from typing import TypeVar
 
@@ -48,7 +49,7 @@ def save(ranks: Ranks, numbers: Sequence[int], say: Say) -> dict[int, SavedVaria
     }
     answers = {}
 
-    def drop(number: int) -> None:
+    def drop(number: int, _answer: object = None) -> None:
         for each in (paths[number] + ASIDE, paths[number]):
             ranks.lifeline.ask(ranks.monitor.ranks[number].uuid, Drop(each))
 
@@ -65,7 +66,7 @@ def save(ranks: Ranks, numbers: Sequence[int], say: Say) -> dict[int, SavedVaria
         except KeyboardInterrupt:
             for each, asked in answers.items():
                 if asked is not None:
-                    asked.add_done_callback(lambda _, number=each: drop(number))  # it saves in another thread
+                    asked.add_done_callback(partial(drop, each))  # only then is there a file
             raise
         else:
             given[number] = SavedVariables(paths[number], ranks.monitor.ranks[number].host, saved)
