@@ -187,7 +187,12 @@ class Cell:
             now = time.monotonic()
             if deadline is not None and now >= deadline:
                 return False
-            moments = (deadline, self._fold.next_deadline(), self._conversation.next_look())
+            moments = (
+                deadline,
+                self._fold.next_deadline(),
+                self._conversation.next_look(),
+                self._unblocking.next_look(),
+            )
             until = [moment for moment in moments if moment is not None]
             try:
                 event = self._events.get(timeout=max(0.0, min(until) - now) if until else 1.0)
@@ -262,6 +267,7 @@ class Cell:
         for rank in self._outcome.open:  # it was to be unblocked, and was not
             self._outcome.results[rank].unblocked = None
         self._unblocking.wait()
+        self._unblocking.decide()
         blocks = self._look_back()
         self.result = CellResult(self.number, self._outcome.results, time.monotonic() - self._started, self.mismatch)
         if self._recording is not None:

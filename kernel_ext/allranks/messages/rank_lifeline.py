@@ -11,6 +11,7 @@ comes first.
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import threading
 import traceback
@@ -80,6 +81,10 @@ class Lifeline:
         self._socket.curve_serverkey = server_key
         self._socket.curve_publickey, self._socket.curve_secretkey = zmq.curve_keypair()
         self._events = self._socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
+        self._poller = zmq.Poller()
+        for each in (self._socket, self._events, self._wake_read):
+            self._poller.register(each, zmq.POLLIN)
+        self._watched: list[tuple[socket.socket, socket.socket | None]] = []
         self._url = url
         self.connected = False
         self._thread = threading.Thread(target=self._run, name="allranks-agent", daemon=True)
@@ -101,6 +106,11 @@ class Lifeline:
             if each.in_parts and each.question is None:
                 self._outbox.remove(each)
         self._transfers.drop(lambda question: question is None)
+
+    def watch(self, opened: socket.socket, before: socket.socket | None = None) -> None:
+        """From now on, have `on_tick` called when something can be read from this socket, too, in place of another."""
+        self._watched.append((opened, before))
+        self.wake()
 
     def wake(self) -> None:
         """Have `on_tick` called soon."""
@@ -127,15 +137,11 @@ class Lifeline:
     _closes = False
 
     def _run(self) -> None:
-        poller = zmq.Poller()
-        poller.register(self._socket, zmq.POLLIN)
-        poller.register(self._events, zmq.POLLIN)
-        poller.register(self._wake_read, zmq.POLLIN)
         self._socket.connect(self._url)
         wait = 0.0
         while True:
             try:
-                wait = self._turn(dict(poller.poll(max(1, int(wait * 1000)))))
+                wait = self._turn(dict(self._poller.poll(max(1, int(wait * 1000)))))
             except Exception:  # without its agent the rank would be lost: tell it in the next cell, and go on
                 traceback.print_exc()
                 wait = AFTER_TROUBLE
@@ -144,6 +150,12 @@ class Lifeline:
         if self._wake_read in ready:
             os.read(self._wake_read, 4096)
             self._woken = False
+        while self._watched:
+            opened, before = self._watched.pop()
+            self._poller.register(opened, zmq.POLLIN)
+            if before is not None:
+                self._poller.unregister(before)
+                before.close()
         if self._events in ready:
             self._handle_event()
         for _ in range(AT_ONCE):

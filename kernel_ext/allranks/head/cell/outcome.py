@@ -128,6 +128,10 @@ class Outcome:
         """Seconds since the first rank failed; None while none has."""
         return None if self._failed_at is None else time.monotonic() - self._failed_at
 
+    def failed(self) -> set[int]:
+        """Ranks that are alive, and whose cell failed."""
+        return {rank for rank, each in self.results.items() if rank not in self.open and not each.ok and not each.dead}
+
     @property
     def somebody_died(self) -> bool:
         return any(result.dead for result in self.results.values())

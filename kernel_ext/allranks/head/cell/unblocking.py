@@ -8,11 +8,11 @@ from collections.abc import Iterable, Sequence
 
 from allranks.head.state.monitor import Monitor
 from allranks.messages.lifeline import Lifeline
-from allranks.messages.requests import BROKEN, Interrupt, Refuse, Request, Unblock
+from allranks.messages.requests import BROKEN, Decided, Interrupt, Refuse, Request, Unblock
 
 from .outcome import Outcome
 from .release import Release
-from .stall import STALL_AFTER, Finding, StallWatch
+from .stall import AFTER_FAILURE, STALL_AFTER, Finding, StallWatch
 from .together import still_for, together
 
 RELEASE_WITHIN = 4.5
@@ -34,6 +34,8 @@ class Unblocking:
         """Whether missing ranks enter what others wait in."""
         self._releasing_since = float("inf")
         self._told_of_break = False
+        self._decided: set[int] = set()
+        """Ranks that failed and know that those which wait for them are unblocked from here."""
         self.given_up = False
         """Whether those that are left can never be unblocked."""
 
@@ -68,6 +70,8 @@ class Unblocking:
             free += [rank for rank in waiting if rank not in free]
             self._tell_of_break()
         self._free(free)
+        if since is not None and since >= AFTER_FAILURE:
+            self.decide()
         self.releasing = self.releasing or bool(free and not self._monitor.breakable)
         if self.releasing:
             self._release_waiting()
@@ -76,6 +80,17 @@ class Unblocking:
             # ends, and heal restores what these ranks hold after a restart.
             self.given_up = set(waiting) == self._outcome.open
         return findings
+
+    def next_look(self) -> float | None:
+        """When those that wait for a rank which failed are to be unblocked."""
+        since = self._outcome.since_failure
+        return time.monotonic() + AFTER_FAILURE - since if since is not None and since < AFTER_FAILURE else None
+
+    def decide(self) -> None:
+        """Ranks that failed need not tell the others themselves."""
+        for rank in self._outcome.failed() - self._decided:
+            self._decided.add(rank)
+            self._tell(rank, Decided(self._cell))
 
     def stuck_in(self) -> str:
         """Which collective all ranks are in while nothing moves, as a sentence about the past; or nothing."""

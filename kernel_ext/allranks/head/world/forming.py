@@ -10,10 +10,11 @@ from itertools import islice
 from allranks.errors import CannotStart
 from allranks.head.state.known_rank import Rank
 from allranks.head.state.monitor import Monitor
+from allranks.hosts.addresses import LOOPBACK
 from allranks.machine.ports import says_port_is_taken
 from allranks.messages.lifeline import Lifeline
 from allranks.messages.questions import Reply, RequestFailed
-from allranks.messages.requests import Form, GiveUpAborting, Joined, MayConnect, Refusals, Spawn
+from allranks.messages.requests import Form, GiveUpAborting, Joined, MayConnect, Meet, Refusals, Spawn
 from allranks_backends.limits import Limits, limits
 from allranks_backends.plan import Host, Placement, WorldPlan, alike, rank_label
 from allranks_backends.protocol import WORLD_VARIABLES, Backend
@@ -101,8 +102,11 @@ def form(
     monitor.breakable = backend.breakable or all(each.breakable for each in joined)
     monitor.not_breakable = next((each.why_not for each in joined if each.why_not), "")
     monitor.left_pending = {each.rank: tuple(each.pending) for each in joined if each.pending}
+    hear = {each.rank: (_address(plan, each.rank) or LOOPBACK, each.hears_at) for each in joined if each.hears_at}
     for rank, each in zip(monitor.ranks, joined, strict=True):
-        if each.breakable and not monitor.breakable:
+        if monitor.breakable:
+            lifeline.tell(rank.uuid, Meet([where for number, where in hear.items() if number != rank.rank]))
+        elif each.breakable:
             lifeline.tell(rank.uuid, GiveUpAborting(monitor.not_breakable))
 
 
@@ -139,9 +143,14 @@ def _request(plan: WorldPlan, backend: Backend, rank: int, entered: int, refused
         revocable=backend.revocable,
         verbs=backend.verbs,
         in_turn=in_turn,
-        address=next(iter(plan.placements[rank].host.addresses), None) if len(plan.hosts) > 1 else None,
+        address=_address(plan, rank),
         describes_host=plan.placements[rank].local_rank == 0,
     )
+
+
+def _address(plan: WorldPlan, rank: int) -> str | None:
+    """At which other hosts reach this rank; None where there are none."""
+    return next(iter(plan.placements[rank].host.addresses), None) if len(plan.hosts) > 1 else None
 
 
 def _elsewhere(plan: WorldPlan) -> list[int]:

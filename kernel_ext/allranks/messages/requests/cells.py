@@ -53,6 +53,12 @@ class Acknowledge(Request):
     cell: int
 
 
+class Decided(Request):
+    """The notebook knows that this rank failed in the cell, and unblocks those that wait for it."""
+
+    cell: int
+
+
 class Interrupt(Request):
     """Stop a cell: a blocked collective is aborted where that is possible, Python code gets a SIGINT.
 

@@ -18,6 +18,8 @@ class Joined(Answer):
     """Why not, where MPI or JACCL could have been."""
     pending: list[str] = field(default_factory=list)
     """Names that wait for a collective of the world before, and are invalid now."""
+    hears_at: int = 0
+    """The UDP port at which it hears other ranks; 0 for none."""
 
 
 class Spawn(Struct, frozen=True):
@@ -78,6 +80,12 @@ class Form(Question[Joined]):
     """New ranks that those which are left of a world of MPI start."""
     describes_host: bool = False
     """Whether this rank is the one that describes its host."""
+
+
+class Meet(Request):
+    """Where the other ranks of the world hear this one: addresses and UDP ports."""
+
+    addresses: list[tuple[str, int]]
 
 
 class Entries(Answer):

@@ -39,6 +39,7 @@ from allranks.rank.world.held_sockets import keep_readable
 from allranks.rank.world.membership import World
 from allranks.rank.world.reserve import Reserve
 
+from .peers import Peers
 from .report import Reporter
 from .requests import Requests
 from .unblocking import Unblocker
@@ -83,6 +84,7 @@ class Agent:
         self.debugger = Debugger(self)
         self.reporter = Reporter(self)
         self.unblocker = Unblocker(self)
+        self.peers = Peers(self)
         self.log = Log(self)
         self.comms = Comms(self)
         self._requests = Requests(self)
@@ -167,8 +169,13 @@ class Agent:
         """Do what is due; returns the seconds until something is due again."""
         now = time.monotonic()
         self._end_if_orphaned(now)
-        self.unblocker.tick(now)
-        due = self.log.tick(now), self.comms.tick(now), self._send_output(now), self.reporter.tick(now)
+        due = (
+            self.unblocker.tick(now),
+            self.log.tick(now),
+            self.comms.tick(now),
+            self._send_output(now),
+            self.reporter.tick(now),
+        )
         return min(*due, self.world.help())
 
     def _send_output(self, now: float) -> float:

@@ -62,6 +62,9 @@ class Requests:
     def acknowledge(self, request: requests.Acknowledge, _: Buffers) -> None:
         self._agent.cell.acknowledge(request.cell)
 
+    def decided(self, request: requests.Decided, _: Buffers) -> None:
+        self._agent.unblocker.decided(request.cell)
+
     def interrupt(self, request: requests.Interrupt, _: Buffers) -> None:
         cell, number = self._agent.cell, request.cell
         if number is not None:
@@ -79,6 +82,9 @@ class Requests:
 
     def form(self, request: requests.Form, _: Buffers) -> Reply[requests.Joined]:
         return Reply(self._agent.world.form(request))
+
+    def meet(self, request: requests.Meet, _: Buffers) -> None:
+        self._agent.peers.meet(request.addresses)
 
     def ledger_since(self, request: requests.LedgerSince, _: Buffers) -> Reply[requests.Entries]:
         ledger = self._agent.ledger

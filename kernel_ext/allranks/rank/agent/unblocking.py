@@ -12,6 +12,11 @@ from allranks.rank.collectives.aborted import RELEASED
 if TYPE_CHECKING:
     from .agent import Agent
 
+TELL_AFTER = 2.3
+"""Seconds from a failure until the others are told, unless the notebook, which takes 2 s, unblocks them."""
+TELL_EVERY = 0.5
+"""Seconds after which they are told again, at first: one may come to a collective only later."""
+TELL_AT_LEAST_EVERY = 30.0
 SIGNAL_AFTER = 0.4
 """Seconds an aborted collective gets to raise before the main thread is sent SIGINT as well."""
 LOST_AFTER = 2
@@ -32,12 +37,15 @@ class Unblocker:
         """Where the main thread stood in the user's code when it was sent SIGINT; None outside of it."""
         self._looks = 0
         """How often it was seen since as if nothing had happened."""
+        self._tell_at: tuple[float, int] | None = None
+        """When to tell the other ranks that this one failed in that cell."""
+        self._tell_every = TELL_EVERY
         self._released: int | None = None
         """The cell in which other ranks enter collectives in the place of those that did not."""
 
     def begin_cell(self, number: int) -> None:
         """A cell begins."""
-        self.broke = False
+        self.broke, self._tell_at = False, None
         if number == self._released:
             self._agent.ledger.refuse_in_cell(RELEASED)
 
@@ -111,8 +119,24 @@ class Unblocker:
         agent.world.break_up(pattern)
         return True
 
-    def tick(self, now: float) -> None:
-        """Called by the agent again and again."""
+    def failed(self, number: int) -> None:
+        """The cell ended with an error of this rank's own, so that others may wait for it in vain."""
+        self._tell_at, self._tell_every = (time.monotonic() + TELL_AFTER, number), TELL_EVERY
+
+    def decided(self, number: int) -> None:
+        """The notebook unblocks those that wait for this rank, which failed in the cell."""
+        if self._tell_at is not None and self._tell_at[1] == number:
+            self._tell_at = None
+
+    def tick(self, now: float) -> float:
+        """Called by the agent again and again; returns the seconds until it must be."""
+        for number in self._agent.peers.heard():
+            if self._runs(number):
+                self.free()
+        if self._tell_at is not None and now >= self._tell_at[0]:
+            self._tell_at = (now + self._tell_every, self._tell_at[1])
+            self._tell_every = min(2 * self._tell_every, TELL_AT_LEAST_EVERY)
+            self._agent.peers.tell(self._tell_at[1])
         if self._agent.cell.running:
             self._agent.ledger.aborted.look()
         if self._signal_at is not None and now >= self._signal_at[0]:
@@ -127,6 +151,7 @@ class Unblocker:
             if self._runs(number) and not self.free(stopped=True):
                 self._break_at = (now + SIGNAL_AFTER, number)
                 self._send_again_if_lost()
+        return self._tell_at[0] - now if self._tell_at is not None else 60.0
 
     def _send_again_if_lost(self) -> None:
         """Python drops a KeyboardInterrupt that is raised in a destructor or callback ("Exception ignored in").

@@ -164,6 +164,8 @@ class CellRecorder:
             self._raised(type(error).__name__, str(error), traceback.format_exc().splitlines())
             self._final = (self._done(entered=ledger.number, shared=(0, 0)), [])
         ledger.end_cell()
+        if self._error is not None and not self._error.aborted:
+            self._agent.unblocker.failed(self.number)
         self.running = False
         self.ended = True
         self._agent.lifeline.wake()

@@ -115,7 +115,8 @@ class World:
         self._agent.ledger.limits.enter_world(request.limits, OPERATIONS, *joined)
         self.names.hand_out()
         why_not = self.jaccl.not_in_place if self.verbs else self.mpi.not_in_place
-        return Joined(*joined, self.breakable, why_not, pending)
+        hears_at = self._agent.peers.listen(request.address or "127.0.0.1") if self.breakable else 0
+        return Joined(*joined, self.breakable, why_not, pending, hears_at)
 
     def _join_wire(self, sockets: Iterable[int], ports: Sequence[Sequence[int]], rank: int, ring: set[int]) -> None:
         left, right = (rank - 1) % len(ports), (rank + 1) % len(ports)
@@ -151,6 +152,7 @@ class World:
         """Let go of the old world, if there is one; returns names that wait for its collectives: they are invalid."""
         if self.group is None:
             return []
+        self._agent.peers.meet(())
         self._agent.meters.wire.leave()
         # Tracebacks keep the frames of what was interrupted, and these keep arrays that wait for the old group.
         for name in ("last_value", "last_traceback", "last_exc"):

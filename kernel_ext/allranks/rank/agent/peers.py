@@ -1,0 +1,80 @@
+"""Word from rank to rank that a cell has failed, for when the notebook does not unblock those that wait.
+
+Its interpreter may be held by a C extension, its lid be closed, or nobody wait for the cell. A rank that failed and was
+not told that the notebook has looked at who waits (`requests.Decided`) sends each rank of its world a datagram, again
+and again; one that is blocked in the same cell aborts its collective then, as it does when the notebook asks it to.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .agent import Agent
+
+LONGEST = 512
+"""Bytes of a datagram."""
+MOST = 64
+"""Datagrams read in one turn: more of them come from strangers."""
+
+
+class Peers:
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._key = agent.config.token.encode()
+        self._socket: socket.socket | None = None
+        self._addresses: Sequence[tuple[str, int]] = ()
+
+    def listen(self, address: str) -> int:
+        """Be reached at this address; returns the port, 0 where that cannot be."""
+        before = self._socket
+        if before is not None and before.getsockname()[0] == address:
+            return int(before.getsockname()[1])
+        try:
+            (family, _, _, _, where), *_ = socket.getaddrinfo(address, 0, type=socket.SOCK_DGRAM)
+            opened = socket.socket(family, socket.SOCK_DGRAM)
+            opened.setblocking(False)
+            opened.bind(where)
+        except OSError:
+            return 0
+        self._socket = opened
+        self._agent.lifeline.watch(opened, before)
+        return int(opened.getsockname()[1])
+
+    def meet(self, addresses: Sequence[tuple[str, int]]) -> None:
+        """Where the other ranks of the world hear this one."""
+        self._addresses = addresses
+
+    def tell(self, cell: int) -> None:
+        """This rank failed in `cell`."""
+        if (speaks := self._socket) is None:
+            return
+        for address, port in self._addresses:
+            with suppress(OSError):
+                speaks.sendto(self._signed(cell), socket.getaddrinfo(address, port, type=socket.SOCK_DGRAM)[0][4])
+
+    def heard(self) -> list[int]:
+        """The cells in which others say that they failed."""
+        cells: list[int] = []
+        if (hears := self._socket) is None:
+            return cells
+        for _ in range(MOST):
+            try:
+                data = hears.recv(LONGEST)
+            except OSError:
+                break
+            _, _, text = data.partition(b" ")
+            with suppress(ValueError):
+                cell = int(text)
+                if hmac.compare_digest(data, self._signed(cell)):
+                    cells.append(cell)
+        return cells
+
+    def _signed(self, cell: int) -> bytes:
+        text = str(cell).encode()
+        return hmac.new(self._key, b"failed in cell " + text, hashlib.sha256).hexdigest().encode() + b" " + text
