@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
@@ -24,6 +25,7 @@ from allranks.errors import CannotStart, NoCluster
 from allranks.machine.clusters import FILE
 from allranks.machine.lease import busy_at
 from allranks_backends.views import Snapshot
+from tests.faults.test_silence import Shown
 from tests.hosts.lab import Hosts
 from tests.waiting import comes_true, eventually
 
@@ -115,6 +117,18 @@ def test_a_gap_during_training_costs_nothing(hosts3: Hosts, backend: str, reques
         assert cluster.state == "whole"
         assert cluster.client.ids == [0, 1, 2]
         assert cluster.client[:].apply_sync(os.getpid) == pids
+
+
+def test_a_notebook_whose_interpreter_was_held_calls_no_host_out_of_reach(hosts3: Hosts) -> None:
+    shown = Shown()
+    with Cluster(hosts=hosts3.names, backend="ring") as cluster:
+        fails = "if rank == 1:\n    raise ValueError\nmx.eval(mx.distributed.all_sum(mx.ones(9)))"
+        cell = cluster.begin(fails, screen=shown)
+        ctypes.PyDLL(None).sleep(8)  # unlike CDLL, with the GIL; twice as long as a host may be silent
+        result = cell.finish(WITHIN)
+        assert list(result.errors) == [1] and result[0].unblocked and result[2].unblocked
+        assert not away(cluster) and "out of reach" not in shown.text
+        assert cluster.run("mx.distributed.all_sum(mx.array(1)).item()").check()[2].value == 3
 
 
 @pytest.fixture

@@ -15,6 +15,8 @@ STALL_AFTER = 2.0
 """Seconds a rank waits in a collective before the missing ranks are named."""
 COMPILING_AFTER = 5.0
 """Seconds a rank waits for a compiler before that is reported."""
+AWAY_AFTER = 2
+"""Whole seconds that a host is out of reach before that is reported: another login takes one."""
 AFTER_FAILURE = 2.0
 """Seconds after a failure before the ranks that wait for the failed one are named and unblocked."""
 AFTER_DEATH = 0.3
@@ -108,7 +110,7 @@ class StallWatch:
         findings = []
         for host, members in _by_host(views).items():
             away, numbers = members[0].away, tuple(view.rank for view in members)
-            if away is not None and self._first(numbers[0], f"away {host}"):
+            if away is not None and away >= AWAY_AFTER and self._first(numbers[0], f"away {host}"):
                 text = f"{host} is out of reach; its ranks go on, and their output comes when it is back"
                 findings.append(Finding(numbers, text))
             elif away is None and (numbers[0], f"away {host}") in self._said:

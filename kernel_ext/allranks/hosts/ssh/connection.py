@@ -145,13 +145,15 @@ class Connection:
 
     def _keep_reached(self) -> None:
         """Tell the host that somebody is there; log in again when it cannot be reached, as long as it takes."""
-        tries = 0
+        tries, slept_at = 0, time.monotonic()
         while not self._ended:
+            if (now := time.monotonic()) - slept_at > 2 * ALIVE_EVERY:  # this interpreter was held: nobody has listened
+                self._heard_at = now
             if self.away_since is None:
                 tries = 0
                 with self._lock:
                     self._write(to_line(Alive()))
-                if time.monotonic() - self._heard_at > SILENT_AFTER:
+                if now - self._heard_at > SILENT_AFTER:
                     self._leave()
             else:
                 try:
@@ -162,6 +164,7 @@ class Connection:
                     _log.exception("%s could not be reached again", self._name)
                 tries += 1
             if not self._ended:
+                slept_at = time.monotonic()
                 self._look.wait(ALIVE_EVERY)
                 self._look.clear()
 
