@@ -29,12 +29,13 @@ finally:
 SUM = "mx.distributed.all_sum(mx.array(1)).item()"
 
 
-@pytest.fixture(params=["ring", pytest.param("mpi", marks=[pytest.mark.mpi, pytest.mark.slow])])
+@pytest.fixture(params=["ring", pytest.param("mpi", marks=pytest.mark.mpi)])
 def four(request: pytest.FixtureRequest) -> Cluster:
     cluster: Cluster = request.getfixturevalue(f"{request.param}4")
     return cluster
 
 
+@pytest.mark.slow
 def test_nobody_waits_for_the_cell(four: Cluster) -> None:
     cell = four.begin(FAILS)
     assert comes_true(four, lambda now: all(rank.state == "failed" for rank in now.ranks), WITHIN)
@@ -43,6 +44,7 @@ def test_nobody_waits_for_the_cell(four: Cluster) -> None:
     assert [each.value for each in four.run(SUM).check().values()] == [4] * 4
 
 
+@pytest.mark.slow
 def test_the_notebooks_interpreter_is_held(four: Cluster) -> None:
     cell = four.begin(FAILS)
     ctypes.PyDLL(None).sleep(HELD)  # unlike CDLL, with the GIL
@@ -65,6 +67,6 @@ def test_a_stranger_is_not_believed() -> None:
             junk.sendto(data, ("127.0.0.1", port))
     for each in (stranger, friend):
         each.meet([("127.0.0.1", port)])
-        each.tell(7)
-    assert rank.heard() == [7]
+        each.tell("failed", 7)
+    assert rank.heard() == [("failed", 7)]
     assert rank.heard() == []

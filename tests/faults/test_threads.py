@@ -44,8 +44,9 @@ def test_a_thread_that_goes_on_never_gets_a_wrong_number(world: Cluster) -> None
     kept = keep(world)
     for _ in range(ROUNDS):
         world.run(THREAD + RAISES)
-        world.run("over.set()\nthread.join(10)\nthread.is_alive()")
+        ended = world.run("over.set()\nthread.join(10)\nthread.is_alive()")
+        assert [each.value for each in ended.check().values()] == [False, False]
         assert idle(world)
         result = world.run("{number for number in seen if number == number} - {2.0}, len(caught) > 0").check()
-        assert [each.value[0] for each in result.values()] == [set()] * 2
+        assert [each.value for each in result.values()] == [(set(), True)] * 2
     assert sums_are_right(world) and look(world) == kept

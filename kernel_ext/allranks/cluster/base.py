@@ -151,6 +151,7 @@ class ClusterBase:
         if ranks.monitor.state == "broken" and not any(rank.dead for rank in ranks.monitor.ranks):
             # Ranks that a stop has just unblocked are done with their cell in a moment.
             ranks.monitor.wait(lambda: not ranks.monitor.busy(range(self.size)), FREED_WITHIN)
+            self._await_stopped(ranks.monitor, range(self.size))
         with self._changing:
             if self._can_form_anew(ranks):  # the last rank was unblocked only after the cell's prompt was back
                 with undisturbed():
@@ -178,9 +179,8 @@ class ClusterBase:
 
     def _refuse_if_unable(self, chosen: Sequence[int]) -> Ranks:
         """The living ranks, if all of `chosen` can take a cell now. Raises NoCluster, WorldBroken or Busy."""
-        ranks = self._whole()
-        self._refuse_if_busy(ranks, chosen)
-        return ranks
+        self._refuse_if_busy(self._whole(), chosen)
+        return self._whole()  # what was waited for may have broken it
 
     def _refuse_if_busy(self, ranks: Ranks, chosen: Sequence[int]) -> None:
         # Ranks that enter collectives they had missed, to unblock others, are done with it in a moment.
@@ -196,12 +196,12 @@ class ClusterBase:
             )
 
     def _await_stopped(self, monitor: Monitor, chosen: Sequence[int]) -> None:
-        """Wait for ranks whose cell was stopped: MLX and C code cannot be interrupted within a call."""
+        """Wait for ranks whose cell was stopped: a call of MLX or C cannot be interrupted."""
         until, stop = time.monotonic() + STOPPED_WITHIN, Stop()
 
         def ending() -> list[int]:
-            busy = monitor.busy(chosen)
-            return [rank.rank for rank in busy] if all(rank.cell in monitor.interrupted for rank in busy) else []
+            busy = {rank.rank: rank.cell for rank in monitor.busy(chosen)}
+            return list(busy) if monitor.interrupted.issuperset(busy.items()) else []
 
         def done() -> bool:
             return monitor.wait(lambda: not ending(), SHOW_EVERY) or time.monotonic() > until
@@ -209,11 +209,12 @@ class ClusterBase:
         def line(rank: int) -> str:
             return f"{monitor.snapshot().ranks[rank].doing}, in the cell that was stopped" if rank in ending() else ""
 
+        doing = monitor.snapshot().doing(ending())
         try:
             with stop.noted():
                 wait_and_show(done, chosen, line, stop.raise_if_pressed)
         except KeyboardInterrupt:
-            raise CellInterrupted(f"nothing was run: {monitor.snapshot().doing(ending())}") from None
+            raise CellInterrupted(f"stopped before these ranks had ended the cell before: {doing}") from None
 
     def _refuse_pending(self, ranks: Ranks, chosen: Sequence[int], code: str) -> None:
         """A cell on some ranks must not evaluate what all ranks have to compute together."""

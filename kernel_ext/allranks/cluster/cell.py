@@ -173,7 +173,9 @@ class Cell:
             elif any(self._outcome.results[rank].unblocked for rank in left):
                 tried = "Their collectives were aborted, and they end in a moment: run the next cell. If they do not: "
             elif all(snapshot.ranks[rank].state == "running" for rank in left):
-                tried = "MLX and C code cannot be interrupted within a call: the next cell waits. To replace them now: "
+                tried = (
+                    "A call of MLX or C, or code that catches the stop, goes on: the next cell waits. To replace them: "
+                )
             else:
                 tried = "Interrupting did not help; to replace them: "
             message += f" Still busy: {snapshot.doing(left)}. {tried}"

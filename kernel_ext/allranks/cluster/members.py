@@ -60,7 +60,11 @@ class ClusterMembers(ClusterBase):
         ranks, done = self._up(), None
         try:
             with self._changing, undisturbed():
-                done = change()
+                ranks.monitor.changing = True
+                try:
+                    done = change()
+                finally:
+                    ranks.monitor.changing = False
             return done
         except KeyboardInterrupt:
             if done is not None:

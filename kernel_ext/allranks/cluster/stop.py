@@ -19,7 +19,7 @@ PATIENCE = 5.0
 """Seconds after which a stop is no longer put off."""
 AGAIN_AFTER = 0.1
 """Seconds after which a stop that came between two waits is tried again."""
-_WAIT = threading.Condition.wait.__code__
+_WAIT, _START = threading.Condition.wait.__code__, threading.Thread.start.__code__
 
 
 class Stop:
@@ -31,7 +31,9 @@ class Stop:
     def __init__(self, *, around: bool = False, in_waits: bool = False) -> None:
         self._around, self._in_waits = around, in_waits
         """Raised late, it is raised anywhere, or only where the main thread waits, and leaves nothing half done."""
-        self._again: threading.Timer | None = None
+        self._over = threading.Event()
+        self._again: threading.Thread | None = None
+        """Sends the signal again and again until it comes in a wait, or all is `_over`."""
         self.pressed = False
         self._deaf_since: float | None = None
         self._wake: queue.SimpleQueue[Any] | None = None
@@ -58,15 +60,17 @@ class Stop:
         if before is not signal.default_int_handler and not (isinstance(outer, Stop) and outer._around):
             yield  # somebody else's business, or noted already
             return
-        self._wake, self._deaf_since = wake, None
+        self._wake, self._deaf_since, self._again = wake, None, None
+        self._over.clear()
         signal.signal(signal.SIGINT, self._on_signal)
         try:
             yield
         finally:
-            signal.signal(signal.SIGINT, before)
+            self._deaf_since = None
+            self._over.set()
             if self._again is not None:
-                self._again.cancel()
                 self._again.join()
+            signal.signal(signal.SIGINT, before)  # Python has handled every signal that came before
 
     def put_off(self) -> None:
         """From here on a press is ignored, unless it comes late: something is being brought to its end."""
@@ -75,14 +79,26 @@ class Stop:
     def _on_signal(self, _number: int, frame: FrameType | None) -> None:
         self.pressed = True
         if self._deaf_since is not None and time.monotonic() - self._deaf_since > PATIENCE:
-            if not self._in_waits or (frame is not None and frame.f_code is _WAIT):
+            if not self._in_waits or _waits(frame):
                 self.pressed = False
                 raise KeyboardInterrupt
-            self._again = threading.Timer(AGAIN_AFTER, signal.pthread_kill, (threading.get_ident(), signal.SIGINT))
-            self._again.daemon = True
-            self._again.start()
+            if self._again is None:
+                self._again = threading.Thread(target=self._send_again, args=(threading.get_ident(),), daemon=True)
+                self._again.start()
         if self._wake is not None:
             self._wake.put(None)  # SimpleQueue.put is made for signal handlers
+
+    def _send_again(self, thread: int) -> None:
+        while not self._over.wait(AGAIN_AFTER):
+            signal.pthread_kill(thread, signal.SIGINT)
+
+
+def _waits(frame: FrameType | None) -> bool:
+    """Whether the frame waits for something else than the start of a thread, of which nobody would know then."""
+    if frame is None or frame.f_code is not _WAIT:
+        return False
+    callers = (frame.f_back, frame.f_back and frame.f_back.f_back)
+    return all(each is None or each.f_code is not _START for each in callers)
 
 
 @contextmanager

@@ -179,11 +179,11 @@ def end_cluster(name: str, hosts: Iterable[str] = (), python: str | None = None,
     pythons = {part.asked: python or part.cluster.python for part in mine}
     answers, silent = _run(pythons, key)
     for leftover in found.keys() - {key}:  # files of older clusters whose processes are all gone
-        _run(pythons, leftover)
+        silent |= _run(pythons, leftover)[1]
     ended = {host: sum(str(each).startswith("rank ") for each in names) for host, names in answers.items()}
     unreached |= silent | _not_asked(mine, {*hosts, *elsewhere})
     for each, kept in detached.items():
-        if kept.cluster == key and not unreached:
+        if kept.cluster in found and not unreached:
             detached_file(each).unlink(missing_ok=True)
     return Ending(cluster.name, key, ended, unreached, python or cluster.python)
 

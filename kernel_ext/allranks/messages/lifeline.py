@@ -186,7 +186,7 @@ class Lifeline:
             os.read(self._wake_read, 4096)
         self._send_queued()
         self._connections.update()
-        all_read = self._router not in ready or self._receive_all()
+        all_read = self._receive_all()
         self._report_gone(all_read, time.monotonic())
         if mux is not None and mux in ready:
             mux.recv_multipart()  # the engine's reply repeats what the rank's agent tells
@@ -282,7 +282,10 @@ class Lifeline:
         if isinstance(event, (Hello, TaskHello)):
             if not hmac.compare_digest(event.token.encode(errors="replace"), self._token.encode()):
                 return
-            if identity in self._connected and self._greeted[identity] != connection:
+            before = self._greeted.get(identity, connection)
+            if before.number > connection.number:  # read late: it has ended
+                return
+            if identity in self._connected and before != connection:
                 self._lost(identity)  # answers, too, may be lost with the connection that was there before
             self._greeted[identity], self._routes[identity] = connection, route
             self._connected.add(identity)

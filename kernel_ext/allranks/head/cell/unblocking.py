@@ -42,7 +42,7 @@ class Unblocking:
     def interrupt(self) -> None:
         """SIGINT to every rank that still runs the cell."""
         self._watch.stopping = True
-        self._monitor.interrupted.add(self._cell)
+        self._monitor.interrupted |= {(rank, self._cell) for rank in self._outcome.open}
         for rank in sorted(self._outcome.open):  # another thread may follow the cell, and see ranks end
             self._tell(rank, Interrupt(self._cell))
 

@@ -83,8 +83,10 @@ class Monitor:
         self.comms = comms or NoComms()
         self.times = CollectiveTimes()
         self.changed = threading.Condition()
-        self.interrupted: set[int] = set()
-        """Numbers of cells that were stopped."""
+        self.interrupted: set[tuple[int, int | None]] = set()
+        """Ranks, and the numbers of their cells that were stopped."""
+        self.changing = False
+        """Whether the world is being changed."""
         self.acknowledge: Callable[[str, int], None] = lambda _uuid, _cell: None
         self.dismiss: Callable[[str], None] = lambda _uuid: None
         self._by_uuid: dict[str, Rank] = {}

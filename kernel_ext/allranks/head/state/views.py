@@ -30,7 +30,7 @@ def snapshot_of(monitor: Monitor) -> Snapshot:
         monitor.generation,
         tuple(rank_view(rank, monitor.times, monitor.away.get(rank.host)) for rank in ranks),
         time.time(),
-        notes(state, ranks, monitor.not_breakable, monitor.away, monitor.owed),
+        notes(state, ranks, monitor.not_breakable, monitor.away, dict(monitor.owed)),
         hosts=host_views(ranks),
         links=tuple(link_view(link, ranks) for link in monitor.links),
         peak=monitor.peak,
@@ -40,6 +40,8 @@ def snapshot_of(monitor: Monitor) -> Snapshot:
 
 def state_of(monitor: Monitor) -> WorldState:
     """The state of the world: ``incomplete`` where nothing is wrong but that a change of it has not finished."""
+    if monitor.changing:
+        return monitor.state
     dead = [rank.rank for rank in monitor.ranks if rank.dead]
     if monitor.state in ("whole", "broken") and monitor.owed and monitor.owed.keys() >= set(dead):
         return "incomplete"

@@ -306,8 +306,7 @@ class Ranks:
     def interrupt(self, numbers: Sequence[int] | None = None) -> None:
         """Stop the cells that run, on all ranks or on these."""
         for rank in self.monitor.busy(range(len(self.monitor.ranks)) if numbers is None else numbers):
-            if rank.cell is not None:
-                self.monitor.interrupted.add(rank.cell)
+            self.monitor.interrupted.add((rank.rank, rank.cell))
             self.lifeline.tell(rank.uuid, Interrupt(rank.cell))
 
     def _on_disconnect(self, uuid: str) -> None:

@@ -2,23 +2,26 @@
 
 Its interpreter may be held by a C extension, its lid be closed, or nobody wait for the cell. A rank that failed and was
 not told that the notebook has looked at who waits (`requests.Decided`) sends each rank of its world a datagram, again
-and again; one that is blocked in the same cell aborts its collective then, as it does when the notebook asks it to.
+and again; one that is blocked in the same cell aborts its collective then, as it does when the notebook asks it to, and
+says that the world is broken: on MPI, those that are not blocked must answer those that are.
 """
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from .agent import Agent
 
 LONGEST = 512
 """Bytes of a datagram."""
+SIGNATURE = 32
+"""Bytes of an HMAC-SHA256, which come first."""
+Word = Literal["failed", "broke"]
 MOST = 64
 """Datagrams read in one turn: more of them come from strangers."""
 
@@ -50,31 +53,30 @@ class Peers:
         """Where the other ranks of the world hear this one."""
         self._addresses = addresses
 
-    def tell(self, cell: int) -> None:
-        """This rank failed in `cell`."""
+    def tell(self, word: Word, cell: int) -> None:
+        """Tell the other ranks that this one `failed` in the cell, or `broke` the world in it."""
         if (speaks := self._socket) is None:
             return
+        message = self._signed(f"{word} {cell}".encode())
         for address, port in self._addresses:
             with suppress(OSError):
-                speaks.sendto(self._signed(cell), socket.getaddrinfo(address, port, type=socket.SOCK_DGRAM)[0][4])
+                speaks.sendto(message, socket.getaddrinfo(address, port, type=socket.SOCK_DGRAM)[0][4])
 
-    def heard(self) -> list[int]:
-        """The cells in which others say that they failed."""
-        cells: list[int] = []
+    def heard(self) -> list[tuple[str, int]]:
+        """What others have told."""
+        heard: list[tuple[str, int]] = []
         if (hears := self._socket) is None:
-            return cells
+            return heard
         for _ in range(MOST):
             try:
                 data = hears.recv(LONGEST)
             except OSError:
                 break
-            _, _, text = data.partition(b" ")
-            with suppress(ValueError):
-                cell = int(text)
-                if hmac.compare_digest(data, self._signed(cell)):
-                    cells.append(cell)
-        return cells
+            said = data[SIGNATURE:]
+            if hmac.compare_digest(data, self._signed(said)):
+                word, _, cell = said.decode().partition(" ")
+                heard.append((word, int(cell)))
+        return heard
 
-    def _signed(self, cell: int) -> bytes:
-        text = str(cell).encode()
-        return hmac.new(self._key, b"failed in cell " + text, hashlib.sha256).hexdigest().encode() + b" " + text
+    def _signed(self, said: bytes) -> bytes:
+        return hmac.digest(self._key, said, "sha256") + said

@@ -115,8 +115,7 @@ class Requests:
             self._agent.barrier.open(request.refusal)
 
     def refuse(self, request: requests.Refuse, _: Buffers) -> None:
-        self._agent.ledger.refuse, self._agent.ledger.refused_in_cell = request.because, False
-        self._agent.world.broken_elsewhere()
+        self._agent.unblocker.refuse(request.because)
 
     def may_connect(self, request: requests.MayConnect, _: Buffers) -> None:
         self._agent.world.listener.entered(request.port)

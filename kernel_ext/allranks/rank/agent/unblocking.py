@@ -128,15 +128,29 @@ class Unblocker:
         if self._tell_at is not None and self._tell_at[1] == number:
             self._tell_at = None
 
+    def _hear(self) -> None:
+        """Do what the notebook would have done."""
+        agent = self._agent
+        for word, number in agent.peers.heard():
+            if number != agent.cell.number:
+                continue
+            if word == "failed" and self._runs(number) and (self.free() or agent.world.broken_up):
+                agent.peers.tell("broke", number)
+            elif word == "broke" and agent.world.mpi.is_in_place:
+                self.refuse(BROKEN)
+
+    def refuse(self, because: str) -> None:
+        """The world is broken elsewhere: enter no collective any more, and answer those that are blocked in one."""
+        self._agent.ledger.refuse, self._agent.ledger.refused_in_cell = because, False
+        self._agent.world.broken_elsewhere()
+
     def tick(self, now: float) -> float:
         """Called by the agent again and again; returns the seconds until it must be."""
-        for number in self._agent.peers.heard():
-            if self._runs(number):
-                self.free()
+        self._hear()
         if self._tell_at is not None and now >= self._tell_at[0]:
             self._tell_at = (now + self._tell_every, self._tell_at[1])
             self._tell_every = min(2 * self._tell_every, TELL_AT_LEAST_EVERY)
-            self._agent.peers.tell(self._tell_at[1])
+            self._agent.peers.tell("failed", self._tell_at[1])
         if self._agent.cell.running:
             self._agent.ledger.aborted.look()
         if self._signal_at is not None and now >= self._signal_at[0]:

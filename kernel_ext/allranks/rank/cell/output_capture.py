@@ -99,7 +99,7 @@ def divert_cells(kernel: Any, agent: Agent) -> None:
     def after_cell(result: Any) -> None:
         last["value"], last["error"] = result.result, result.error_before_exec or result.error_in_exec
         for name, stream in streams.items():
-            if not _can_be_flushed(getattr(sys, name)):
+            if not _can_be_flushed(getattr(sys, name, None)):
                 setattr(sys, name, stream)
                 stream.write(f"sys.{name} could not be written to: it is the rank's own again.\n")
 
