@@ -94,6 +94,8 @@ class Agent:
         """Registers the engine with ipyparallel's controller again. Set by the engine."""
         self.beginning = Beginning.now()
         self._ready = False
+        self._threads: set[int | None] = set()
+        """Those that were there before the user's code."""
         self._sent_output_at = 0.0
         self._alone = 0.0
         """Seconds without a notebook."""
@@ -114,8 +116,14 @@ class Agent:
         self.cell.forget_output()
         if isinstance(sys.stderr, RankStream) and sys.stderr.pipe is not None:
             keep_readable(self.config.holder, sys.stderr.pipe)
+        self._threads = {each.ident for each in threading.enumerate()}
         self._ready = True
         self.lifeline.send(Ready(self.meters.memory()))
+
+    def has_threads(self) -> bool:
+        """Whether there are threads that the user's code has started."""
+        ours = (each.ident in self._threads or each.name.startswith("allranks") for each in threading.enumerate())
+        return not all(ours)
 
     def user_variables(self) -> dict[str, Any]:
         """What the user made: nothing before the engine is ready, when a world may be joined already."""

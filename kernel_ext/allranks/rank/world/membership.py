@@ -63,6 +63,8 @@ class World:
         self._left_behind = LeftBehind()
         self._places: list[rebind.Put] = []
         """Where the group was held before the world was left; kept until the next one is joined."""
+        self._ring_before: tuple[RingInPlace, Any] | None = None
+        """The ring that was left. Where the user has threads, it goes on to deliver invalid results, with its group."""
 
     def form(self, request: Form) -> Joined:
         """Join the world the notebook planned, after leaving the one before; runs in the main thread.
@@ -110,6 +112,8 @@ class World:
         for put in self._places:
             put(group)
         self._places.clear()
+        if self._ring_before is not None:
+            self._ring_before[0].let_go()  # all ranks have left it
         learn_collectives(mx, joined[1])
         self._agent.ledger.enter_world(request.entered, joined[1], group)
         self._agent.ledger.limits.enter_world(request.limits, OPERATIONS, *joined)
@@ -158,7 +162,7 @@ class World:
         for name in ("last_value", "last_traceback", "last_exc"):
             if hasattr(sys, name):
                 setattr(sys, name, None)
-        ledger = self._agent.ledger
+        ledger, threads = self._agent.ledger, self._agent.has_threads()
         was_refused = ledger.refuse is not None
         ledger.leave_world()
         if ledger.invalid.asked and not was_refused and self._settle() and self.is_whole():
@@ -168,20 +172,33 @@ class World:
             if ledger.seq:
                 pending = ledger.invalid.give_up(self._agent.user_variables())
                 arrays = self._left_behind.find(self._agent.user_ns)
-            in_flight = ledger.in_flight() if ledger.invalid.asked else []
+            in_flight = ledger.in_flight() if ledger.invalid.asked or threads else []
             self.break_up(left.pattern([*((each.op, each.dtype) for each in in_flight), *asked(arrays)]))
             if self._settle() and ledger.aborted.sentence != PEER_LOST:  # neighbours may well have left before
                 compute(arrays)
         if ledger.invalid.asked:
             ledger.invalid.break_off([])
-        if left is not None:
-            sockets = left.leave()
+        self._end_ring()
         self._places += rebind.take_out(self.group)
         group, self.group, self._in_place = self.group, None, None
+        if isinstance(left, RingInPlace) and threads:
+            self._ring_before = left, group  # with the group, of which a thread may hold the last reference
+        elif left is not None:
+            sockets = left.leave()
+            self._ring_before = (left, None) if isinstance(left, RingInPlace) else None
         gc.collect()
         clear_backends()
         self._left_behind.keep(group, sockets, arrays)
         return pending
+
+    def _end_ring(self) -> None:
+        """End what was left of the ring before this one for the user's threads."""
+        if self._ring_before is not None:
+            ring, group = self._ring_before
+            self._ring_before = None
+            ring.let_go()
+            if group is not None:
+                ring.leave()
 
     def abandon(self) -> None:
         """Have MLX destroy the group, as far as nothing else holds it: the process is about to end."""

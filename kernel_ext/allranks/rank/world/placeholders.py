@@ -50,14 +50,15 @@ class Placeholders:
         self._thread.start()
 
     def close(self) -> None:
-        """From now on the descriptors are closed at their other end, and the neighbours see theirs closed."""
+        """From now on the descriptors are closed at their other end."""
         self._closed = True
         if self._thread is not None:
             self._thread.join()
-        for each in (*self._originals, *self._ends):
-            with suppress(OSError):  # the neighbour has closed it already
-                each.shutdown(socket.SHUT_RDWR)
-            each.close()
+        _shut(self._ends)
+
+    def let_go(self) -> None:
+        """From now on the neighbours see their sockets closed."""
+        _shut(self._originals)
 
     def _serve(self, selector: selectors.BaseSelector) -> None:
         given = memoryview(self._pattern * (CHUNK // len(self._pattern)))
@@ -70,3 +71,10 @@ class Placeholders:
                             end.recv(CHUNK)
                         if events & selectors.EVENT_WRITE:
                             key.data[0] += end.send(given[key.data[0] % len(self._pattern) :])
+
+
+def _shut(sockets: list[socket.socket]) -> None:
+    for each in sockets:
+        with suppress(OSError):  # the other end has closed it already
+            each.shutdown(socket.SHUT_RDWR)
+        each.close()
