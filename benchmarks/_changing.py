@@ -33,6 +33,8 @@ class Plan:
     dice: int
     source: bool
     """Whether new ranks are to get the variables of another one."""
+    hosts: list[str]
+    """Of the ranks; none for this machine."""
 
 
 def tell(**what: Any) -> None:
@@ -98,7 +100,10 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     stop.PATIENCE = 0.0  # a stop is acted on in the next wait of a change, not after five seconds
     if plan.round == 1:
-        cluster = Cluster(plan.size, backend=plan.backend, keep=True, name=plan.name).up()
+        hosts = plan.hosts or None
+        cluster = Cluster(
+            None if hosts else plan.size, hosts=hosts, backend=plan.backend, keep=True, name=plan.name
+        ).up()
     else:
         cluster = Cluster.attach(plan.name)
         tell(after=seen(cluster))

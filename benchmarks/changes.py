@@ -2,9 +2,10 @@
 
 Each round a notebook attaches to the world of the round before, looks what is there, heals it, gives every rank
 something to hold, and begins a `heal`, `resize` or `rewire`. At a random moment of it stop is pressed, the notebook is
-killed, a rank is stopped for some seconds, or another rank dies. Afterwards every rank must hold what it held, or be
-named as one that does not: by the change, by the state of the world, or by the next cell; and plain `heal` must finish
-it. One line a round, a summary, and exit code 1 if anything was lost unnamed, or less than 95 % were finished.
+killed, a rank is stopped for some seconds, another rank dies, or the hosts are out of reach for some seconds.
+Afterwards every rank must hold what it held, or be named as one that does not: by the change, by the state of the
+world, or by the next cell; and plain `heal` must finish it. One line a round, a summary, and exit code 1 if anything
+was lost unnamed, or less than 95 % were finished.
 """
 
 from __future__ import annotations
@@ -20,16 +21,21 @@ import sys
 import threading
 import time
 from collections import Counter
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any
+
+from tests.hosts.lab import Hosts, made
 
 from ._changing import Plan, arguments
 from ._processes import nothing_left
 
 EVENTS = ("stop", "notebook killed", "rank stopped", "rank killed")
+CUT = "hosts out of reach"
 VERBS = ("heal", "resize", "rewire")
 LONGEST = {"heal": 3.0, "resize": 3.0, "rewire": 8.0}
 """Seconds into a change until which something happens."""
+LASTS = 0.5, 12.0
+"""Seconds for which a rank is stopped, or hosts are out of reach."""
 STUCK_AFTER = 400.0
 """Seconds after which a notebook is given up."""
 FINISHED = 0.95
@@ -38,8 +44,9 @@ FINISHED = 0.95
 class Round:
     """One notebook, and what happens to it."""
 
-    def __init__(self, plan: Plan, dice: random.Random) -> None:
-        self.plan, self.event = plan, dice.choice(EVENTS)
+    def __init__(self, plan: Plan, dice: random.Random, hosts: Hosts | None) -> None:
+        self.plan, self._hosts = plan, hosts
+        self.event = dice.choice([*EVENTS, *([CUT] if hosts is not None else [])])
         self.delay = dice.uniform(0.0, LONGEST.get(plan.verb, 0.0))
         self._dice = dice
         self.told: dict[str, Any] = {}
@@ -82,8 +89,13 @@ class Round:
                     os.kill(pid, signal.SIGKILL)
                 case "rank stopped":
                     os.kill(pid, signal.SIGSTOP)
-                    time.sleep(self._dice.uniform(0.5, 12.0))
+                    time.sleep(self._dice.uniform(*LASTS))
                     os.kill(pid, signal.SIGCONT)
+                case _:
+                    assert self._hosts is not None
+                    self._hosts.cut_off(True)
+                    time.sleep(self._dice.uniform(*LASTS))
+                    self._hosts.cut_off(False)
 
     def lost(self, seen: dict[str, Any], words: str) -> list[str]:
         """Ranks that do not hold what they held (or, new, what their source held), and that no word names."""
@@ -111,14 +123,16 @@ def named(rank: int, words: str) -> bool:
     return False
 
 
-def play(rounds: int, seed: int, size: int, backend: str) -> Counter[str]:
+def play(rounds: int, seed: int, size: int, backend: str, hosts: Hosts | None = None) -> Counter[str]:
     """Play the rounds and print them; returns how many of what."""
     count: Counter[str] = Counter()
     name, before = f"changes-{os.getpid()}", None
     for number in range(1, rounds + 2):
         dice = random.Random(f"{seed}:{number}")
         verb = dice.choice(VERBS) if number <= rounds else "end"
-        now = Round(Plan(name, size, backend, number, verb, dice.randrange(12), dice.random() < 0.5), dice)
+        names = hosts.names if hosts is not None else []
+        plan = Plan(name, size, backend, number, verb, dice.randrange(12), dice.random() < 0.5, names)
+        now = Round(plan, dice, hosts)
         started = time.monotonic()
         now.play()
         if before is not None:
@@ -159,10 +173,12 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10_000), metavar="S")
     parser.add_argument("-n", type=int, default=3, help="ranks at the beginning (default 3)")
     parser.add_argument("--backend", choices=["ring", "mpi"], default="ring")
+    parser.add_argument("--hosts", action="store_true", help="a host for each rank: network namespaces, as root")
     options = parser.parse_args()
-    print(f"{options.rounds} changes, {options.n} {options.backend} ranks, seed {options.seed}", flush=True)
-    with nothing_left():
-        count = play(options.rounds, options.seed, options.n, options.backend)
+    where = ", a host each" if options.hosts else ""
+    print(f"{options.rounds} changes, {options.n} {options.backend} ranks{where}, seed {options.seed}", flush=True)
+    with nothing_left(), made(options.n) if options.hosts else nullcontext() as hosts:
+        count = play(options.rounds, options.seed, options.n, options.backend, hosts)
     done = count["rounds"]
     print(
         f"{done} changes: {count['lost']} with something lost and not named, "
