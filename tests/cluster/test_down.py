@@ -211,10 +211,13 @@ def test_a_script_that_ends_without_down_leaves_nothing(traces: Traces) -> None:
         "cluster = allranks.Cluster(2).up()\n"
         "print(cluster.run('mx.distributed.all_sum(mx.ones(1)).item()')[0].value, flush=True)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], env={**os.environ, **traces.env}, capture_output=True, text=True, timeout=200
-    )
+    home = traces.folder.parent / "home"
+    home.mkdir()
+    env = {**os.environ, **traces.env, "HOME": str(home)}
+    del env["IPYTHONDIR"]
+    done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, timeout=200)
     assert (done.stdout, done.returncode) == ("2.0\n", 0), done.stderr
+    assert not list(home.iterdir())
     traces.vanish()
 
 

@@ -9,6 +9,8 @@ import json
 import os
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +51,8 @@ class RankEngine(IPEngine):
         self.session.send(self.registrar, "registration_request", content=content)
 
     async def complete_registration(self, *args: Any, **kwargs: Any) -> None:
-        await super().complete_registration(*args, **kwargs)
+        with _ipython_folder(Path(self.agent.config.directory, "ipython")):
+            await super().complete_registration(*args, **kwargs)
         if hasattr(self.kernel, "shell_channel_thread"):
             # ipykernel 7.4 reads shell_channel_thread.parent_thread for every cell with a top-level await, and an
             # ipyparallel engine has no such thread.
@@ -67,6 +70,19 @@ class RankEngine(IPEngine):
             self.agent.cell.interrupt.on_signal(self.agent.cell.running)
 
         signal.signal(signal.SIGINT, on_signal)
+
+
+@contextmanager
+def _ipython_folder(folder: Path) -> Iterator[None]:
+    """Within, IPython's shell finds this folder: it makes a default profile, else in the user's home (IPython 9.18)."""
+    before = os.environ.get("IPYTHONDIR")
+    os.environ["IPYTHONDIR"] = str(folder)
+    try:
+        yield
+    finally:
+        os.environ.pop("IPYTHONDIR")
+        if before is not None:
+            os.environ["IPYTHONDIR"] = before
 
 
 class _KernelWithoutSubshells(IPythonParallelKernel):
