@@ -21,6 +21,7 @@ from allranks.hosts.hosts import Hosts
 from allranks.hosts.listener import Listener, Progress
 from allranks.hosts.local import LocalHost
 from allranks.machine.ports import says_port_is_taken
+from allranks.machine.shortages import shortages
 from allranks.messages.lifeline import Lifeline
 from allranks.messages.questions import Reply
 from allranks.messages.requests import Acknowledge, Answer, Exit, Interrupt, Question, Register, Spawn
@@ -216,7 +217,11 @@ class Ranks:
         if self.monitor.state == "broken":
             self.save()  # before any rank leaves its world
         world = self.plan, self.backend, self.monitor, self.lifeline, self.can_run
-        forming.form(*world, spawn=spawn, until_connected=self._until_connected)
+        try:
+            forming.form(*world, spawn=spawn, until_connected=self._until_connected)
+        except CannotStart as error:
+            lacks = shortages(self.host.directory.parent)
+            raise CannotStart(f"{error}{lacks}", port_taken=error.port_taken) from None
         self.monitor.links = self.backend.links(self.plan)
         self.wait_for("ready", lambda rank: rank.ready)
         self.save()
@@ -288,7 +293,7 @@ class Ranks:
 
     def _not_started(self, why: str) -> CannotStart:
         """The error, with what the processes complained of."""
-        said = why + self.reached.log()
+        said = why + self.reached.log() + shortages(self.host.directory.parent)
         if not self.host.alive:  # killed, or ended from a shell
             said += (
                 "\nNo rank can be started any more: end what is left with %distributed down, then run %distributed up."

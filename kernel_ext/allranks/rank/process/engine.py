@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import threading
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -108,11 +109,15 @@ def run(config: RankConfig) -> None:
     _announce_exit(agent)
     agent.start()
     engine.initialize([])
+    code = 1
     try:
         engine.start()
+        code = 0
+    except Exception:
+        traceback.print_exc()
     finally:
         agent.world.jaccl.release()
-        _leave()
+        _leave(code)
 
 
 def _enter(config: RankConfig) -> None:
@@ -155,9 +160,9 @@ def _announce_exit(agent: Agent) -> None:
     os._exit = exit_process  # type: ignore[assignment]
 
 
-def _leave() -> None:
+def _leave(code: int) -> None:
     """End the process: flush, but do not wait for threads of the user's."""
     import atexit
 
     atexit._run_exitfuncs()
-    EXIT(0)
+    EXIT(code)

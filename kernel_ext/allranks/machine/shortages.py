@@ -1,0 +1,29 @@
+"""What a machine may be short of when ranks do not start, and nothing else says so."""
+
+from __future__ import annotations
+
+import resource
+import shutil
+from pathlib import Path
+
+ROOM = 1 << 20
+"""Bytes that a cluster's folder needs at its start."""
+FILES = 256
+"""Files that a process of a cluster may have to open."""
+
+
+def shortages(folder: Path) -> str:
+    """What this machine is short of, in sentences that begin with a new line; `folder` is that of temporary files."""
+    said = ""
+    try:
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        return f"\n{folder}, the folder for temporary files, cannot be used: {error.strerror}."
+    if free < ROOM:
+        said += (
+            f"\n{folder}, the folder for temporary files, is full. Make room there, or set TMPDIR to another folder."
+        )
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files < FILES:
+        said += f"\nA process may open only {files} files here: run `ulimit -n 4096` before the notebook is started."
+    return said
