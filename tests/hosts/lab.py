@@ -103,7 +103,8 @@ class Hosts:
             assert self.inside(name, *command).returncode == 0, command
         self.start_sshd(name)
 
-    def start_sshd(self, name: str) -> None:
+    def start_sshd(self, name: str, more: str = "") -> None:
+        """With `more` lines in its configuration."""
         home, before = self.home(name), self._listened(name)
         home.mkdir(exist_ok=True)
         environment = " ".join(f'"{key}={value}"' for key, value in self.environment(name).items())
@@ -112,7 +113,7 @@ class Hosts:
         (home / "sshd_config").write_text(
             f"Port 22\nListenAddress {self.address(name)}\nHostKey {home / 'hostkey'}\nPidFile {home / 'pid'}\n"
             f"AuthorizedKeysFile {self.folder / 'authorized'}\nPasswordAuthentication no\nPermitRootLogin yes\n"
-            f"StrictModes no\nUsePAM no\nLogLevel VERBOSE\nSetEnv {environment}\n"
+            f"StrictModes no\nUsePAM no\nLogLevel VERBOSE\nSetEnv {environment}\n{more}"
         )
         os.makedirs("/run/sshd", exist_ok=True)
         # With a host name of its own: Open MPI takes processes of one name for neighbours that share memory.
@@ -125,12 +126,12 @@ class Hosts:
             assert time.monotonic() < deadline, f"the sshd of {name} does not listen:\n{(home / 'log').read_text()}"
             time.sleep(0.02)
 
-    def restart_sshd(self, name: str, **environment: str) -> None:
-        """Start it anew, with these variables set for whoever logs in; none sets it back."""
+    def restart_sshd(self, name: str, more: str = "", **environment: str) -> None:
+        """Start it anew, with these variables set for whoever logs in, and `more` lines; nothing sets it back."""
         self._set[name] = environment
         self._sshds[name].terminate()
         self._sshds[name].wait(WITHIN)
-        self.start_sshd(name)
+        self.start_sshd(name, more)
 
     def _listened(self, name: str) -> int:
         log = self.home(name) / "log"

@@ -104,6 +104,16 @@ def test_a_refused_key(hosts3: Hosts) -> None:
     assert "ssh-copy-id host1" in finding.fix and finding.at == "here"
 
 
+def test_an_sshd_that_forwards_no_ports(hosts3: Hosts) -> None:
+    hosts3.restart_sshd("host2", "AllowTcpForwarding no\n")
+    try:
+        finding = only(examined(hosts3))
+    finally:
+        hosts3.restart_sshd("host2")
+    assert (finding.severity, finding.host) == ("error", "host2") and "does not forward ports" in finding.what
+    assert "AllowTcpForwarding yes" in finding.fix
+
+
 def test_a_changed_host_key(hosts3: Hosts) -> None:
     known = hosts3.folder / "known"
     text = known.read_text()

@@ -22,7 +22,7 @@ def _macs_among(hosts: Sequence[HostFacts], _: Asked) -> bool:
 
 
 CHECKS = (
-    Check("ssh logs in (host name, key, host key, time)", ssh.logs_in, _elsewhere),
+    Check("ssh logs in (host name, key, host key, time, port forwarding)", ssh.logs_in, _elsewhere),
     Check("Python and the packages that must be equal", software.same_versions),
     Check("whether MLX can be imported", software.mlx_imports),
     Check("settings known to cause trouble", software.harmful_settings),

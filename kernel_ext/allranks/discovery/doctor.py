@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from allranks.arguments import hosts_of, known_backend, parse_size
-from allranks.hosts.ssh.command import destination
+from allranks.hosts.ssh.command import FORWARDS, SSH_OPTIONS, destination
 from allranks.machine.facts import versions
 from allranks_backends.doctor import COMMANDS, Asked, Finding, HostFacts, examine, facts_of, in_place
 from allranks_backends.doctor.facts import Reach, version_in
@@ -108,7 +108,8 @@ def doctor(
         versions=versions(),
         **(_open_mpi() if by_mpirun else {}),
     )
-    told = survey(distinct, _commands(asked, [bare_name(host.name) for host in distinct if not host.local]))
+    names = [bare_name(host.name) for host in distinct if not host.local]
+    told = survey(distinct, _commands(asked, names), options=[*SSH_OPTIONS, *FORWARDS])
     facts = [_facts(each) for each in told]
     reaches = _reaches([(each.host, fact) for each, fact in zip(told, facts) if fact.python is not None], asked)
     facts = [replace(fact, reaches=reaches.get(fact.name, {})) for fact in facts]
