@@ -9,12 +9,17 @@ import sys
 import time
 import uuid
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
 import pytest
 
+from allranks import Cluster
+from allranks.errors import NoCluster
+from tests.faults.test_silence import Shown
 from tests.jupyter import Notebook
+from tests.waiting import comes_true
 
 WITHIN = 60.0
 MARK = "ALLRANKS_TEST_DOWN"
@@ -219,6 +224,19 @@ def test_a_script_that_ends_without_down_leaves_nothing(traces: Traces) -> None:
     assert (done.stdout, done.returncode) == ("2.0\n", 0), done.stderr
     assert not list(home.iterdir())
     traces.vanish()
+
+
+@pytest.mark.slow
+def test_a_cell_that_is_followed_ends_quietly_with_the_cluster() -> None:
+    shown, cluster = Shown(), Cluster(2).up()
+    cell = cluster.begin("import time\ntime.sleep(600)", screen=shown)
+    with ThreadPoolExecutor(1) as pool:
+        following = pool.submit(cell.finish)
+        assert comes_true(cluster, lambda now: all(rank.line == 2 for rank in now.ranks), WITHIN)
+        cluster.down()
+        with pytest.raises(NoCluster, match=r"the cell ended with the cluster, on ranks 0-1\."):
+            following.result(WITHIN)
+    assert not shown.text
 
 
 FORKING = """

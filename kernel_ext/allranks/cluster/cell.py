@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from allranks.errors import CellInterrupted, CellTimeout
+from allranks.errors import CellInterrupted, CellTimeout, NoCluster
 from allranks.head.cell.agreement import Agreement
 from allranks.head.cell.outcome import Outcome
 from allranks.head.cell.stall import Finding
@@ -116,7 +116,7 @@ class Cell:
         Ctrl-C interrupts the ranks and raises CellInterrupted; after `timeout` seconds (the cell's own by default) the
         same raises CellTimeout.
         Both return within two seconds (five on backends other than ring), also when ranks do not respond; those
-        stay busy and are named.
+        stay busy and are named. Raises NoCluster where the cluster goes down meanwhile.
         """
         self.followed = True
         if self._before:
@@ -200,6 +200,8 @@ class Cell:
                 event = self._events.get(timeout=max(0.0, min(until) - now) if until else 1.0)
             except queue.Empty:
                 event = None
+            if self._monitor.state == "down":
+                raise NoCluster(f"the cell ended with the cluster, on {rank_label(sorted(self._outcome.open))}.")
             busy_until = time.monotonic() + DRAW_EVERY
             while event is not None:
                 self._handle(event)

@@ -15,7 +15,7 @@ from allranks.arguments import writable
 from allranks.cluster.cell import Cell
 from allranks.cluster.cluster import Cluster
 from allranks.cluster.result import CellResult
-from allranks.errors import AllranksError, CellInterrupted, UsageError
+from allranks.errors import AllranksError, CellInterrupted, NoCluster, UsageError
 from allranks.head.world.detached import left_behind
 from allranks.notebook.front_end import shown_in
 
@@ -130,6 +130,8 @@ class DistributedMagics(Verbs, Magics):
         def follow() -> None:
             try:
                 self._finish(cell, options).check()
+            except NoCluster:
+                pass  # ended by `down`, as the user knows
             except AllranksError as error:
                 self.shell.showtraceback((type(error), error, None))
 
