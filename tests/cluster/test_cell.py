@@ -133,6 +133,24 @@ def test_the_line_of_an_error_whose_text_is_no_unicode(ring2: Cluster) -> None:
     assert error is not None and (error.ename, error.line) == ("ValueError", 2)
 
 
+def test_a_recursion_without_end_is_shown_without_a_look_at_all_modules_for_each_frame(ring2: Cluster) -> None:
+    ring2.run("""
+import inspect
+looks, ismodule = 0, inspect.ismodule
+def counted(each):
+    global looks
+    looks += 1
+    return ismodule(each)
+inspect.ismodule = counted
+def deeper(n):
+    return deeper(n + 1)
+""").check()
+    error = ring2.run("deeper(0)")[0].error
+    assert error is not None and (error.ename, error.line) == ("RecursionError", 1)
+    assert "skipping similar frames: deeper at line 9" in error.traceback
+    assert ring2.run("inspect.ismodule = ismodule\nlooks").check()[0].value < 100_000  # there were some three million
+
+
 def test_magics_shell_commands_and_await(ring2: Cluster) -> None:
     result = ring2.run("""
 import asyncio

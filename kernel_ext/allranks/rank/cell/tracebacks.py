@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -27,6 +29,7 @@ def end_at_the_user(shell: Any, with_files: Callable[[], AbstractContextManager[
     structured = shell.InteractiveTB.structured_traceback
 
     def structured_traceback(etype: Any, error: Any, traceback: Any, *args: Any, **kwargs: Any) -> Any:
+        _tell_inspect(traceback)
         _begin_at_function(traceback)
         _trim(traceback)
         chained, seen = error, set[int]()
@@ -38,6 +41,20 @@ def end_at_the_user(shell: Any, with_files: Callable[[], AbstractContextManager[
             return structured(etype, error, traceback, *args, **kwargs)
 
     shell.InteractiveTB.structured_traceback = structured_traceback
+
+
+def _tell_inspect(traceback: Any) -> None:
+    """Say of which module the cells in the traceback are.
+
+    `inspect` looks through all modules for each frame whose file it does not know: seconds for a thousand frames.
+    """
+    known = inspect.modulesbyfile  # type: ignore[attr-defined]
+    at = traceback
+    while at is not None:
+        if at.tb_frame.f_globals.get("__name__") == "__main__":
+            file = at.tb_frame.f_code.co_filename
+            known[file] = known[os.path.normcase(os.path.abspath(file))] = "__main__"
+        at = at.tb_next
 
 
 def _begin_at_function(traceback: Any) -> None:
