@@ -194,7 +194,8 @@ class Cluster(ClusterValues, ClusterViews):
             others = ", ".join(left_behind())
             raise NoCluster(
                 f"no detached cluster named {name!r}. " + (f"Available: {others}. " if others else "") + "Clusters "
-                "started with %distributed up --keep, or on other hosts, outlive their notebook and can be attached."
+                "started with %distributed up --keep, or on other hosts, outlive their notebook and can be attached, "
+                "on the machine where that was: allranks list --hosts HOSTS names it."
             )
         try:
             settings = Settings(**kept.settings)

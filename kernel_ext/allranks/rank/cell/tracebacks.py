@@ -48,7 +48,7 @@ def _tell_inspect(traceback: Any) -> None:
 
     `inspect` looks through all modules for each frame whose file it does not know: seconds for a thousand frames.
     """
-    known = inspect.modulesbyfile  # type: ignore[attr-defined]
+    known = inspect.modulesbyfile
     at = traceback
     while at is not None:
         if at.tb_frame.f_globals.get("__name__") == "__main__":
