@@ -179,10 +179,11 @@ class World:
         if ledger.invalid.asked:
             ledger.invalid.break_off([])
         self._end_ring()
+        lingers = self.group if isinstance(left, RingInPlace) and threads else None
         self._places += rebind.take_out(self.group)
         group, self.group, self._in_place = self.group, None, None
-        if isinstance(left, RingInPlace) and threads:
-            self._ring_before = left, group  # with the group, of which a thread may hold the last reference
+        if isinstance(left, RingInPlace) and lingers is not None:
+            self._ring_before = left, lingers  # with the group, of which a thread may hold the last reference
         elif left is not None:
             sockets = left.leave()
             self._ring_before = (left, None) if isinstance(left, RingInPlace) else None

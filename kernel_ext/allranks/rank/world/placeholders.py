@@ -66,11 +66,15 @@ class Placeholders:
             while not self._closed:
                 for key, events in selector.select(CLOSED_WITHIN):
                     end: Any = key.fileobj
-                    with suppress(OSError):
-                        if events & selectors.EVENT_READ:
-                            end.recv(CHUNK)
-                        if events & selectors.EVENT_WRITE:
+                    try:
+                        if events & selectors.EVENT_READ and not end.recv(CHUNK):
+                            selector.unregister(end)  # MLX has closed it
+                        elif events & selectors.EVENT_WRITE:
                             key.data[0] += end.send(given[key.data[0] % len(self._pattern) :])
+                    except BlockingIOError:
+                        pass
+                    except OSError:
+                        selector.unregister(end)
 
 
 def _shut(sockets: list[socket.socket]) -> None:
