@@ -123,6 +123,21 @@ def named(rank: int, words: str) -> bool:
     return False
 
 
+def wrong_in(before: Round, now: Round) -> list[str]:
+    """What was lost unnamed in the round `before`, as its own notebook and the next one, which healed, saw it."""
+    wrong, said = list[str](), before.told.get("change", "")
+    if "left" in before.told:
+        wrong += before.lost(before.told["left"], " ".join([said, *before.told["left"]["words"]]))
+    healed = now.told.get("healed")
+    if healed is None:
+        return [*wrong, f"no heal: {now.told}"]
+    words = " ".join([said, *now.told["after"]["words"], *now.told["said"]])
+    wrong += before.lost(now.told["after"], words) + before.lost(healed, words)
+    if not isinstance(healed["cell"], list) or set(healed["cell"]) != {healed["size"]}:
+        wrong.append(f"the cell after heal: {healed['cell']}")
+    return wrong
+
+
 def play(rounds: int, seed: int, size: int, backend: str, hosts: Hosts | None = None) -> Counter[str]:
     """Play the rounds and print them; returns how many of what."""
     count: Counter[str] = Counter()
@@ -136,25 +151,14 @@ def play(rounds: int, seed: int, size: int, backend: str, hosts: Hosts | None = 
         started = time.monotonic()
         now.play()
         if before is not None:
-            said = before.told.get("change", "")
-            wrong = (
-                before.lost(before.told["left"], " ".join([said, *before.told["left"]["words"]]))
-                if "left" in before.told
-                else []
-            )
-            healed = now.told.get("healed")
-            if healed is None:
-                wrong.append(f"no heal: {now.told}")
-            else:
-                words = " ".join([said, *now.told["after"]["words"], *now.told["said"]])
-                wrong += before.lost(now.told["after"], words) + before.lost(healed, words)
-                if not isinstance(healed["cell"], list) or set(healed["cell"]) != {healed["size"]}:
-                    wrong.append(f"the cell after heal: {healed['cell']}")
-                count["finished"] += len(now.told["said"]) == 1
+            wrong = wrong_in(before, now)
             count["rounds"] += 1
+            count["finished"] += "healed" in now.told and len(now.told["said"]) == 1
             count["lost"] += bool(wrong)
             print(f"{before.plan.round:4}  {'WRONG' if wrong else 'ok   '}  {before}", flush=True)
-            for each in (*wrong, *([f"said: {said}", f"then: {now.told.get('said')}"] if wrong else [])):
+            if wrong:
+                wrong += [f"said: {before.told.get('change', '')}", f"then: {now.told.get('said')}"]
+            for each in wrong:
                 print(f"             {each}", flush=True)
         if "failed" in now.told:
             count["failed"] += 1

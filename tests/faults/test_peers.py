@@ -55,19 +55,21 @@ def test_the_notebooks_interpreter_is_held(four: Cluster) -> None:
     assert [each.value for each in four.run(SUM).check().values()] == [4] * 4
 
 
-def peers(token: str) -> tuple[Peers, int]:
+def peers(token: str) -> tuple[Peers, tuple[str, int]]:
     agent: Any = SimpleNamespace(config=SimpleNamespace(token=token), lifeline=SimpleNamespace(watch=lambda *_: None))
     made = Peers(agent)
-    return made, made.listen("127.0.0.1")
+    where = made.listen("127.0.0.1")
+    assert where is not None
+    return made, where
 
 
 def test_a_stranger_is_not_believed() -> None:
-    (rank, port), (friend, _), (stranger, _) = peers("secret"), peers("secret"), peers("guessed")
+    (rank, where), (friend, _), (stranger, _) = peers("secret"), peers("secret"), peers("guessed")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as junk:
         for data in (b"", b"7", b"x" * 500, b"\xff" * 64 + b" 7", b"0" * 64 + b" 7"):
-            junk.sendto(data, ("127.0.0.1", port))
+            junk.sendto(data, where)
     for each in (stranger, friend):
-        each.meet([("127.0.0.1", port)])
+        each.meet([where])
         each.tell("failed", 7)
     assert rank.heard() == [("failed", 7)]
     assert rank.heard() == []

@@ -29,6 +29,10 @@ STOPPED = r"was stopped before its end. The world is incomplete: the last change
 NO_VARIABLES = STOPPED + r"rank 3 has no variables yet. .* With --from R"
 
 
+def moment(step: Step) -> str:
+    return f"{'after' if step[2] else 'before'} {step[1]}"
+
+
 def stop_in(step: Step, monkeypatch: pytest.MonkeyPatch) -> None:
     """Press stop once, before or after this step of a change."""
     owner, name, after = step
@@ -68,9 +72,7 @@ def finish(cluster: Cluster, held: list[int], source: int | None = None) -> None
     assert not saved_files(cluster)
 
 
-@pytest.mark.parametrize(
-    "step", [STARTED, FORMING, FORMED, COPYING], ids=lambda step: f"{'after' if step[2] else 'before'} {step[1]}"
-)
+@pytest.mark.parametrize("step", [STARTED, FORMING, FORMED, COPYING], ids=moment)
 def test_in_heal(step: Step, ring4: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     hold(ring4)
     os.kill(ring4.snapshot.ranks[3].pid or 0, signal.SIGKILL)
@@ -81,9 +83,7 @@ def test_in_heal(step: Step, ring4: Cluster, monkeypatch: pytest.MonkeyPatch) ->
     finish(ring4, [0, 10, 20, 0], 0)
 
 
-@pytest.mark.parametrize(
-    "step", [STARTED, FORMING, FORMED, COPYING], ids=lambda step: f"{'after' if step[2] else 'before'} {step[1]}"
-)
+@pytest.mark.parametrize("step", [STARTED, FORMING, FORMED, COPYING], ids=moment)
 def test_in_resize(step: Step, ring4: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     ring4.resize(3)
     hold(ring4)
@@ -109,7 +109,7 @@ def test_in_a_resize_that_ends_ranks(ring4: Cluster, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     "step",
     [(healing, "_end", True), STARTED, FORMING, FORMED],
-    ids=lambda step: f"{'after' if step[2] else 'before'} {step[1]}",
+    ids=moment,
 )
 def test_in_rewire(step: Step, ring4: Cluster, need_mpi: None, monkeypatch: pytest.MonkeyPatch) -> None:
     hold(ring4)

@@ -127,7 +127,7 @@ class Hosts:
             time.sleep(0.02)
 
     def restart_sshd(self, name: str, more: str = "", **environment: str) -> None:
-        """Start it anew, with these variables set for whoever logs in, and `more` lines; nothing sets it back."""
+        """Restart it with these variables set at each login, and with `more` lines; it is not restored afterwards."""
         self._set[name] = environment
         self._sshds[name].terminate()
         self._sshds[name].wait(WITHIN)

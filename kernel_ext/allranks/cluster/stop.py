@@ -94,7 +94,7 @@ class Stop:
 
 
 def _waits(frame: FrameType | None) -> bool:
-    """Whether the frame waits for something else than the start of a thread, of which nobody would know then."""
+    """Whether the frame waits, but not for a thread to start: a wait that is cut short there would lose the thread."""
     if frame is None or frame.f_code is not _WAIT:
         return False
     callers = (frame.f_back, frame.f_back and frame.f_back.f_back)

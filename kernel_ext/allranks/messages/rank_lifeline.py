@@ -108,7 +108,7 @@ class Lifeline:
         self._transfers.drop(lambda question: question is None)
 
     def watch(self, opened: socket.socket, before: socket.socket | None = None) -> None:
-        """From now on, have `on_tick` called when something can be read from this socket, too, in place of another."""
+        """Call `on_tick` when this socket can be read, too; `before`, the socket that it replaces, is closed."""
         self._watched.append((opened, before))
         self.wake()
 
@@ -151,7 +151,7 @@ class Lifeline:
             os.read(self._wake_read, 4096)
             self._woken = False
         while self._watched:
-            opened, before = self._watched.pop()
+            opened, before = self._watched.pop(0)
             self._poller.register(opened, zmq.POLLIN)
             if before is not None:
                 self._poller.unregister(before)

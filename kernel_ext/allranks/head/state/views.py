@@ -39,13 +39,10 @@ def snapshot_of(monitor: Monitor) -> Snapshot:
 
 
 def state_of(monitor: Monitor) -> WorldState:
-    """The state of the world: ``incomplete`` where nothing is wrong but that a change of it has not finished."""
-    if monitor.changing:
-        return monitor.state
-    dead = [rank.rank for rank in monitor.ranks if rank.dead]
-    if monitor.state in ("whole", "broken") and monitor.owed and monitor.owed.keys() >= set(dead):
-        return "incomplete"
-    return monitor.state
+    """The state of the world: ``incomplete`` if all that is wrong is that a change of it has not finished."""
+    dead = {rank.rank for rank in monitor.ranks if rank.dead}
+    owes = monitor.owed and monitor.owed.keys() >= dead and not monitor.changing
+    return "incomplete" if owes and monitor.state in ("whole", "broken") else monitor.state
 
 
 def rank_view(rank: Rank, times: CollectiveTimes, away: Away | None = None) -> RankView:

@@ -10,7 +10,6 @@ from itertools import islice
 from allranks.errors import CannotStart
 from allranks.head.state.known_rank import Rank
 from allranks.head.state.monitor import Monitor
-from allranks.hosts.addresses import LOOPBACK
 from allranks.machine.ports import says_port_is_taken
 from allranks.messages.lifeline import Lifeline
 from allranks.messages.questions import Reply, RequestFailed
@@ -102,7 +101,7 @@ def form(
     monitor.breakable = backend.breakable or all(each.breakable for each in joined)
     monitor.not_breakable = next((each.why_not for each in joined if each.why_not), "")
     monitor.left_pending = {each.rank: tuple(each.pending) for each in joined if each.pending}
-    hear = {each.rank: (_address(plan, each.rank) or LOOPBACK, each.hears_at) for each in joined if each.hears_at}
+    hear = {each.rank: each.hears_at for each in joined if each.hears_at}
     for rank, each in zip(monitor.ranks, joined, strict=True):
         if monitor.breakable:
             lifeline.tell(rank.uuid, Meet([where for number, where in hear.items() if number != rank.rank]))
@@ -143,14 +142,9 @@ def _request(plan: WorldPlan, backend: Backend, rank: int, entered: int, refused
         revocable=backend.revocable,
         verbs=backend.verbs,
         in_turn=in_turn,
-        address=_address(plan, rank),
+        address=next(iter(plan.placements[rank].host.addresses), None) if len(plan.hosts) > 1 else None,
         describes_host=plan.placements[rank].local_rank == 0,
     )
-
-
-def _address(plan: WorldPlan, rank: int) -> str | None:
-    """At which other hosts reach this rank; None where there are none."""
-    return next(iter(plan.placements[rank].host.addresses), None) if len(plan.hosts) > 1 else None
 
 
 def _elsewhere(plan: WorldPlan) -> list[int]:

@@ -31,6 +31,7 @@ FORWARDS = ("-R", "127.0.0.1:0:127.0.0.1:9")
 """With these, a login fails where the host's sshd forwards no ports, which `up` needs."""
 
 _NOT_INSTALLED = "allranks is not installed for {python} there. There: {python} -m pip install allranks"
+_NO_FORWARDING = "its sshd does not forward ports. Set AllowTcpForwarding yes in its sshd_config"
 _NO_PYTHON = "there is no {python} there. Name the Python that has allranks with --python"
 _CAUSES = (
     ("Permission denied (", "it refused the ssh key. Copy the key there with: ssh-copy-id {words}"),
@@ -40,8 +41,8 @@ _CAUSES = (
     ("Connection refused", "nothing listens for ssh there. Turn on Remote Login (macOS) or sshd (Linux)"),
     ("No route to host", "there is no route to it. Check that it is on, and on this network"),
     ("timed out", "it does not answer. Check that it is on, and on this network"),
-    ("remote port forwarding failed", "its sshd does not forward ports. Set AllowTcpForwarding yes in its sshd_config"),
-    ("administratively prohibited", "its sshd does not forward ports. Set AllowTcpForwarding yes in its sshd_config"),
+    ("remote port forwarding failed", _NO_FORWARDING),
+    ("administratively prohibited", _NO_FORWARDING),
     (
         "No module named 'allranks'",
         _NOT_INSTALLED,

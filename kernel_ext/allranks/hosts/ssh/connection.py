@@ -147,7 +147,7 @@ class Connection:
         """Tell the host that somebody is there; log in again when it cannot be reached, as long as it takes."""
         tries, slept_at = 0, time.monotonic()
         while not self._ended:
-            if (now := time.monotonic()) - slept_at > 2 * ALIVE_EVERY:  # this interpreter was held: nobody has listened
+            if (now := time.monotonic()) - slept_at > 2 * ALIVE_EVERY:  # no thread of ours ran: nothing could be read
                 self._heard_at = now
             if self.away_since is None:
                 tries = 0

@@ -18,8 +18,8 @@ class Joined(Answer):
     """Why not, where MPI or JACCL could have been."""
     pending: list[str] = field(default_factory=list)
     """Names that wait for a collective of the world before, and are invalid now."""
-    hears_at: int = 0
-    """The UDP port at which it hears other ranks; 0 for none."""
+    hears_at: tuple[str, int] | None = None
+    """The address and UDP port at which it receives messages of other ranks."""
 
 
 class Spawn(Struct, frozen=True):
@@ -83,7 +83,7 @@ class Form(Question[Joined]):
 
 
 class Meet(Request):
-    """Where the other ranks of the world hear this one: addresses and UDP ports."""
+    """Where the other ranks of the world receive messages of this one: addresses and UDP ports."""
 
     addresses: list[tuple[str, int]]
 

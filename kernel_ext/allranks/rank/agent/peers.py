@@ -1,9 +1,9 @@
-"""Word from rank to rank that a cell has failed, for when the notebook does not unblock those that wait.
+"""Datagrams by which a rank tells the others that its cell failed, if the notebook does not unblock them.
 
-Its interpreter may be held by a C extension, its lid be closed, or nobody wait for the cell. A rank that failed and was
-not told that the notebook has looked at who waits (`requests.Decided`) sends each rank of its world a datagram, again
-and again; one that is blocked in the same cell aborts its collective then, as it does when the notebook asks it to, and
-says that the world is broken: on MPI, those that are not blocked must answer those that are.
+The notebook does not when a C extension holds its GIL, when its machine sleeps, or when no thread follows the cell. A
+rank that failed and got no `requests.Decided` sends a datagram to each other rank of its world, repeatedly. A rank that
+is blocked in the same cell then aborts its collective, as it does when the notebook asks it to, and replies that the
+world is broken: on MPI, ranks that are not blocked must answer those that are.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ class Peers:
         self._socket: socket.socket | None = None
         self._addresses: Sequence[tuple[str, int]] = ()
 
-    def listen(self, address: str) -> int:
-        """Be reached at this address; returns the port, 0 where that cannot be."""
+    def listen(self, address: str) -> tuple[str, int] | None:
+        """Receive datagrams at this address; returns it with the port, or None where no socket can be opened."""
         before = self._socket
         if before is not None and before.getsockname()[0] == address:
-            return int(before.getsockname()[1])
+            return address, int(before.getsockname()[1])
         try:
             (family, _, _, _, where), *_ = socket.getaddrinfo(address, 0, type=socket.SOCK_DGRAM)
             opened = socket.socket(family, socket.SOCK_DGRAM)
             opened.setblocking(False)
             opened.bind(where)
         except OSError:
-            return 0
+            return None
         self._socket = opened
         self._agent.lifeline.watch(opened, before)
-        return int(opened.getsockname()[1])
+        return address, int(opened.getsockname()[1])
 
     def meet(self, addresses: Sequence[tuple[str, int]]) -> None:
-        """Where the other ranks of the world hear this one."""
+        """Set where the other ranks of the world receive messages of this one."""
         self._addresses = addresses
 
     def tell(self, word: Word, cell: int) -> None:

@@ -13,10 +13,11 @@ if TYPE_CHECKING:
     from .agent import Agent
 
 TELL_AFTER = 2.3
-"""Seconds from a failure until the others are told, unless the notebook, which takes 2 s, unblocks them."""
+"""Seconds from a failure until this rank tells the others, unless the notebook, which takes 2 s, unblocks them."""
 TELL_EVERY = 0.5
-"""Seconds after which they are told again, at first: one may come to a collective only later."""
+"""Seconds until it tells them again, doubled each time: a rank may enter a collective only later."""
 TELL_AT_LEAST_EVERY = 30.0
+"""Seconds at which the doubling ends."""
 SIGNAL_AFTER = 0.4
 """Seconds an aborted collective gets to raise before the main thread is sent SIGINT as well."""
 LOST_AFTER = 2
@@ -129,7 +130,7 @@ class Unblocker:
             self._tell_at = None
 
     def _hear(self) -> None:
-        """Do what the notebook would have done."""
+        """Handle the datagrams of other ranks as the notebook's requests would be handled."""
         agent = self._agent
         for word, number in agent.peers.heard():
             if number != agent.cell.number:

@@ -64,7 +64,7 @@ class World:
         self._places: list[rebind.Put] = []
         """Where the group was held before the world was left; kept until the next one is joined."""
         self._ring_before: tuple[RingInPlace, Any] | None = None
-        """The ring that was left. Where the user has threads, it goes on to deliver invalid results, with its group."""
+        """The ring that was left, and its group if the user has threads: to these it delivers invalid results."""
 
     def form(self, request: Form) -> Joined:
         """Join the world the notebook planned, after leaving the one before; runs in the main thread.
@@ -119,7 +119,7 @@ class World:
         self._agent.ledger.limits.enter_world(request.limits, OPERATIONS, *joined)
         self.names.hand_out()
         why_not = self.jaccl.not_in_place if self.verbs else self.mpi.not_in_place
-        hears_at = self._agent.peers.listen(request.address or "127.0.0.1") if self.breakable else 0
+        hears_at = self._agent.peers.listen(request.address or "127.0.0.1") if self.breakable else None
         return Joined(*joined, self.breakable, why_not, pending, hears_at)
 
     def _join_wire(self, sockets: Iterable[int], ports: Sequence[Sequence[int]], rank: int, ring: set[int]) -> None:
@@ -179,21 +179,20 @@ class World:
         if ledger.invalid.asked:
             ledger.invalid.break_off([])
         self._end_ring()
-        lingers = self.group if isinstance(left, RingInPlace) and threads else None
+        lingers = threads and isinstance(left, RingInPlace)
+        if isinstance(left, RingInPlace):
+            self._ring_before = left, self.group if lingers else None  # a thread may hold the last reference
         self._places += rebind.take_out(self.group)
         group, self.group, self._in_place = self.group, None, None
-        if isinstance(left, RingInPlace) and lingers is not None:
-            self._ring_before = left, lingers  # with the group, of which a thread may hold the last reference
-        elif left is not None:
+        if left is not None and not lingers:
             sockets = left.leave()
-            self._ring_before = (left, None) if isinstance(left, RingInPlace) else None
         gc.collect()
         clear_backends()
         self._left_behind.keep(group, sockets, arrays)
         return pending
 
     def _end_ring(self) -> None:
-        """End what was left of the ring before this one for the user's threads."""
+        """Close the ring before this one, which continued for the user's threads."""
         if self._ring_before is not None:
             ring, group = self._ring_before
             self._ring_before = None

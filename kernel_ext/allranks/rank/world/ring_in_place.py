@@ -64,7 +64,10 @@ class RingInPlace:
         return self._placeholders.descriptors
 
     def let_go(self) -> None:
-        """All ranks have left this world. Before, a neighbour's thread would take a closed socket for the result."""
+        """Close the sockets to the neighbours, when all ranks have left this world.
+
+        If they were closed earlier, a collective in a neighbour's thread would return an undefined result.
+        """
         if self._placeholders is not None:
             self._placeholders.let_go()
 
