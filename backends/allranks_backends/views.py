@@ -143,6 +143,10 @@ class RankView:
     """Which compiler it waits for, as it does for its first kernels: ``g++``."""
     compiling: int | None = None
     """Seconds for which that has run."""
+    tasks: bool = False
+    """Whether asyncio tasks that cells have left are pending on it."""
+    in_task: bool = False
+    """Whether such a task waits in the collective, so that the cell cannot begin or go on."""
 
     @property
     def doing(self) -> str:
@@ -154,7 +158,8 @@ class RankView:
     @property
     def _doing(self) -> str:
         if self.state == "waiting" and self.collective:
-            return f"blocked in {self.collective}"
+            by_task = ", which an asyncio task of an earlier cell called" if self.in_task else ""
+            return f"blocked in {self.collective}{by_task}"
         if self.state == "debugging":
             return "in the debugger" + (f" at line {self.line}: {self.source}" if self.line else "")
         if self.state == "running" and self.line:

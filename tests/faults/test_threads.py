@@ -9,7 +9,8 @@ import pytest
 from allranks import Cluster
 from allranks.errors import CellTimeout
 from tests.faults.kept import keep, look, sums_are_right
-from tests.waiting import idle
+from tests.faults.test_silence import Shown
+from tests.waiting import WITHIN, comes_true, idle
 
 pytestmark = pytest.mark.slow
 
@@ -42,6 +43,37 @@ while len([number for number in seen[before:] if number == number]) < 200:  # it
 ends = True
 over.wait(30)
 """
+TASK = """
+import asyncio
+seen, caught, held = [], [], {}
+async def loop():
+    while True:
+        try:
+            total = mx.distributed.all_sum(mx.array([1.0, 1.0]))
+            mx.eval(total)
+            seen.append(total.tolist()[0])
+        except Exception as error:
+            caught.append(str(error))
+        await asyncio.sleep(0)
+"""
+BOTH = """
+held['task'] = asyncio.ensure_future(loop())
+await asyncio.sleep(0.2)
+if rank == 1:
+    raise ValueError('bad batch')
+await asyncio.sleep(1)
+"""
+ALONE = """
+if rank == 1:
+    held['task'] = asyncio.ensure_future(loop())
+"""
+CANCEL = """
+if 'task' in held:
+    held['task'].cancel()
+    await asyncio.sleep(0)
+    while not held['task'].done():
+        await asyncio.sleep(0.01)
+"""
 ROUNDS = 3
 
 
@@ -62,3 +94,32 @@ def test_a_thread_that_goes_on_never_gets_a_wrong_number(world: Cluster) -> None
         result = world.run("{number for number in seen if number == number} - {2.0}, len(caught) > 0").check()
         assert [each.value for each in result.values()] == [(set(), True)] * 2
     assert sums_are_right(world) and look(world) == kept
+
+
+@pytest.mark.parametrize("begins", [BOTH, ALONE], ids=["both", "alone"])
+def test_a_task_that_goes_on_never_gets_a_wrong_number_and_can_be_cancelled(world: Cluster, begins: str) -> None:
+    kept = keep(world)
+    world.begin(TASK + begins).finish(10)
+    assert idle(world)
+    assert cancelled(world)
+    result = world.run("{number for number in seen if number == number} - {2.0}").check()
+    assert [each.value for each in result.values()] == [set()] * 2
+    assert sums_are_right(world) and look(world) == kept
+
+
+def test_a_cell_says_that_it_waits_for_a_task(world: Cluster) -> None:
+    world.run(TASK + ALONE).check()
+    shown = Shown()
+    cell = world.begin("1", screen=shown)
+    assert comes_true(world, lambda now: now.ranks[1].in_task, WITHIN)
+    assert "(line 6), which an asyncio task of an earlier cell called" in world.snapshot.ranks[1].doing
+    cell.finish(30)
+    assert "an asyncio task of an earlier cell is blocked in all_sum" in shown.text
+    assert "rank 0 never entered it; it finished the cell" in shown.text
+    cancelled(world)
+    assert sums_are_right(world)
+
+
+def cancelled(world: Cluster) -> bool:
+    """Cancels the tasks; a cell in whose lines they block is aborted with them, and is run again."""
+    return any(all(each.ok for each in world.begin(CANCEL).finish(30).values()) for _ in range(3))

@@ -52,6 +52,8 @@
  * @property {number} [away]
  * @property {string} [compiler]
  * @property {number} [compiling]
+ * @property {boolean} [tasks]
+ * @property {boolean} [in_task]
  */
 
 /**

@@ -57,7 +57,8 @@ class Outcome:
             case Done():
                 self._take_end(rank, event, update.buffers)
             case Unblocked():
-                result.unblocked = _blocked_in(event.collective)
+                if not event.in_task:
+                    result.unblocked = _blocked_in(event.collective)
                 self.broken = self.broken or event.broke
             case Died(cause):
                 result.dead = cause

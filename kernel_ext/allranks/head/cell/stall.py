@@ -63,6 +63,7 @@ class StallWatch:
         ]
         findings.append(self._stuck(snapshot))
         lost = {view.rank for view in waiting} if hopeless else self._disagreeing(waiting, snapshot, findings)
+        lost |= self._left_to_tasks(views, snapshot, ended)
         # Again every second: a rank may just have left one collective for the next when it was to be unblocked.
         unblocked = [rank for rank in sorted(lost) if self._first(rank, f"unblocked {since_failure or 0.0:.0f}")]
         return [finding for finding in findings if finding is not None], unblocked
@@ -85,6 +86,13 @@ class StallWatch:
         if self._first(-1, said):
             findings.append(Finding(tuple(self.ranks), said))
         return {view.rank for view in waiting}
+
+    def _left_to_tasks(self, views: Mapping[int, RankView], snapshot: Snapshot, ended: Mapping[int, Ended]) -> set[int]:
+        """Ranks that cannot begin the cell, since a task waits in a collective that no other rank will enter."""
+        open_ = [view for view in views.values() if view.in_task and (view.since or 0.0) >= STALL_AFTER]
+        others = [view for view in snapshot.ranks if view.rank not in views]
+        alone = not any(view.tasks or view.state in ("running", "waiting") for view in others)
+        return {view.rank for view in open_} if ended and len(open_) == len(views) and alone else set()
 
     def _stuck(self, snapshot: Snapshot) -> Finding | None:
         """All ranks are in one collective, and nothing moves."""
@@ -130,7 +138,9 @@ class StallWatch:
         absent = missing(here, snapshot, ended, self.ranks)
         if not absent or not self._news(group):
             return None
-        return Finding(tuple(sorted(here)), f"blocked in {waits_in}: {absent}")
+        task = group[0].in_task
+        blocked = f"an asyncio task of an earlier cell is blocked in {waits_in}" if task else f"blocked in {waits_in}"
+        return Finding(tuple(sorted(here)), f"{blocked}: {absent}")
 
     def _news(self, group: list[RankView]) -> bool:
         return any([self._first(view.rank, str(view.collective)) for view in group])  # noqa: C419, each is to be marked

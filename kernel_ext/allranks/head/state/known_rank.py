@@ -111,5 +111,6 @@ class Rank:
         if self.in_debugger:
             return "debugging"
         if self.cell is not None:
-            return "waiting" if self.report.waiting and self.report.cell == self.cell else "running"
+            own = self.report.cell == self.cell or not self.report.running  # a task of an earlier cell is in its way
+            return "waiting" if self.report.waiting and own else "running"
         return "failed" if self.failed else "idle"

@@ -78,6 +78,8 @@ def rank_view(rank: Rank, times: CollectiveTimes, away: Away | None = None) -> R
         compiler=compiler.program if compiler else None,
         away=None if away is None or rank.dead is not None else int(time.monotonic() - away.since),
         compiling=compiler.seconds // 5 * 5 if compiler else None,  # ranks that do the same are one line
+        tasks=report.tasks and rank.dead is None,
+        in_task=report.in_task and rank.state == "waiting",
     )
 
 

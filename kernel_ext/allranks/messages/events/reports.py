@@ -63,6 +63,10 @@ class State(Event):
     """The last it asked for."""
     waiting: bool = False
     """Whether the main thread is blocked in it."""
+    in_task: bool = False
+    """Whether it is an asyncio task of an earlier cell that waits in it."""
+    tasks: bool = False
+    """Whether asyncio tasks that the user's code has started are pending, while no cell runs."""
     unordered: int = 0
     """Collectives that ``--ordered`` could not chain in the last cell."""
     untracked: bool = False
@@ -163,6 +167,8 @@ class Unblocked(CellEvent):
     collective: LedgerEntry | None
     broke: bool = False
     """Whether the world is broken by it."""
+    in_task: bool = False
+    """Whether an asyncio task of an earlier cell waited in it, while this cell waited for the main thread."""
 
 
 class AtDebugger(Event):

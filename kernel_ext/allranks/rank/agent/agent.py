@@ -20,12 +20,13 @@ from allranks.messages import values
 from allranks.messages.events import Answered, Entering, Failed, Hello, Leaving, Ready
 from allranks.messages.host_messages import RankConfig
 from allranks.messages.rank_lifeline import Lifeline
-from allranks.messages.requests import Question, Request
+from allranks.messages.requests import Form, Question, Request
 from allranks.messages.wire import Buffer, encode
 from allranks.rank.cell.calls import Calls
 from allranks.rank.cell.comms import Comms
 from allranks.rank.cell.recorder import CellRecorder
 from allranks.rank.cell.stdio import RankStream
+from allranks.rank.cell.tasks import Tasks
 from allranks.rank.collectives.barrier import Barrier
 from allranks.rank.collectives.ledger import Ledger
 from allranks.rank.collectives.record import Record
@@ -81,6 +82,7 @@ class Agent:
         self.barrier = Barrier(self)
         self.cell = CellRecorder(self)
         self.calls = Calls(self)
+        self.tasks = Tasks()
         self.debugger = Debugger(self)
         self.reporter = Reporter(self)
         self.unblocker = Unblocker(self)
@@ -165,6 +167,8 @@ class Agent:
             if answer is not None:
                 self.lifeline.send(answer, out)
 
+        if isinstance(request, Form):
+            self.unblocker.leave()
         if request.runs == "main":
             # The message's memory belongs to ZeroMQ's frame, which the closure keeps alive.
             self.call_main(handle)

@@ -72,11 +72,10 @@ class Reporter:
         cell, ledger = self._agent.cell, self._agent.ledger
         frame = self.user_frame() if cell.running else None
         line, source = cell.line_of(frame) if frame is not None else (None, None)
-        record, waiting = ledger.last(), False
+        record = ledger.last()
         at = (frame.f_lasti, id(frame)) if frame is not None else None
-        if record is not None:
-            in_cell = cell.running and record.seq > self._done_with
-            waiting = in_cell and self._blocked((at, line, ledger.seq), now)
+        pending = record is not None and record.seq > self._done_with
+        waiting = pending and self._blocked((at, line, ledger.seq), now)
         return State(
             cell.running,
             cell.number,
@@ -85,6 +84,8 @@ class Reporter:
             source,
             self.collective(record) if record is not None else None,
             waiting,
+            in_task=waiting and (not cell.running or self._agent.tasks.runs_one_of(cell.tasks)),
+            tasks=not cell.running and bool(self._agent.tasks.pending()),
             unordered=ledger.chain.left_out,
             untracked=bool(computed.unreadable()),
             memory=meters.memory,
@@ -99,6 +100,8 @@ class Reporter:
 
     def _blocked(self, place: Any, now: float) -> bool:
         """Whether the main thread has stood in one place, asleep on a lock, for two reports or more.
+
+        While no cell runs, an asyncio task of an earlier one may wait in a collective.
 
         Where a lock cannot be told from a computation (macOS; not run there), standing at one instruction for a second
         must do.
@@ -127,7 +130,7 @@ class Reporter:
         return record.entry(record.line if record.file == self._agent.cell.file else None)
 
     def current_collective(self) -> LedgerEntry | None:
-        """The newest collective that the running cell can be waiting in."""
+        """The newest collective that the running cell, or a task of an earlier one, can be waiting in."""
         record = self._agent.ledger.last()
         return self.collective(record) if record is not None and record.seq > self._done_with else None
 

@@ -73,10 +73,14 @@ class Requests:
             self._agent.unblocker.stop()
         elif number == cell.number:
             cell.drop_value()
+        else:
+            self._agent.unblocker.free_task(number)
 
     def unblock(self, request: requests.Unblock, _: Buffers) -> None:
         if request.cell == self._agent.cell.number:
             self._agent.unblocker.free()
+        else:
+            self._agent.unblocker.free_task(request.cell)
 
     # Collectives.
 

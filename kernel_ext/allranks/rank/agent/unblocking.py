@@ -20,6 +20,8 @@ TELL_AT_LEAST_EVERY = 30.0
 """Seconds at which the doubling ends."""
 SIGNAL_AFTER = 0.4
 """Seconds an aborted collective gets to raise before the main thread is sent SIGINT as well."""
+LEAVE_EVERY = 0.1
+"""Seconds between two looks whether a task blocks the main thread, which is to leave the world."""
 LOST_AFTER = 2
 """Looks, `SIGNAL_AFTER` apart, after which a SIGINT counts as lost."""
 
@@ -41,6 +43,8 @@ class Unblocker:
         self._tell_at: tuple[float, int] | None = None
         """When to tell the other ranks that this one failed in that cell."""
         self._tell_every = TELL_EVERY
+        self._leaving = False
+        """Whether the world is to be left as soon as the main thread is idle."""
         self._released: int | None = None
         """The cell in which other ranks enter collectives in the place of those that did not."""
 
@@ -105,20 +109,50 @@ class Unblocker:
         if not agent.reporter.blocked:
             return False
         self.broke = self.broke or collective is not None
-        if (
-            not agent.world.breakable or agent.world.broken_up
-        ):  # broken up, it holds no rank: what waits, waits elsewhere
+        if not self._holds():
             return False
-        pattern = agent.world.pattern()
-        if collective is not None:
-            self._note(pattern)
-        agent.ledger.refuse = BROKEN
+        pattern = self._refuse_and_note(collective)
         agent.lifeline.send(Unblocked(agent.cell.number, collective, broke=True))
         # Python raises it when the collective has returned, which it does at once.
         agent.cell.interrupt.unblocked = not stopped
         agent.interrupt_main()
         agent.world.break_up(pattern)
         return True
+
+    def _holds(self) -> bool:
+        """Whether the world can block a rank that can be unblocked: in a broken one, ranks wait for something else."""
+        return self._agent.world.breakable and not self._agent.world.broken_up
+
+    def _refuse_and_note(self, collective: LedgerEntry | None) -> bytes | None:
+        """Enter no collective any more; returns the pattern that marks the results of those that are aborted now."""
+        pattern = self._agent.world.pattern()
+        if collective is not None:
+            self._note(pattern)
+        self._agent.ledger.refuse = BROKEN
+        return pattern
+
+    def free_task(self, cell: int | None = None) -> bool:
+        """Abort the collective that an asyncio task of an earlier cell blocks the main thread in; it raises there.
+
+        Cell number `cell`, if one is named, waits for the main thread.
+        """
+        agent = self._agent
+        collective = agent.reporter.current_collective()
+        if agent.cell.running or collective is None or not agent.reporter.blocked or not self._holds():
+            return False
+        pattern = self._refuse_and_note(collective)
+        if cell is not None:
+            agent.lifeline.send(Unblocked(cell, collective, broke=True, in_task=True))
+        agent.world.break_up(pattern)
+        return True
+
+    def leave(self) -> None:
+        """The world is about to be left, by the main thread: no task may block that."""
+        self._leaving = True
+
+    def left(self) -> None:
+        """The main thread leaves the world."""
+        self._leaving = False
 
     def failed(self, number: int) -> None:
         """The cell ended with an error of this rank's own, so that others may wait for it in vain."""
@@ -154,6 +188,8 @@ class Unblocker:
             self._agent.peers.tell("failed", self._tell_at[1])
         if self._agent.cell.running:
             self._agent.ledger.aborted.look()
+        if self._leaving:
+            self.free_task()
         if self._signal_at is not None and now >= self._signal_at[0]:
             number, self._signal_at = self._signal_at[1], None
             # Not while the error is being shown, which takes long the first time.
@@ -166,6 +202,8 @@ class Unblocker:
             if self._runs(number) and not self.free(stopped=True):
                 self._break_at = (now + SIGNAL_AFTER, number)
                 self._send_again_if_lost()
+        if self._leaving:
+            return LEAVE_EVERY
         return self._tell_at[0] - now if self._tell_at is not None else 60.0
 
     def _send_again_if_lost(self) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from types import FrameType
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from allranks.messages import values
 from allranks.messages.cell_options import CellRequest
@@ -24,6 +25,7 @@ from .interrupt import Interrupt
 from .kept_events import KeptEvents
 from .names import Names
 from .output_buffer import LIMIT, OutputBuffer
+from .tasks import Task
 
 if TYPE_CHECKING:
     from allranks.rank.agent.agent import Agent
@@ -43,6 +45,8 @@ class CellRecorder:
         self.first_number = 0
         self.waits_since = 0
         """Number of the collective after which those come that this cell may wait in."""
+        self.tasks = WeakSet[Task]()
+        """The asyncio tasks of earlier cells that were pending when this one began."""
         self.interrupt = Interrupt(agent.ledger.aborted)
         self.widgets = False
         """Whether the page that the cell came from shows widgets."""
@@ -97,6 +101,7 @@ class CellRecorder:
         if not self.names.pending:
             self.waits_since = ledger.seq
         self.names.begin()
+        self.tasks = WeakSet(self._agent.tasks.pending())
         self.running = True
         TRACE.end()
         if options.timeline:

@@ -103,6 +103,7 @@ def run(config: RankConfig) -> None:
     engine = RankEngine.instance(config=_engine_config(config), ident=config.uuid, log_level=40)
     engine.connection_info_env = json.dumps(dict(config.engine))
     agent = Agent(config, call_main=engine.loop.add_callback)
+    agent.tasks.loop = engine.loop.asyncio_loop
     agent.open_console, agent.register_again = engine.open_console, engine.register_again
     engine.agent, RankStream.output = agent, agent.cell.output
     engine.user_ns = agent.user_ns

@@ -71,6 +71,7 @@ class World:
 
         Raises TimeoutError when a neighbour never came, RuntimeError with MLX's own words.
         """
+        self._agent.unblocker.left()
         with self._agent.reserve.lent():
             return self._form(request)
 
