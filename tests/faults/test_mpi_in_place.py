@@ -6,16 +6,20 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING
 
 import pytest
 
 from allranks.errors import CellInterrupted, CellTimeout
+from allranks.head.world.ranks import Ranks
 from tests.faults.absent import blocked
 from tests.faults.kept import TRAINING, keep, look, sums_are_right
 from tests.faults.stop import stop_pressed, waiting
-from tests.waiting import comes_true, idle
+from tests.waiting import comes_true, eventually, idle
 
 if TYPE_CHECKING:
     from allranks import Cluster
@@ -125,15 +129,61 @@ def test_a_death_in_a_training_step_costs_the_others_nothing(victim: int, mpi4: 
     assert all(each.value[2] >= 1 for each in left.values()), "a step that was under way is invalid, and marked"
 
 
-def test_two_deaths_at_once_and_one_while_the_world_is_healed(mpi4: Cluster) -> None:
+def test_two_deaths_at_once(mpi4: Cluster) -> None:
     before = pids(mpi4)
     mpi4.run("kept = rank").check()
-    for victim in (1, 2):
-        os.kill(before[victim] or 0, signal.SIGKILL)
-    assert comes_true(mpi4, lambda now: [rank.state for rank in now.ranks].count("dead") == 2, WITHIN)
+    kill(mpi4, 1, 2)
     mpi4.heal(source=3)
     assert [each.value for each in mpi4.run("kept").check().values()] == [0, 3, 3, 3]
     assert sums_are_right(mpi4) and [pids(mpi4)[rank] for rank in (0, 3)] == [before[0], before[3]]
+
+
+def test_ranks_that_were_started_together_do_not_die_together(mpi4: Cluster) -> None:
+    kill(mpi4, 1, 2)
+    mpi4.heal()
+    before = pids(mpi4)
+    mpi4.run("kept = rank").check()
+    kill(mpi4, 1)
+    assert mpi4.heal().ranks[2].how == "kept"
+    kept = mpi4.run("globals().get('kept')").check()
+    assert [each.value for each in kept.values()] == [0, None, 2, 3] and pids(mpi4)[2] == before[2]
+    assert sums_are_right(mpi4)
+
+
+@pytest.mark.parametrize("step", ["offered", "starting"])
+def test_a_rank_that_dies_while_another_is_replaced_costs_the_others_nothing(
+    step: str, mpi4: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = pids(mpi4)
+    mpi4.run("kept = rank").check()
+    kill(mpi4, 1)
+    launch = Ranks.launch
+
+    def launched(ranks: Ranks, numbers: Sequence[int]) -> None:
+        monkeypatch.setattr(Ranks, "launch", launch)
+        launch(ranks, numbers)
+        replaced = ranks.monitor.ranks[1]
+        if step == "offered":
+            os.kill(before[2] or 0, signal.SIGKILL)
+        else:  # MPI has started the process, and the others wait for it
+            connected = partial(eventually, lambda: replaced.connected)
+            Thread(target=lambda: connected() and os.kill(before[2] or 0, signal.SIGKILL)).start()
+
+    monkeypatch.setattr(Ranks, "launch", launched)
+    said: list[str] = []
+    mpi4.heal(progress=said.append)
+    if mpi4.state != "whole":
+        mpi4.heal(progress=said.append)  # the second death came after the new world was formed
+    kept = mpi4.run("globals().get('kept')").check()
+    assert [each.value for each in kept.values()] == [0, None, None, 3], said
+    assert [pids(mpi4)[rank] for rank in (0, 3)] == [before[0], before[3]], said
+    assert sums_are_right(mpi4)
+
+
+def kill(cluster: Cluster, *victims: int) -> None:
+    for victim in victims:
+        os.kill(pids(cluster)[victim] or 0, signal.SIGKILL)
+    assert comes_true(cluster, lambda now: all(now.ranks[victim].state == "dead" for victim in victims), WITHIN)
 
 
 def test_grows_and_shrinks_in_place(mpi2: Cluster) -> None:

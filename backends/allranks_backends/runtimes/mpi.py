@@ -207,7 +207,10 @@ def _keep_survivors(mpirun: str) -> list[str]:
     if not is_tolerant(mpi_library(mpirun)):
         return ["--continuous"]
     # Each rank learns at once how to reach all others: asked for later, of one that is dead, it waits indefinitely.
-    return ["--continuous", "--with-ft", "ulfm", "--mca", "mpi_add_procs_cutoff", str(ADD_PROCS)]
+    # The first two hold for the ranks that mpirun starts. Of several that MPI spawns at once, the death of one ends
+    # all, unless both are the default (Open MPI 5.0.11).
+    spawned = [word for name in ("continuous", "recoverable") for word in ("--prtemca", f"state_base_{name}", "1")]
+    return ["--continuous", "--with-ft", "ulfm", *spawned, "--mca", "mpi_add_procs_cutoff", str(ADD_PROCS)]
 
 
 def _hostfile_line(name: str, slots: int) -> str:

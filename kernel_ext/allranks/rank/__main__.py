@@ -29,6 +29,7 @@ def main() -> None:
     where.add_argument("--join", type=Path, metavar="FILE", help="written by the notebook; - for stdin")
     where.add_argument("--cluster", metavar="ID", help="the cluster whose settings the host process keeps here")
     parser.add_argument("--number", type=int, metavar="RANK", help="which rank, where the launcher does not say")
+    parser.add_argument("--uuid", help="of the rank: the process ends where another one has taken its place")
     options = parser.parse_args()
     file = options.join if options.join is not None else offered(options.cluster) / f"{_number(options.number)}.json"
     settings = read_join_file(file, within=FILE_WITHIN if options.join is not None else 0.0)
@@ -40,6 +41,8 @@ def main() -> None:
         config = RankConfig(**settings)
     except TypeError:
         sys.exit(f"allranks: {file} is not a join file. %distributed up --join writes one.")
+    if options.uuid not in (None, config.uuid):
+        sys.exit(f"allranks: rank {config.rank} has been started again meanwhile.")
     make_private(Path(config.directory))
     redirect_to_log(config.directory)
     from allranks.rank.process.engine import run  # whoever only joins does without all this

@@ -68,6 +68,8 @@ class Monitor:
         """Why not, where it could have been, as a clause."""
         self.away: dict[str, Away] = {}
         """Hosts that cannot be reached at the moment."""
+        self.divided = False
+        """Whether some ranks have joined the world that was last to be formed, and others have not."""
         self.left_pending: dict[int, tuple[str, ...]] = {}
         """By rank, names that wait for collectives of the world before this one, and are invalid."""
         self.owed: dict[int, SavedVariables | None] = {}

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeout
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from itertools import islice
+from typing import TypeAlias
 
 from allranks.errors import CannotStart
-from allranks.head.state.known_rank import Rank
 from allranks.head.state.monitor import Monitor
 from allranks.machine.ports import says_port_is_taken
 from allranks.messages.lifeline import Lifeline
 from allranks.messages.questions import Reply, RequestFailed
-from allranks.messages.requests import Form, GiveUpAborting, Joined, MayConnect, Meet, Refusals, Spawn
+from allranks.messages.requests import Form, GiveUpAborting, Joined, MayConnect, Meet, Refusals, Spawn, StopForming
 from allranks_backends.limits import Limits, limits
 from allranks_backends.plan import Host, Placement, WorldPlan, alike, rank_label
 from allranks_backends.protocol import WORLD_VARIABLES, Backend
+
+Answers: TypeAlias = "dict[int, Future[Reply[Joined]]]"
 
 FORM_WITHIN = 30.0
 """Seconds a rank waits for its neighbours."""
@@ -24,6 +26,12 @@ MPI_WITHIN = 60.0
 """Seconds more for MPI, in which it starts, a compiler runs, and ranks start processes themselves."""
 LISTEN_WITHIN = 2.0
 """Seconds the last rank of a ring waits for the others to listen before it enters all the same."""
+LOST_WITHIN = 3.0
+"""Seconds the other ranks of MPI get to join, or to fail, where one has died or failed."""
+STOPS_WITHIN = 1.0
+"""Seconds ranks of MPI get to return that are to wait no longer."""
+LOOK_EVERY = 0.1
+"""Seconds between two looks whether a rank has died."""
 STAGGER = 0.03
 """Seconds by which those enter later that connect first: a refused connect costs the world a second.
 
@@ -68,7 +76,7 @@ def form(
     refused = refusals(limits(backend, can_run))
     new = {each.rank for each in spawn}
     more = MPI_WITHIN if backend.launcher == "mpirun" else 0.0
-    answers: dict[int, Future[Reply[Joined]]] = {}
+    answers: Answers = {}
 
     def ask(numbers: Iterable[int]) -> None:
         for number in numbers:
@@ -78,23 +86,25 @@ def form(
                 request.spawn = list(spawn)
             answers[number] = lifeline.ask(monitor.ranks[number].uuid, request)
 
-    ask(number for number in range(plan.size) if number not in new)
-    if new:
-        until_connected(lambda: any(each.done() and each.exception() for each in answers.values()))
-        ask(number for number in sorted(new) if monitor.ranks[number].connected)
-    if backend.joins_at_first and _elsewhere(plan):
-        _let_connect(plan, monitor, lifeline, answers[0])
-    failures = {
-        rank: failure
-        for rank, answer in sorted(answers.items())
-        if (failure := _failure(answer, monitor.ranks[rank], monitor, more))
-    }
-    if failures:
-        listing = "; ".join(f"{rank_label(ranks)}: {failure}" for failure, ranks in alike(failures).items())
-        raise CannotStart(
-            f"could not form the {plan.backend} world of {plan.size}. {listing}.",
-            port_taken=says_port_is_taken(listing),
-        )
+    try:
+        ask(number for number in range(plan.size) if number not in new)
+        if new:
+            until_connected(lambda: any(each.done() and each.exception() for each in answers.values()))
+            ask(number for number in sorted(new) if monitor.ranks[number].connected)
+        if backend.joins_at_first and _elsewhere(plan):
+            _let_connect(plan, monitor, lifeline, answers[0])
+        _wait(answers, monitor, FORM_WITHIN + 10 + more, can_stop=backend.launcher == "mpirun")
+        failures = _failures(answers, monitor)
+        monitor.divided = bool(failures) and any(each.done() and not each.exception() for each in answers.values())
+        if failures:
+            listing = "; ".join(f"{rank_label(ranks)}: {failure}" for failure, ranks in alike(failures).items())
+            raise CannotStart(
+                f"could not form the {plan.backend} world of {plan.size}. {listing}.",
+                port_taken=says_port_is_taken(listing),
+            )
+    except BaseException:
+        _stop(answers, monitor, lifeline)
+        raise
     monitor.generation, monitor.backend, monitor.state = plan.generation, plan.backend, "whole"
     joined = [answers[rank.rank].result().answer for rank in monitor.ranks]
     monitor.revocable = backend.revocable
@@ -164,15 +174,43 @@ def _on_one_host(plan: WorldPlan, one: int, other: int) -> bool:
     return plan.placements[one].host.name == plan.placements[other].host.name
 
 
-def _failure(answer: Future[Reply[Joined]], rank: Rank, monitor: Monitor, more: float) -> str | None:
-    within = FORM_WITHIN + 10 + more
+def _wait(answers: Answers, monitor: Monitor, within: float, *, can_stop: bool) -> None:
+    """Wait until all ranks have joined, for at most `within` seconds.
+
+    Where one has died or failed, the others may wait for it in vain: ranks that can be stopped do so for a moment.
+    """
+    deadline, left = time.monotonic() + within, set(answers.values())
+    while left and time.monotonic() < deadline:
+        done, left = wait(left, LOOK_EVERY, FIRST_COMPLETED)
+        lost = any(each.exception() for each in done) or any(monitor.ranks[number].dead for number in answers)
+        if lost and can_stop:
+            deadline, can_stop = min(deadline, time.monotonic() + LOST_WITHIN), False
+
+
+def _failures(answers: Answers, monitor: Monitor) -> dict[int, str]:
+    """Why the ranks that have not joined did not; those that have not answered, only where no other failed."""
+    asked = sorted(answers.items())
+    failed = {number: failure for number, each in asked if (failure := _failure(each, number, monitor))}
+    return failed or {number: "no answer in time" for number, each in asked if not each.done()}
+
+
+def _failure(answer: Future[Reply[Joined]], number: int, monitor: Monitor) -> str | None:
+    rank = monitor.ranks[number]
+    if not answer.done():
+        return rank.dead
     try:
-        answer.result(within)
+        answer.result()
     except RequestFailed as error:
         return str(error).rstrip(".")
     except ConnectionError as error:
         monitor.wait(lambda: rank.dead is not None, 1.0)
         return rank.dead or str(error)
-    except FutureTimeout:
-        return f"no answer within {within:g} s"
     return None
+
+
+def _stop(answers: Answers, monitor: Monitor, lifeline: Lifeline) -> None:
+    """Have the ranks that still wait for others return; where they cannot, their own time limit ends it."""
+    waiting = [number for number, answer in answers.items() if not answer.done()]
+    for number in waiting:
+        lifeline.tell(monitor.ranks[number].uuid, StopForming())
+    wait([answers[number] for number in waiting], STOPS_WITHIN)

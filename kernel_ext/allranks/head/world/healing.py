@@ -48,12 +48,27 @@ def heal(ranks: Ranks, source: int | None, kill: Sequence[int], say: Say) -> Wor
 def _in_place(ranks: Ranks, hosts: Sequence[Host], new: Sequence[int], say: Say) -> bool:
     """Form the next world, a rank on each of `hosts`, in the processes that are left and those of the `new` ranks.
 
-    False where all must be restarted.
+    False where all must be restarted. Where ranks of MPI die meanwhile, those that are left try once more.
     """
-    assert ranks.plan is not None
-    before = len(ranks.monitor.ranks)
     if not ranks.in_place(new):
         return False
+    error = _failure_in_place(ranks, hosts, new)
+    if error is not None and (lost := _lost_meanwhile(ranks, new)):
+        say(f"Trying once more: {error}")
+        error = _failure_in_place(ranks, hosts, lost)
+    if error is None:
+        return True
+    if ranks.backend.reform == "in place":
+        raise error
+    ranks.monitor.state, ranks.monitor.breakable = "broken", False
+    say(f"The ranks are restarted: {error}")
+    return False
+
+
+def _failure_in_place(ranks: Ranks, hosts: Sequence[Host], new: Sequence[int]) -> CannotStart | None:
+    """Form the next world in place; returns why it could not be formed, if so."""
+    assert ranks.plan is not None
+    before = len(ranks.monitor.ranks)
     ranks.plan_next(hosts, ranks.plan.backend)
     ranks.monitor.state = "broken"  # until the new world is there
     if len(hosts) < before:
@@ -64,12 +79,22 @@ def _in_place(ranks: Ranks, hosts: Sequence[Host], new: Sequence[int], say: Say)
     try:
         ranks.form()
     except CannotStart as error:
-        if ranks.backend.reform == "in place":
-            raise
-        ranks.monitor.state, ranks.monitor.breakable = "broken", False
-        say(f"The ranks are restarted: {error}")
-        return False
-    return True
+        return error
+    return None
+
+
+def _lost_meanwhile(ranks: Ranks, new: Sequence[int]) -> list[int]:
+    """The ranks to start in another try to form a world of MPI: the `new` ones, and those that died in the first try.
+
+    None where no rank died, or where some ranks are in the next world already and others are not.
+    """
+    monitor = ranks.monitor
+    dead = {rank.rank for rank in monitor.ranks if rank.dead}
+    if not dead or monitor.divided or ranks.backend.launcher != "mpirun" or not ranks.in_place(new):
+        return []
+    _kill(ranks, [number for number in new if monitor.ranks[number].connected])
+    lost = sorted({*dead, *new})
+    return lost if len(lost) < len(monitor.ranks) else []
 
 
 def _change(verb: Literal["heal", "resize", "rewire"], ranks: Ranks, became: Became, files: Files) -> WorldChange:

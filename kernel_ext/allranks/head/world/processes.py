@@ -91,11 +91,11 @@ class Processes:
         for each in configs:
             self._monitor.put(Rank(each.rank, each.host, each.uuid))
         self._offer(configs)
-        return [self._spawn(number) for number in numbers]
+        return [self._spawn(each) for each in configs]
 
-    def _spawn(self, number: int) -> Spawn:
-        command = [self._settings.python, "-m", "allranks.rank", "--cluster", self._cluster, "--number", str(number)]
-        return Spawn(number, command)
+    def _spawn(self, config: RankConfig) -> Spawn:
+        which = ["--cluster", self._cluster, "--number", str(config.rank), "--uuid", config.uuid]
+        return Spawn(config.rank, [self._settings.python, "-m", "allranks.rank", *which])
 
     def _offer(self, configs: Sequence[RankConfig]) -> None:
         """Each host gets the settings of its own ranks, where they look for them by the cluster's name."""

@@ -48,6 +48,7 @@ from .collectives import (
     Refuse,
     Settle,
     Spawn,
+    StopForming,
 )
 from .looks import (
     CellTrace,
@@ -146,6 +147,7 @@ __all__ = [
     "Saved",
     "Settle",
     "Spawn",
+    "StopForming",
     "TaskOrder",
     "Time",
     "Trace",

@@ -82,6 +82,10 @@ class Form(Question[Joined]):
     """Whether this rank is the one that describes its host."""
 
 
+class StopForming(Request):
+    """The world that was to be formed is not: another rank has ended. A rank that waits for others returns."""
+
+
 class Meet(Request):
     """Where the other ranks of the world receive messages of this one: addresses and UDP ports."""
 

@@ -168,7 +168,7 @@ class Agent:
                 self.lifeline.send(answer, out)
 
         if isinstance(request, Form):
-            self.unblocker.leave()
+            self.world.asked_to_form()
         if request.runs == "main":
             # The message's memory belongs to ZeroMQ's frame, which the closure keeps alive.
             self.call_main(handle)

@@ -87,6 +87,9 @@ class Requests:
     def form(self, request: requests.Form, _: Buffers) -> Reply[requests.Joined]:
         return Reply(self._agent.world.form(request))
 
+    def stop_forming(self, _request: requests.StopForming, _: Buffers) -> None:
+        self._agent.world.stop_forming()
+
     def meet(self, request: requests.Meet, _: Buffers) -> None:
         self._agent.peers.meet(request.addresses)
 

@@ -63,14 +63,29 @@ class World:
         self._left_behind = LeftBehind()
         self._places: list[rebind.Put] = []
         """Where the group was held before the world was left; kept until the next one is joined."""
+        self._asked = self._begun = self._stopped = 0
+        """Requests to form a world: how many came, how many were begun, and the last one that was stopped."""
         self._ring_before: tuple[RingInPlace, Any] | None = None
         """The ring that was left, and its group if the user has threads: to these it delivers invalid results."""
+
+    def asked_to_form(self) -> None:
+        """A request to form a world has come; `form` follows. From the agent's thread."""
+        self._asked += 1
+        self._agent.unblocker.leave()
+
+    def stop_forming(self) -> None:
+        """The worlds that were to be formed are not, since other ranks have ended. From the agent's thread."""
+        self._stopped = self._asked
+
+    def _is_stopped(self) -> bool:
+        return self._begun <= self._stopped
 
     def form(self, request: Form) -> Joined:
         """Join the world the notebook planned, after leaving the one before; runs in the main thread.
 
         Raises TimeoutError when a neighbour never came, RuntimeError with MLX's own words.
         """
+        self._begun += 1
         self._agent.unblocker.left()
         with self._agent.reserve.lent():
             return self._form(request)
@@ -88,7 +103,8 @@ class World:
         self.verbs = request.verbs and request.size > 1
         if self.verbs:
             self.jaccl.prepare(mx)
-        self._in_place = self.mpi.enter(mx, request) if request.revocable and request.size > 1 else None
+        by_mpi = request.revocable and request.size > 1
+        self._in_place = self.mpi.enter(mx, request, self._is_stopped) if by_mpi else None
         late = f"a neighbour of rank {request.rank} did not join within {request.timeout:g} s"
         known, known_threads = set(own_sockets()), threads()
         with time_limit(request.timeout, late):

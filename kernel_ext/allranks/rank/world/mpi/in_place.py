@@ -55,6 +55,7 @@ class MpiInPlace:
         functions.install()
         self.broken_up = False
         self._met: list[Any] = []
+        self._shrinking = False
         self._use(MPI.COMM_WORLD)
         self.is_tolerant = level >= MPI.THREAD_MULTIPLE and functions.tolerant
         """Whether collectives can be aborted: mpirun must have been told to keep the ranks through failures."""
@@ -94,21 +95,32 @@ class MpiInPlace:
         """What still waits for this world gets invalid results, since it was revoked; it has no descriptors."""
         return []
 
-    def join_parents(self, rank: int) -> None:
+    def join_parents(self, rank: int, is_stopped: Callable[[], bool]) -> None:
         """In a process that other ranks have started: join them as this rank."""
         parents = self._mpi.Comm.Get_parent()
         if parents != self._mpi.COMM_NULL:
-            self._form(lambda: self._meet(parents.Merge(high=True).Split(0, rank)))
+            self._form(lambda: self._meet(parents.Merge(high=True).Split(0, rank)), is_stopped)
 
-    def next_world(self, rank: int, spawn: Sequence[Spawn]) -> None:
+    def next_world(self, rank: int, spawn: Sequence[Spawn], is_stopped: Callable[[], bool]) -> None:
         """Form the communicator of the next world, with new processes for those to `spawn`; all that are left call it.
 
-        Raises RuntimeError in MPI's words.
+        Raises RuntimeError in MPI's words, or once it `is_stopped`. Then a thread may be left in a call of MPI that
+        waits for a rank in vain; another try shrinks the same communicator again.
         """
+        if self._shrinking:
+            raise RuntimeError("MPI is still leaving the world before")
         if spawn:
-            self._form(lambda: self._meet(self._with_new_ones(spawn).Split(0, rank)))
+            self._form(lambda: self._meet(self._with_new_ones(spawn).Split(0, rank)), is_stopped)
         else:
-            self._form(self.communicator.Shrink)
+            self._form(self._shrunk, is_stopped)
+
+    def _shrunk(self) -> Any:
+        """The communicator of the ranks that are left."""
+        self._shrinking = True
+        try:
+            return self.communicator.Shrink()
+        finally:
+            self._shrinking = False
 
     def _meet(self, communicator: Any) -> Any:
         """Have every two ranks exchange a message, so that each knows how to reach all.
@@ -123,9 +135,9 @@ class MpiInPlace:
         self._mpi.Request.Waitall(requests)
         return communicator
 
-    def _form(self, make: Callable[[], Any]) -> None:
+    def _form(self, make: Callable[[], Any], is_stopped: Callable[[], bool]) -> None:
         try:
-            self._use(_in_thread(make))
+            self._use(_in_thread(make, is_stopped))
         except self._mpi.Exception as error:
             raise RuntimeError(f"MPI could not form the next world: {error}") from None
 
@@ -136,7 +148,7 @@ class MpiInPlace:
 
     def _with_new_ones(self, spawn: Sequence[Spawn]) -> Any:
         MPI = self._mpi
-        left = self.communicator.Shrink()
+        left = self._shrunk()
         left.Set_errhandler(MPI.ERRORS_RETURN)
         # That of the first is for all; a dead rank's place is taken still (Open MPI 5.0.11).
         infos = [MPI.Info.Create({"map_by": ":OVERSUBSCRIBE"}), *[MPI.INFO_NULL] * (len(spawn) - 1)]
@@ -145,8 +157,11 @@ class MpiInPlace:
         return children.Merge(high=False)
 
 
-def _in_thread(call: Callable[[], T]) -> T:
-    """Call it while this thread can still be interrupted: a collective of MPI's may wait for a rank in vain."""
+def _in_thread(call: Callable[[], T], is_stopped: Callable[[], bool]) -> T:
+    """Call it while this thread can still be interrupted: a collective of MPI's may wait for a rank in vain.
+
+    Raises RuntimeError once it `is_stopped`; the call goes on.
+    """
     results: list[T] = []
     errors: list[BaseException] = []
 
@@ -160,6 +175,8 @@ def _in_thread(call: Callable[[], T]) -> T:
     thread.start()
     while thread.is_alive():
         thread.join(0.05)
+        if is_stopped() and thread.is_alive():
+            raise RuntimeError("the world was not formed, since other ranks have ended")
     if errors:
         raise errors[0]
     return results[0]

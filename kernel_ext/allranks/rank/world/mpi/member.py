@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,20 +61,23 @@ class MpiMember:
 
         return MPI.COMM_WORLD
 
-    def enter(self, mx: Any, request: Form) -> MpiInPlace | None:
-        """Have MLX join the communicator of this world; None where MPI's collectives cannot be aborted here."""
+    def enter(self, mx: Any, request: Form, is_stopped: Callable[[], bool]) -> MpiInPlace | None:
+        """Have MLX join the communicator of this world; None where MPI's collectives cannot be aborted here.
+
+        Raises RuntimeError in MPI's words, or once it `is_stopped`, and TimeoutError.
+        """
         late = f"the ranks did not form the next world of MPI within {request.timeout:g} s"
         with time_limit(request.timeout, late):
             if self._in_place is not None:
-                self._in_place.next_world(request.rank, request.spawn)
+                self._in_place.next_world(request.rank, request.spawn, is_stopped)
             else:
-                self._begin(mx, request)
+                self._begin(mx, request, is_stopped)
         if self._in_place is None or self.not_in_place:
             return None
         self._in_place.take_failed()
         return self._in_place
 
-    def _begin(self, mx: Any, request: Form) -> None:
+    def _begin(self, mx: Any, request: Form, is_stopped: Callable[[], bool]) -> None:
         try:
             self._in_place = MpiInPlace(mx, Path(self._agent.config.directory))
         except NotInPlace as error:
@@ -81,7 +85,7 @@ class MpiMember:
             # Else a collective with a dead rank would return, and MLX take what its memory holds for the result.
             os.environ["OMPI_MCA_mpi_ft_enable"] = "0"  # noqa: SIM112, Open MPI's name
             return
-        self._in_place.join_parents(request.rank)
+        self._in_place.join_parents(request.rank, is_stopped)
         self._agent.ledger.aborted.on_failure = self.failed
         if not self._in_place.is_tolerant:
             self.not_in_place = "mpirun runs without fault tolerance (--with-ft ulfm)"
