@@ -6,8 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
@@ -166,8 +165,7 @@ def test_a_rank_that_dies_while_another_is_replaced_costs_the_others_nothing(
         if step == "offered":
             os.kill(before[2] or 0, signal.SIGKILL)
         else:  # MPI has started the process, and the others wait for it
-            connected = partial(eventually, lambda: replaced.connected)
-            Thread(target=lambda: connected() and os.kill(before[2] or 0, signal.SIGKILL)).start()
+            Thread(target=kill_when, args=[lambda: replaced.connected, before[2]]).start()
 
     monkeypatch.setattr(Ranks, "launch", launched)
     said: list[str] = []
@@ -178,6 +176,11 @@ def test_a_rank_that_dies_while_another_is_replaced_costs_the_others_nothing(
     assert [each.value for each in kept.values()] == [0, None, None, 3], said
     assert [pids(mpi4)[rank] for rank in (0, 3)] == [before[0], before[3]], said
     assert sums_are_right(mpi4)
+
+
+def kill_when(condition: Callable[[], bool], pid: int | None) -> None:
+    assert eventually(condition)
+    os.kill(pid or 0, signal.SIGKILL)
 
 
 def kill(cluster: Cluster, *victims: int) -> None:
