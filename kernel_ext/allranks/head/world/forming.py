@@ -188,16 +188,15 @@ def _wait(answers: Answers, monitor: Monitor, within: float, *, can_stop: bool) 
 
 
 def _failures(answers: Answers, monitor: Monitor) -> dict[int, str]:
-    """Why the ranks that have not joined did not; those that have not answered, only where no other failed."""
+    """Why the ranks that have not joined did not."""
     asked = sorted(answers.items())
-    failed = {number: failure for number, each in asked if (failure := _failure(each, number, monitor))}
-    return failed or {number: "no answer in time" for number, each in asked if not each.done()}
+    return {number: failure for number, each in asked if (failure := _failure(each, number, monitor))}
 
 
 def _failure(answer: Future[Reply[Joined]], number: int, monitor: Monitor) -> str | None:
     rank = monitor.ranks[number]
     if not answer.done():
-        return rank.dead
+        return rank.dead or "no answer in time"
     try:
         answer.result()
     except RequestFailed as error:

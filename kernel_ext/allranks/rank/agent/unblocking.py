@@ -138,7 +138,9 @@ class Unblocker:
         """
         agent = self._agent
         collective = agent.reporter.current_collective()
-        if agent.cell.running or collective is None or not agent.reporter.blocked or not self._holds():
+        if agent.cell.running or agent.world.forming or collective is None:
+            return False
+        if not agent.reporter.blocked or not self._holds():
             return False
         pattern = self._refuse_and_note(collective)
         if cell is not None:

@@ -63,6 +63,8 @@ class World:
         self._left_behind = LeftBehind()
         self._places: list[rebind.Put] = []
         """Where the group was held before the world was left; kept until the next one is joined."""
+        self.forming = False
+        """Whether the main thread is leaving a world or joining one."""
         self._asked = self._begun = self._stopped = 0
         """Requests to form a world: how many came, how many were begun, and the last one that was stopped."""
         self._ring_before: tuple[RingInPlace, Any] | None = None
@@ -87,8 +89,12 @@ class World:
         """
         self._begun += 1
         self._agent.unblocker.left()
-        with self._agent.reserve.lent():
-            return self._form(request)
+        self.forming = True
+        try:
+            with self._agent.reserve.lent():
+                return self._form(request)
+        finally:
+            self.forming = False
 
     def _form(self, request: Form) -> Joined:
         pending = self._leave()
