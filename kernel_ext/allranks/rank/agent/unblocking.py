@@ -43,8 +43,6 @@ class Unblocker:
         self._tell_at: tuple[float, int] | None = None
         """When to tell the other ranks that this one failed in that cell."""
         self._tell_every = TELL_EVERY
-        self._leaving = False
-        """Whether the world is to be left as soon as the main thread is idle."""
         self._released: int | None = None
         """The cell in which other ranks enter collectives in the place of those that did not."""
 
@@ -148,14 +146,6 @@ class Unblocker:
         agent.world.break_up(pattern)
         return True
 
-    def leave(self) -> None:
-        """The world is about to be left, by the main thread: no task may block that."""
-        self._leaving = True
-
-    def left(self) -> None:
-        """The main thread leaves the world."""
-        self._leaving = False
-
     def failed(self, number: int) -> None:
         """The cell ended with an error of this rank's own, so that others may wait for it in vain."""
         self._tell_at, self._tell_every = (time.monotonic() + TELL_AFTER, number), TELL_EVERY
@@ -190,7 +180,7 @@ class Unblocker:
             self._agent.peers.tell("failed", self._tell_at[1])
         if self._agent.cell.running:
             self._agent.ledger.aborted.look()
-        if self._leaving:
+        if self._agent.world.is_to_be_left:
             self.free_task()
         if self._signal_at is not None and now >= self._signal_at[0]:
             number, self._signal_at = self._signal_at[1], None
@@ -204,7 +194,7 @@ class Unblocker:
             if self._runs(number) and not self.free(stopped=True):
                 self._break_at = (now + SIGNAL_AFTER, number)
                 self._send_again_if_lost()
-        if self._leaving:
+        if self._agent.world.is_to_be_left:
             return LEAVE_EVERY
         return self._tell_at[0] - now if self._tell_at is not None else 60.0
 

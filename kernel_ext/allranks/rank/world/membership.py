@@ -73,11 +73,15 @@ class World:
     def asked_to_form(self) -> None:
         """A request to form a world has come; `form` follows. From the agent's thread."""
         self._asked += 1
-        self._agent.unblocker.leave()
 
     def stop_forming(self) -> None:
         """The worlds that were to be formed are not, since other ranks have ended. From the agent's thread."""
         self._stopped = self._asked
+
+    @property
+    def is_to_be_left(self) -> bool:
+        """Whether the main thread is to leave this world, and has not begun: no task may block that."""
+        return self._begun < self._asked
 
     def _is_stopped(self) -> bool:
         return self._begun <= self._stopped
@@ -88,7 +92,6 @@ class World:
         Raises TimeoutError when a neighbour never came, RuntimeError with MLX's own words.
         """
         self._begun += 1
-        self._agent.unblocker.left()
         self.forming = True
         try:
             with self._agent.reserve.lent():
