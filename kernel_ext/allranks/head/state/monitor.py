@@ -9,7 +9,8 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from msgspec import structs
@@ -46,6 +47,8 @@ from .widget_comms import NoComms, WidgetComms
 
 if TYPE_CHECKING:
     from allranks.head.world.change import SavedVariables
+    from allranks.messages.questions import Reply
+    from allranks.messages.requests import Joined
 
 
 class Monitor:
@@ -68,6 +71,8 @@ class Monitor:
         """Why not, where it could have been, as a clause."""
         self.away: dict[str, Away] = {}
         """Hosts that cannot be reached at the moment."""
+        self.joining: Collection[Future[Reply[Joined]]] = ()
+        """What ranks have yet to answer that wait for others in a world that was given up."""
         self.divided = False
         """Whether some ranks have joined the world that was last to be formed, and others have not."""
         self.left_pending: dict[int, tuple[str, ...]] = {}

@@ -72,10 +72,13 @@ def form(
     Those to `spawn` are started by the others, and are asked when they are connected, unless one has failed by then.
     Raises CannotStart, naming who failed and how.
     """
+    can_stop = backend.launcher == "mpirun"
+    if not can_stop:  # a rank that still waits in the attempt before joins when the others have given it up
+        wait(monitor.joining, FORM_WITHIN + 10)
     entered = max(rank.entered for rank in monitor.ranks)
     refused = refusals(limits(backend, can_run))
     new = {each.rank for each in spawn}
-    more = MPI_WITHIN if backend.launcher == "mpirun" else 0.0
+    more = MPI_WITHIN if can_stop else 0.0
     answers: Answers = {}
 
     def ask(numbers: Iterable[int]) -> None:
@@ -93,7 +96,7 @@ def form(
             ask(number for number in sorted(new) if monitor.ranks[number].connected)
         if backend.joins_at_first and _elsewhere(plan):
             _let_connect(plan, monitor, lifeline, answers[0])
-        _wait(answers, monitor, FORM_WITHIN + 10 + more, can_stop=backend.launcher == "mpirun")
+        _wait(answers, monitor, FORM_WITHIN + 10 + more, can_stop=can_stop)
         failures = _failures(answers, monitor)
         monitor.divided = bool(failures) and any(each.done() and not each.exception() for each in answers.values())
         if failures:
@@ -209,7 +212,7 @@ def _failure(answer: Future[Reply[Joined]], number: int, monitor: Monitor) -> st
 
 def _stop(answers: Answers, monitor: Monitor, lifeline: Lifeline) -> None:
     """Have the ranks that still wait for others return; where they cannot, their own time limit ends it."""
-    waiting = [number for number, answer in answers.items() if not answer.done()]
-    for number in waiting:
-        lifeline.tell(monitor.ranks[number].uuid, StopForming())
-    wait([answers[number] for number in waiting], STOPS_WITHIN)
+    for number, answer in answers.items():
+        if not answer.done():
+            lifeline.tell(monitor.ranks[number].uuid, StopForming())
+    monitor.joining = wait(answers.values(), STOPS_WITHIN).not_done
