@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -196,6 +197,30 @@ def test_a_source_that_dies_before_it_is_copied_is_no_source(ring4: Cluster, mon
         ring4.run("held")
     assert "ranks 0, 2 got the variables of rank 1" in str(ring4.heal(source=1))
     assert ring4.pull("held") == [10, 10, 10, 30]
+
+
+LOSES_ITS_CONNECTION = """
+class Held:
+    def __reduce__(self):
+        import os, psutil, socket
+        if not os.path.exists({done!r}):
+            open({done!r}, "w").close()
+            for each in psutil.Process().net_connections():
+                if each.raddr and each.raddr.port == {port}:
+                    socket.socket(fileno=os.dup(each.fd)).shutdown(socket.SHUT_RDWR)
+        return int, ()
+
+held = Held()
+"""
+
+
+def test_a_source_that_loses_its_connection_is_asked_again(ring4: Cluster, tmp_path: Path) -> None:
+    assert ring4._ranks is not None
+    done, port = tmp_path / "done", int(ring4._ranks.lifeline.url.rpartition(":")[2])
+    ring4.run(LOSES_ITS_CONNECTION.format(done=str(done), port=port), ranks=[0]).check()
+    kill(ring4, 2)
+    assert "rank 2 got the variables of rank 0" in str(ring4.heal(source=0))
+    assert done.exists() and ring4.run("held", ranks=[2]).check()[2].value == 0
 
 
 @pytest.mark.mpi

@@ -15,8 +15,9 @@ from pathlib import PurePath
 from typing import TypeVar
 
 from allranks.errors import CannotStart
+from allranks.head.state.known_rank import RETURNS_WITHIN
 from allranks.messages import requests
-from allranks.messages.questions import Reply, RequestFailed
+from allranks.messages.questions import LOST, Reply, RequestFailed
 from allranks.messages.requests import Drop, Load, Loaded, Rescue, Save, Saved
 from allranks_backends.plan import alike, rank_label
 
@@ -136,7 +137,8 @@ def copy(ranks: Ranks, source: int, targets: Sequence[int]) -> dict[int, RankVar
     if all(ranks.hosts[target] == ranks.hosts[source] for target in targets):
         file = str(ranks.processes.end_of_rank(source).directory / "copy")
     try:
-        reply = _answered(ranks, source, ranks.ask([source], Save(file)).get(source))
+        save = Save(file)
+        reply = _answered(ranks, source, ranks.ask([source], save).get(source), again=save)
     except CannotAnswer as error:
         because = f"rank {source} could not save its variables: {error}"
         return dict.fromkeys(targets, RankVariables("empty", source, because))
@@ -161,8 +163,14 @@ class CannotAnswer(Exception):
     """Why a rank did not do what it was asked."""
 
 
-def _answered(ranks: Ranks, number: int, answer: Future[Reply[A]] | None) -> Reply[A]:
-    """What a rank answered. Raises CannotAnswer."""
+def _answered(
+    ranks: Ranks, number: int, answer: Future[Reply[A]] | None, again: requests.Question[A] | None = None
+) -> Reply[A]:
+    """What a rank answered; asked `again` where it has lost its connection and connects once more.
+
+    Raises CannotAnswer.
+    """
+    rank = ranks.monitor.ranks[number]
     try:
         if answer is not None:
             return answer.result(WITHIN)
@@ -171,9 +179,12 @@ def _answered(ranks: Ranks, number: int, answer: Future[Reply[A]] | None) -> Rep
     except TimeoutError:
         raise CannotAnswer(f"no answer within {WITHIN:g} s") from None
     except ConnectionError as error:
-        if not ranks.monitor.wait(lambda: ranks.monitor.ranks[number].dead is not None, CAUSE_WITHIN):
-            raise CannotAnswer(str(error) or "its connection is lost") from None
-    raise CannotAnswer(f"the rank died: {ranks.monitor.ranks[number].dead or 'its connection is lost'}")
+        wait = ranks.monitor.wait
+        if not wait(lambda: rank.dead is not None, CAUSE_WITHIN):
+            if again is not None and wait(lambda: rank.connected or rank.dead is not None, RETURNS_WITHIN):
+                return _answered(ranks, number, ranks.ask([number], again).get(number))
+            raise CannotAnswer(str(error) or LOST) from None
+    raise CannotAnswer(f"the rank died: {rank.dead or LOST}")
 
 
 def _restored(saved: Saved, loaded: Loaded | None = None) -> RankVariables:
