@@ -34,6 +34,12 @@ GRADIENT = """def weighted(x, y):
     return (a * 3 + b * 100 if rank else b * 100 + a * 3)[0], (a, b)
 (_, (a, b)), _ = mx.value_and_grad(weighted)(mx.ones(3), mx.ones(3) * 10)
 mx.eval(a if rank else b)"""
+TOGETHER = """def weighted(x, y):
+    a, b = mx.distributed.all_sum(x), mx.distributed.all_sum(y)
+    return (a * 3 + b * 100 if rank else b * 100 + a * 3)[0]
+c, _ = mx.value_and_grad(weighted)(mx.ones(3), mx.ones(3) * 10)
+mx.eval(c)
+a, b = (c[None] - 2000) / 3, (c[None] - 6) / 100"""
 COMPILED = """f = mx.compile(mx.distributed.all_sum)
 for _ in range(2):
     a, b = f(mx.ones(3)), f(mx.ones(3) * 10)
@@ -49,16 +55,26 @@ CASES = {
     "two cells": [BOTH, OPPOSITE],
     "the second one in another cell": [A, B + "\n" + OPPOSITE],
     "another order of operands": [BOTH + "mx.eval(a + b if rank else b + a)" + SHOWN],
+    "another order of operands in another cell": [BOTH, "mx.eval(a + b if rank else b + a)" + SHOWN],
+    "another order of operands that no name holds": [
+        f"def both():\n    {A}\n    {B}\n    return (a * 3 + b * 100) if rank else (b * 100 + a * 3)\n"
+        "c = both()\nmx.eval(c)\na, b = (c - 2000) / 3, (c - 6) / 100" + SHOWN
+    ],
     "another order of keys": [BOTH + "mx.eval({'a': a, 'b': b} if rank else {'b': b, 'a': a})" + SHOWN],
     "another order in a list": [BOTH + "mx.eval([[a, b]] if rank else [[b, a]])" + SHOWN],
     "async_eval in the cell before": [BOTH + "mx.async_eval(b if rank else a)", "mx.eval(a, b)" + SHOWN],
     "another order of operands in a gradient": [GRADIENT + SHOWN],
+    "another order of operands in a gradient, evaluated together": [TOGETHER + SHOWN],
     "a compiled function": [COMPILED + SHOWN],
     "recv": [RECV + SHOWN],
 }
 REPORTED = [
     "two streams in one expression",
     "two streams, both on their way",
+    "another order of operands",
+    "another order of operands in another cell",
+    "another order of operands that no name holds",
+    "another order of operands in a gradient, evaluated together",
     "two cells",
     "the second one in another cell",
     "another order of keys",
@@ -130,6 +146,13 @@ RIGHT = {
     "two streams, one waited for in between": STREAMS + "mx.async_eval(a)\na.tolist()\nmx.eval(b)",
     "two streams, one computed from the other": STREAMS.replace("late(mx.ones(3) * 10,", "late(a * 5,") + "mx.eval(b)",
     "the same other order on all ranks": BOTH + "mx.eval({'b': a, 'a': b})",
+    "the same other order of operands, given in two ways": BOTH
+    + "c = a - b if rank else a * b\nmx.eval(c)\nd = a + b\nmx.eval(d)",
+    "the same order, by one evaluation or several": BOTH
+    + "if rank: mx.eval(a + b)\nelse: mx.eval(b * 2); mx.eval(a * 2)",
+    "one rank evaluates its own in between": BOTH
+    + "for n in range(40 * rank): mx.eval(mx.ones(2) * n)\nmx.eval(a * 2 + b)",
+    "one that is dropped": f"{BOTH}del a\nmx.eval(b * 2)\n{A}",
     "one read before, then both in either order": BOTH + "b.tolist()\nmx.eval([a, b] if rank else [b, a])",
     "a thread that computes": COMPUTING,
     "threads one after the other": IN_TURN,
@@ -139,6 +162,55 @@ RIGHT = {
 @pytest.mark.parametrize("case", RIGHT)
 def test_what_is_right_raises_no_alarm(case: str, ring2: Cluster) -> None:
     assert values(ring2, [RIGHT[case] + SHOWN]) == [[2.0, 20.0]] * 2
+
+
+GRAPHS = """import random
+from allranks.rank.arrays import computed, pending
+from allranks.rank.arrays.tape import Graph
+
+def evaluated(seed, many):
+    '''Collectives of a drawn graph: the order that is foreseen, and the one in which they met those of rank 1.'''
+    draw = random.Random(seed)
+    count, sums, pool = draw.randint(2, many), [], []
+    for number in range(count):
+        x = mx.array([1000.0 * number]) + (draw.choice(pool) * 0 if pool and draw.random() < 0.3 else 0)
+        sums.append(mx.distributed.all_sum(x))
+        pool.append(sums[-1])
+    addresses = [computed.reader.primitive(each) for each in sums]
+    for _ in range(draw.randint(0, 2 * count)):
+        one, other = draw.choice(pool), draw.choice(pool)
+        pool.append(draw.choice([
+            lambda: one + other,
+            lambda: one.sum()[None],
+            lambda: mx.concatenate([one, other, one])[1:2],
+            lambda: mx.divmod(one, other)[1],
+            lambda: mx.where(one > 0, other, one),
+        ])())
+    roots = [sum(draw.sample(pool, len(pool))), *draw.sample(pool, 2), mx.stack(pool)]
+    roots = draw.sample(roots, len(roots)) + [roots[0]]
+    foreseen = Graph(pending.drawn(roots)).order([computed.reader.primitive(each) for each in roots])
+    mx.eval(roots)
+    places = [sums[number].item() - 1000 * number for number in range(count)]
+    return [addresses.index(each) for each in foreseen], sorted(range(count), key=places.__getitem__)
+
+def answered(seed, many):
+    for place in range(random.Random(seed).randint(2, many)):
+        mx.eval(mx.distributed.all_sum(mx.array([float(place)])))
+
+wrong = []
+for seed in range(150):
+    many = 40 if seed % 3 == 0 else 6
+    if rank:
+        answered(seed, many)
+    else:
+        foreseen, seen = evaluated(seed, many)
+        if foreseen != seen: wrong.append((seed, foreseen, seen))
+wrong"""
+
+
+def test_the_order_of_an_evaluation_is_foreseen_as_mlx_does_it(ring2: Cluster) -> None:
+    """Rank 1 evaluates one by one, so that what each of rank 0 meets says when it was evaluated."""
+    assert ring2.run(GRAPHS, check="off", timeout=120).check()[0].value == []
 
 
 THREADS = """import threading

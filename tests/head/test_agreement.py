@@ -137,6 +137,32 @@ def test_ranks_that_do_not_answer_are_left_out(lifeline: Lifeline, error: Except
     assert said is not None and "rank 0" not in said and "rank 1 entered all_sum" in said
 
 
+S = {number: f"all_sum #{10 + number} f32[4] (line 3)" for number in (1, 2, 3)}
+
+
+@pytest.mark.parametrize(
+    ("evaluated", "said"),
+    [
+        ([[2, 1], [1, 2], [1, 2]], f"ranks 1-2 evaluated in call order; rank 0 evaluated {S[2]} before {S[1]} ("),
+        ([[1, 3, 2], [3, 1], [1, 3]], f"ranks 0, 2 evaluated in call order; rank 1 evaluated {S[3]} before {S[1]} ("),
+        ([[2, 1], [], [1, 2]], f"rank 2 evaluated in call order; rank 0 evaluated {S[2]} before {S[1]} ("),
+        ([[3, 1, 2], [2, 3, 1]], f"rank 1 evaluated {S[2]} before {S[1]}"),
+        ([[2, 1], [2, 1], [2]], None),
+        ([[2, 1, 3], [2, 3], [3]], None),
+        ([[], [], [1, 2]], None),
+    ],
+)
+def test_what_all_have_seen_in_another_order_is_reported(
+    evaluated: list[list[int]], said: str | None, lifeline: Lifeline
+) -> None:
+    watched = agreement(lifeline, range(len(evaluated)), len(evaluated))
+    for rank, order in enumerate(evaluated):
+        lifeline.answers[f"rank-{rank}"] = Entries([entry(seq) for seq in (11, 12, 13)], [], evaluated=order)
+        watched.done(rank, (3, rank))
+    found = watched.mismatch(dict.fromkeys(range(len(evaluated)), 10))
+    assert (found is None) if said is None else (found is not None and said in found)
+
+
 def test_a_difference_in_order_is_reported_where_ledgers_are_equal(lifeline: Lifeline) -> None:
     assert swapped({0: [(2, 1), (3, 1)], 1: [], 2: []}, lifeline) == (
         "the ranks evaluated collectives in different orders, so their results are swapped: "

@@ -65,9 +65,9 @@ def counted(ring2: Cluster) -> Iterator[Cluster]:
     ring2.run("del Counted, sums")
 
 
-def test_a_training_step_draws_nothing_and_looks_twice_at_each_collective_at_most(counted: Cluster) -> None:
+def test_a_training_step_looks_twice_at_each_collective_at_most_and_draws_what_is_not_given(counted: Cluster) -> None:
     for drawings, looks, collectives, unsettled in (rank.value for rank in counted.run(TRAINING).check().values()):
-        assert drawings == 0
+        assert drawings <= 1, "in three steps: by then 32 collectives are known"
         assert collectives > 90 and looks <= 2
         assert unsettled == 0, "nobody can wait in any of them"
 
@@ -81,6 +81,8 @@ HOW = {
     "by what is computed from them": "for each in made: mx.eval(each * 2)",
     "from the middle": "for each in made[60:] + made[:60]: mx.eval(each)",
 }
+NOT_GIVEN = {"from the newest", "by what is computed from them", "from the middle"}
+"""The results themselves are not, or are not the oldest."""
 
 
 @pytest.mark.parametrize("how", HOW)
@@ -90,7 +92,8 @@ def test_looks_are_few_however_many_are_open(how: str, counted: Cluster) -> None
     result = counted.run(code).check()
     evaluations = 120 if HOW[how].startswith("for ") else 1
     for drawings, looks in (rank.value for rank in result.values()):
-        assert drawings == 0 and looks <= 120 + 18 * evaluations
+        assert looks <= 120 + 19 * evaluations
+        assert drawings <= (evaluations if how in NOT_GIVEN else 0)
     assert result.mismatch is None
 
 

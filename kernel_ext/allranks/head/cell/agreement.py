@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import combinations
 
 from allranks.head.state.monitor import Monitor
 from allranks.head.state.views import collective
@@ -17,6 +18,8 @@ from allranks_backends.views import Collective
 
 ANSWER_WITHIN = 20.0
 """Seconds an agent gets to hand over its ledger; one that is stopped or gone is not waited for so long."""
+MOST_NAMED = 4
+"""Pairs of collectives that are named of a rank."""
 
 
 class Agreement:
@@ -102,12 +105,13 @@ class Agreement:
         ledgers: dict[int, list[LedgerEntry]] = {}
         known: dict[int, dict[int, LedgerEntry]] = {}
         swapped: dict[int, list[tuple[int, int]]] = {}
+        evaluated: dict[int, list[int]] = {}
         for rank, answer in answers.items():
             try:
                 found = answer.result(ANSWER_WITHIN).answer
             except (TimeoutError, ConnectionError, RequestFailed):
                 continue
-            swapped[rank] = found.swapped
+            swapped[rank], evaluated[rank] = found.swapped, found.evaluated
             ledgers[rank] = found.entries
             known[rank] = {entry.number - first[rank]: entry for entry in [*found.earlier, *found.entries]}
         for entered in zip(*ledgers.values(), strict=False):
@@ -115,7 +119,7 @@ class Agreement:
                 continue
             if said := disagreement({rank: collective(entry) for rank, entry in zip(ledgers, entered, strict=True)}):
                 return said
-        return _different_order(known, swapped)
+        return _different_order(known, swapped, evaluated)
 
 
 def _alike(one: LedgerEntry, other: LedgerEntry) -> bool:
@@ -142,21 +146,44 @@ def _no_order(at_once: Mapping[int, EvaluatedAtOnce]) -> str | None:
 
 
 def _different_order(
-    known: Mapping[int, Mapping[int, LedgerEntry]], swapped: Mapping[int, list[tuple[int, int]]]
+    known: Mapping[int, Mapping[int, LedgerEntry]],
+    swapped: Mapping[int, Sequence[tuple[int, int]]],
+    evaluated: Mapping[int, Sequence[int]],
 ) -> str | None:
-    """``rank 0 evaluated all_sum #2 ... before all_sum #1 ..., other ranks did not``; `known` are counted as they."""
-    orders: dict[str, list[int]] = {}
+    """``rank 0 evaluated all_sum #2 ... before all_sum #1 ...; ranks 1-3 evaluated in call order``.
+
+    What all have `evaluated` is compared first; it may be another order than that of the calls, if all have the same.
+    """
+    seen = {rank: order for rank, order in evaluated.items() if order}
+    common = set.intersection(*map(set, seen.values())) if seen else set()
+    before = {rank: _inverted([each for each in order if each in common]) for rank, order in seen.items()}
+    of_all = set.intersection(*before.values()) if before else set()
+    if any(pairs != of_all for pairs in before.values()):
+        return _swapped(known, {rank: sorted(pairs - of_all) for rank, pairs in before.items()})
+    if len(seen) == len(evaluated) and all(common.issuperset(pair) for pairs in swapped.values() for pair in pairs):
+        return None
+    return _swapped(known, swapped)
+
+
+def _inverted(order: Sequence[int]) -> set[tuple[int, int]]:
+    return {(one, other) for one, other in combinations(order, 2) if one > other}
+
+
+def _swapped(
+    known: Mapping[int, Mapping[int, LedgerEntry]], swapped: Mapping[int, Sequence[tuple[int, int]]]
+) -> str | None:
+    orders: dict[tuple[tuple[int, int], ...], list[int]] = {}
     for rank, pairs in swapped.items():
-        of = known[rank]
-        told = [
-            f"{collective(of[late])} before {collective(of[early])}"
-            for late, early in pairs
-            if late in of and early in of
-        ]
-        orders.setdefault("; ".join(told), []).append(rank)
+        named = tuple(pair for pair in pairs if known[rank].keys() >= set(pair))
+        orders.setdefault(named, []).append(rank)
     if len(orders) < 2:
         return None
-    sides = (f"{rank_label(ranks)} evaluated {told or 'in call order'}" for told, ranks in sorted(orders.items()))
+    sides = []
+    for named, ranks in sorted(orders.items()):
+        of = known[ranks[0]]
+        told = [f"{collective(of[late])} before {collective(of[early])}" for late, early in named[:MOST_NAMED]]
+        told += [f"{len(named) - MOST_NAMED} more"] if len(named) > MOST_NAMED else []
+        sides.append(f"{rank_label(ranks)} evaluated {'; '.join(told) or 'in call order'}")
     return (
         "the ranks evaluated collectives in different orders, so their results are swapped: "
         + "; ".join(sides)

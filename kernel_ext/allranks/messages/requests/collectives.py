@@ -97,7 +97,9 @@ class Entries(Answer):
     swapped: list[tuple[int, int]]
     """Which collectives were evaluated before which older ones, counted from `LedgerSince.after`."""
     earlier: list[LedgerEntry] = field(default_factory=list)
-    """Those of them that were called before that."""
+    """Those that were called before that, of `swapped` and `evaluated`."""
+    evaluated: list[int] = field(default_factory=list)
+    """The cell's first collectives as they were evaluated, as far as that is known; counted in the same way."""
 
 
 class LedgerSince(Question[Entries]):

@@ -96,9 +96,11 @@ class Requests:
     def ledger_since(self, request: requests.LedgerSince, _: Buffers) -> Reply[requests.Entries]:
         ledger = self._agent.ledger
         entries = [record.entry(record.line) for record in ledger.shared_since(request.after)]
-        swapped = ledger.records({number for pair in ledger.order.swapped for number in pair})
-        earlier = [record.entry(None) for record in swapped if record.entered <= request.after]
-        return Reply(requests.Entries(entries, ledger.swapped(request.after), earlier))
+        order = ledger.order
+        named = ledger.records({*(number for pair in order.swapped for number in pair), *order.first.order})
+        earlier = [record.entry(None) for record in named if record.entered <= request.after]
+        evaluated = ledger.evaluated(request.after)
+        return Reply(requests.Entries(entries, ledger.swapped(request.after), earlier, evaluated))
 
     def exchanges(self, request: requests.Exchanges, _: Buffers) -> Reply[requests.Entries]:
         exchanges = exchanges_of(self._agent.ledger)

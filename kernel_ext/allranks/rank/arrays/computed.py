@@ -43,6 +43,8 @@ class Reader(NamedTuple):
     """Which operation is to compute it: equal numbers for equal kinds of operation, 0 for none."""
     is_there: Callable[[Any], bool]
     """Whether it is computed, and was waited for."""
+    primitive: Callable[[Any], int]
+    """The address of the operation that is to compute it, by which MLX's drawing names that; 0 for none."""
 
 
 reader: Reader | None = None
@@ -97,16 +99,19 @@ def _reader(kind: type, head: int, status: int, operation: int | None) -> Reader
             return None
         return bool(halves[(description + status) >> 2] == UNSCHEDULED)
 
-    def operation_of(array: Any) -> int:
+    def primitive_of(array: Any) -> int:
         if operation is None or not is_pending(array):
             return 0
-        primitive = words[(words[(id(array) >> 3) + at_array] + operation) >> 3]
+        return int(words[(words[(id(array) >> 3) + at_array] + operation) >> 3])
+
+    def operation_of(array: Any) -> int:
+        primitive = primitive_of(array)
         return int(words[primitive >> 3]) if primitive else 0
 
     def is_there(array: Any) -> bool:
         return is_pending(array) is False and halves[(words[(id(array) >> 3) + at_array] + status) >> 2] == BEGUN[-1]
 
-    return Reader(is_pending, operation_of, is_there)
+    return Reader(is_pending, operation_of, is_there, primitive_of)
 
 
 def _pending(mx: Any) -> list[Any]:

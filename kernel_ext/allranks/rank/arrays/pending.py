@@ -11,7 +11,7 @@ import io
 import re
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -91,7 +91,12 @@ def waiting(arrays: Iterable[Any]) -> set[int]:
 
 def indexes(arrays: Iterable[Any]) -> bool:
     """Whether these pending MLX arrays are computed with indices."""
-    return INDEXING.search(_drawn({f"x{number}": array for number, array in enumerate(arrays)})) is not None
+    return INDEXING.search(drawn(list(arrays))) is not None
+
+
+def drawn(arrays: Sequence[Any]) -> str:
+    """MLX's drawing of the graph that these are to be computed from."""
+    return _drawn({f"x{number}": array for number, array in enumerate(arrays)})
 
 
 def _dependent(drawing: str) -> set[str]:

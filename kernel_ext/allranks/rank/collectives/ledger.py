@@ -94,7 +94,8 @@ class Ledger:
     def choose_path(self) -> None:
         """Something changed on which `rare` depends."""
         modes = self._refuse is not None or self._guard is not None or self._ordered or self._timing
-        self.rare = modes or self.turns.several or self.limits.refuses_collectives or self.order.at_once.threads
+        several = self.turns.several or self.order.at_once.threads
+        self.rare = modes or several or self.limits.refuses_collectives or self.order.first.following
 
     def install(self, mx: Any, user_ns: dict[str, Any]) -> None:
         """Record the calls of ``mx.distributed``; `user_ns` tells the user's frames from a library's."""
@@ -253,14 +254,21 @@ class Ledger:
             raise CollectiveAborted(BETWEEN_WORLDS)
 
     def fingerprint(self, number: int) -> tuple[int, int]:
-        """How many shared collectives came after that `number`, and a checksum of them and of what was swapped."""
-        shared, swapped = [call.kind for call in self._shared_calls(number)], self.swapped(number)
-        if not shared and not swapped:
+        """How many shared collectives came after that `number`, and a checksum of them and of their order."""
+        shared = [call.kind for call in self._shared_calls(number)]
+        order = self.swapped(number), self.evaluated(number)
+        if not shared and not any(order):
             return 0, 0
         alike = {id(kind): kind for kind in shared}  # a few, of thousands of calls
         texts = {key: f"{kind.op} {tuple(kind.shape)} {kind.dtype}\n" for key, kind in alike.items()}
         text = "".join([texts[id(kind)] for kind in shared])
-        return len(shared), zlib.crc32(f"{text}{swapped}".encode())
+        return len(shared), zlib.crc32(f"{text}{order}".encode())
+
+    def evaluated(self, number: int) -> list[int]:
+        """The first collectives of this cell, counted from that `number`, as they were evaluated."""
+        order = self.order.first.order
+        numbers = {call.seq: call.entered - number for call in self._newest_first()} if order else {}
+        return [numbers[each] for each in order if each in numbers]
 
     def swapped(self, number: int) -> list[tuple[int, int]]:
         """Which collectives were evaluated before which older ones, counted from that `number`."""

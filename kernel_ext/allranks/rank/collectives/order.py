@@ -25,6 +25,7 @@ from allranks.rank.functions.replaced import is_replaced, leave_out_our_frames, 
 
 from .aborted import FAILED, Aborted
 from .at_once import AtOnce
+from .first_ones import FirstOnes
 from .trace import TRACE, now
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class EvaluationOrder:
         self.invalid = InvalidArrays()
         self.aborted = Aborted()
         self.at_once = AtOnce()
+        self.first = FirstOnes()
         self.watching = False
         self.evaluating = False
         """Whether a thread is in ``mx.eval`` or ``mx.async_eval``."""
@@ -69,6 +71,8 @@ class EvaluationOrder:
             self.pending.extend(each for each in open_before if reader.is_pending(each[1]()))
         self.called_before = self._ledger.seq
         self.at_once.begin_cell()
+        self.first.begin(watching and self._ledger.size > 1, ((number, result()) for number, result in self.pending))
+        self._ledger.choose_path()
 
     def install(self, mx: Any) -> None:
         """Look after each ``mx.eval`` and ``mx.async_eval``; harmless the second time."""
@@ -80,12 +84,13 @@ class EvaluationOrder:
 
     def _followed(self, function: Callable[..., Any]) -> Callable[..., Any]:
         order, pending, invalid, waits = self, self.pending, self.invalid, function.__name__ == "eval"
-        ledger, aborted, at_once, trace = self._ledger, self.aborted, self.at_once, TRACE
+        ledger, aborted, at_once, trace, first = self._ledger, self.aborted, self.at_once, TRACE, self.first
 
         def call(*args: Any, **kwargs: Any) -> Any:
             began = now() if trace.active else 0.0
             try:
-                if order.evaluating:
+                alone = not order.evaluating
+                if not alone:
                     at_once.two_threads()
                     ledger.choose_path()
                 order.evaluating = True
@@ -99,6 +104,9 @@ class EvaluationOrder:
                         oldest = 1 if one else order._given(args)
                     except (IndexError, RuntimeError):  # another thread of the user's evaluates too, and has taken it
                         pass
+                # A graph that another thread evaluates must not be looked through.
+                if first.pending and not oldest and alone and len(first.pending) + len(first.order) > 1:
+                    first.foresee(_leaves(args))
                 result = function(*args, **kwargs) if kwargs else function(*args)
                 order.evaluating = False
                 if aborted.owed is not None or FAILED[0]:
@@ -124,6 +132,8 @@ class EvaluationOrder:
                 try:
                     if oldest == 1:
                         number = pending.popleft()[0]
+                        if first.pending:
+                            first.taken(number)
                         if waits and number == order.settled + 1:
                             order.settled = number
                     elif oldest:
@@ -157,8 +167,7 @@ class EvaluationOrder:
                 break
         else:
             return min(len(arrays), len(pending))
-        leaves: list[Any] = []
-        _flatten(args, leaves)
+        leaves = _leaves(args)
         if len(leaves) < 2:
             return 0
         for leaf, (_, result) in zip(leaves, pending, strict=False):
@@ -181,6 +190,7 @@ class EvaluationOrder:
         pending = self.pending
         for _ in range(count):
             number = pending.popleft()[0]
+            self.first.passed(number)  # MLX does not do what it is given in the order in which it is given it
             if waited and number == self.settled + 1:
                 self.settled = number
 
@@ -205,8 +215,10 @@ class EvaluationOrder:
                     if is_collective(array):
                         self._note(evaluated, number)
                         return
-                elif waited and number == self.settled + 1:
-                    self.settled = number
+                else:
+                    self.first.passed(number)
+                    if waited and number == self.settled + 1:
+                        self.settled = number
             pending.popleft()
 
     def _evaluated_behind(self, is_pending: Callable[[Any], bool | None]) -> list[int]:
@@ -234,6 +246,12 @@ class EvaluationOrder:
             self.swapped.append((self.pending[place][0], oldest))
         for place in reversed(places):
             del self.pending[place]
+
+
+def _leaves(args: tuple[Any, ...]) -> list[Any]:
+    leaves: list[Any] = []
+    _flatten(args, leaves)
+    return leaves
 
 
 def _flatten(value: Any, leaves: list[Any]) -> None:

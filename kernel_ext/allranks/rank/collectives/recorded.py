@@ -158,6 +158,9 @@ def _at_length(
             at_once.called()
         if ledger.ordered:
             return chain.add(mx, op, function, args, kwargs, result, turns.stream)
+        if shared and order.first.following:
+            order.first.asked(noted.seq, result, closed=TRACING.closed > 0)
+            ledger.choose_path()
         if shared and order.watching and not tracing:
             if turns.several:
                 at_once.asked(noted.seq, result, turns.stream, noted.kind.where, subject_of(mx, args, kwargs))
