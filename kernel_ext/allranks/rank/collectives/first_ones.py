@@ -79,8 +79,13 @@ class FirstOnes:
         if reader is None or self._spent > max(FREE, SHARE * (began - self._began)):
             return
         arrays = [array for array in arrays if reader.is_pending(array)]
-        numbers = {address: number for number, address in self.pending.items()}  # the last one that had the address
-        for address in Graph(drawn(arrays)).order([reader.primitive(array) for array in arrays]):
+        try:
+            found = Graph(drawn(arrays)).order([reader.primitive(array) for array in arrays])
+            numbers = {address: number for number, address in self.pending.items()}  # the last that had the address
+        except Exception:  # a later MLX may draw in any way, and another thread may call collectives meanwhile
+            self.pending.clear()
+            return
+        for address in found:
             if address in numbers:
                 self.taken(numbers[address])
         self._spent += time.perf_counter() - began
