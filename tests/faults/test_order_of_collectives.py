@@ -165,8 +165,9 @@ def test_what_is_right_raises_no_alarm(case: str, ring2: Cluster) -> None:
 
 
 GRAPHS = """import random
-from allranks.rank.arrays import computed, pending
-from allranks.rank.arrays.tape import Graph
+import mlx.nn as nn
+from allranks.rank.arrays import computed
+from allranks.rank.arrays.drawing import drawing_of
 
 def evaluated(seed, many):
     '''Collectives of a drawn graph: the order that is foreseen, and the one in which they met those of rank 1.'''
@@ -185,10 +186,11 @@ def evaluated(seed, many):
             lambda: mx.concatenate([one, other, one])[1:2],
             lambda: mx.divmod(one, other)[1],
             lambda: mx.where(one > 0, other, one),
+            lambda: nn.relu(one),
         ])())
     roots = [sum(draw.sample(pool, len(pool))), *draw.sample(pool, 2), mx.stack(pool)]
     roots = draw.sample(roots, len(roots)) + [roots[0]]
-    foreseen = Graph(pending.drawn(roots)).order([computed.reader.primitive(each) for each in roots])
+    foreseen = drawing_of(roots).order([computed.reader.primitive(each) for each in roots])
     mx.eval(roots)
     places = [sums[number].item() - 1000 * number for number in range(count)]
     return [addresses.index(each) for each in foreseen], sorted(range(count), key=places.__getitem__)

@@ -41,7 +41,8 @@ def counted(ring2: Cluster) -> Iterator[Cluster]:
     yield ring2
     ring2.run(
         "mx.export_to_dot = draw_again\n"
-        "loss = gradients = model = step = s = plain = late = parts = again = same = one = other = shown = x = 0"
+        "loss = gradients = model = step = s = plain = late = parts = again = same = x = 0\n"
+        "one = other = third = shown = 0"
     )
 
 
@@ -73,14 +74,14 @@ def test_what_is_computed_takes_none(counted: Cluster) -> None:
 
 
 WAIT = """
-s = mx.distributed.all_sum(mx.ones(4))
+s = mx.distributed.all_sum(mx.ones(3))
 plain = mx.ones(3) + 1
 late = {'deep': [(s * 3)[1:], plain]}
 parts = mx.divmod(s, 3)[1]
 again = late['deep'][0].astype(mx.float32)
 same = nn.relu(plain)
 step = mx.compile(lambda x: mx.exp(x) + 1)
-one, other = step(plain), step(s)
+one, other, third = step(plain), step(s), step(plain)
 shown = mx.distributed.all_sum(mx.ones(2))
 shown.tolist()
 """
@@ -88,7 +89,7 @@ shown.tolist()
 
 @pytest.mark.parametrize("reader", ["computed.reader", "None"], ids=["read", "drawn"])
 def test_exactly_those_that_wait_are_named(reader: str, counted: Cluster) -> None:
-    """``again`` is another object for an array of ``late``; ``one`` and ``other`` share their operation."""
+    """``again`` is another object for an array of ``late``; ``one``, ``other`` and ``third`` share their operation."""
     code = f"import mlx.nn as nn\nkept, computed.reader = computed.reader, {reader}\n{WAIT}"
     named = "found = pending_names(globals())\ncomputed.reader = kept\nfound"
     try:

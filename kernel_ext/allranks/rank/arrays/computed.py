@@ -13,12 +13,13 @@ MLX changes a status by one store.
 from __future__ import annotations
 
 import ctypes
-import io
 import os
 import struct
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, NamedTuple
+
+from .drawing import drawing_of
 
 DESCRIBED = 512
 """Bytes of an array's description that are searched; it has 368 (0.32.4, Linux)."""
@@ -84,7 +85,11 @@ def _found(mx: Any) -> Reader | None:
         if status is None:
             return None
         new = _reader(mx.array, head, status, operation)
-        return new if all(new.is_pending(array) == _has_graph(mx, array) for array in _all_kinds(mx)) else None
+        return (
+            new
+            if all(new.is_pending(array) == drawing_of([array]).has_operations for array in _all_kinds(mx))
+            else None
+        )
 
 
 def _reader(kind: type, head: int, status: int, operation: int | None) -> Reader:
@@ -133,12 +138,6 @@ def _all_kinds(mx: Any) -> Iterable[Any]:
     changed = mx.array([1.0, 2.0])
     changed += 1
     yield changed
-
-
-def _has_graph(mx: Any, array: Any) -> bool:
-    drawing = io.StringIO()
-    mx.export_to_dot(drawing, array)
-    return "shape=rectangle" in drawing.getvalue()
 
 
 def _status_at(before: list[bytes], after: list[bytes], fixed: list[bytes]) -> int | None:

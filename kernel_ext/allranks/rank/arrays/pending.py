@@ -1,39 +1,30 @@
 """Which of the user's arrays still wait for a collective, found out without evaluating any.
 
 Most are computed, or are a collective's own result: both are read (see `computed`). For the rest ``mx.export_to_dot``
-draws the graph they are to be computed from, once for all of them: for 600 operations it takes 6 ms.
+draws the graph they are to be computed from, once for all of them (see `drawing`).
 """
 
 from __future__ import annotations
 
 import ast
-import io
 import re
-import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
 from allranks.rank.functions.replaced import original
 
 from . import computed
+from .drawing import drawing_of
 
-PRIMITIVE = re.compile(r'label ="(\w+ )?(AllReduce|AllGather|ReduceScatter|Send|Recv)"')
-"""As MLX labels them: ``Sum AllReduce``, ``AllGather``, ``Sum ReduceScatter`` (mlx 0.32.4)."""
-INDEXING = re.compile(r'label ="(Gather|Scatter|Dynamic)')
-"""Operations that end the process where an index is out of bounds."""
-OPERATION = re.compile(r"\{ (\d+) \[label =")
 LOOKED_AT = re.compile(r"^[ \t]*(\?{1,2}[\w.]+|[\w.]+\?{1,2})[ \t]*$", re.MULTILINE)
 """``x?`` and ``?x``, which on a rank evaluate nothing."""
 MOST_LEAVES = 10_000
 """Leaves looked at in one value."""
 LOOK_AT = 200
 """Arrays looked at in one container."""
-STACK = 1 << 28
-"""Bytes of stack for the drawing, which recurses: 100,000 operations in a row overflow the usual 8 MiB (mlx 0.32.4)."""
 
-_one_at_a_time = threading.Lock()
 _collectives: set[int] = set()
 """What `computed.Reader.operation` says of results of collectives; empty where that is not known."""
 
@@ -57,7 +48,7 @@ def is_collective(result: Any) -> bool:
 def is_pending(array: Any) -> bool:
     """Whether an MLX array is yet to be computed."""
     known = computed.reader.is_pending(array) if computed.reader is not None else None
-    return "shape=rectangle" in _drawn({"x": array}) if known is None else known  # each operation yet to be done
+    return drawing_of([array]).has_operations if known is None else known
 
 
 def waits_for_collective(array: Any) -> bool:
@@ -77,12 +68,11 @@ def waiting(arrays: Iterable[Any]) -> set[int]:
         elif known:
             unknown[id(array)] = array
     while unknown:
-        drawing = _drawn({f"x{number}": array for number, array in unknown.items()})
-        if PRIMITIVE.search(drawing) is None:
+        numbers, drawing = list(unknown), drawing_of(list(unknown.values()))
+        if not drawing.has_collectives:
             break
-        found |= {int(name[1:]) for name in _dependent(drawing) if name[:1] == "x"}
-        # Of several Python objects for one array the drawing names one.
-        left = {number: array for number, array in unknown.items() if f'"x{number}"' not in drawing}
+        found.update(numbers[position] for position in drawing.dependent(len(numbers)))
+        left = {number: unknown[number] for position, number in enumerate(numbers) if not drawing.shows(position)}
         if len(left) == len(unknown):  # another version of MLX draws otherwise: one of them waits
             return found | set(left)
         unknown = left
@@ -91,44 +81,7 @@ def waiting(arrays: Iterable[Any]) -> set[int]:
 
 def indexes(arrays: Iterable[Any]) -> bool:
     """Whether these pending MLX arrays are computed with indices."""
-    return INDEXING.search(drawn(list(arrays))) is not None
-
-
-def drawn(arrays: Sequence[Any]) -> str:
-    """MLX's drawing of the graph that these are to be computed from."""
-    return _drawn({f"x{number}": array for number, array in enumerate(arrays)})
-
-
-def _dependent(drawing: str) -> set[str]:
-    """The nodes of a drawing that are computed from collectives; what an operation works on comes before it."""
-    found: set[str] = set()
-    operation, depends = "", False
-    for line in drawing.splitlines():
-        source, arrow, target = line.replace('"', "").partition(" -> ")
-        if not arrow:
-            if match := OPERATION.match(line):
-                operation, depends = match[1], PRIMITIVE.search(line) is not None
-        elif target == operation:
-            depends = depends or source in found
-        elif depends:
-            found.add(target)
-    return found
-
-
-def _drawn(arrays: Mapping[str, Any]) -> str:
-    """MLX's drawing of the graphs these are to be computed from."""
-    import mlx.core as mx
-
-    drawing = io.StringIO()
-    thread = threading.Thread(target=mx.export_to_dot, args=(drawing,), kwargs=arrays, name="allranks-drawing")
-    with _one_at_a_time:  # the size is one for the whole process
-        before = threading.stack_size(STACK)
-        try:
-            thread.start()
-        finally:
-            threading.stack_size(before)
-    thread.join()
-    return drawing.getvalue()
+    return drawing_of(list(arrays)).has_indexing
 
 
 def waits(value: Any) -> bool:

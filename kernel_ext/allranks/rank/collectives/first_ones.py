@@ -2,8 +2,8 @@
 
 ``mx.eval(a + b)`` on one rank and ``mx.eval(b + a)`` on another swap the results of `a` and `b`, though both are
 evaluated by one call, and neither may be held by a variable. So the order is foreseen: MLX's drawing of the graph says
-in which order MLX will go through it (see `tape`). A drawing takes its time, 6 ms for 600 operations, so that only the
-first collectives of a cell are followed, where two or more may be pending: a mistake in the code shows there.
+in which order MLX will go through it (see `drawing`). A drawing takes its time, 6 ms for 600 operations, so that only
+the first collectives of a cell are followed, where two or more may be pending: a mistake in the code shows there.
 
 A rank need not see all of it: ranks differ where two collectives that both have seen are in another order.
 """
@@ -16,8 +16,7 @@ from itertools import islice
 from typing import Any
 
 from allranks.rank.arrays import computed
-from allranks.rank.arrays.pending import drawn
-from allranks.rank.arrays.tape import Graph
+from allranks.rank.arrays.drawing import drawing_of
 
 MOST = 32
 """Collectives of a cell that are followed."""
@@ -80,7 +79,7 @@ class FirstOnes:
             return
         arrays = [array for array in arrays if reader.is_pending(array)]
         try:
-            found = Graph(drawn(arrays)).order([reader.primitive(array) for array in arrays])
+            found = drawing_of(arrays).order([reader.primitive(array) for array in arrays])
             numbers = {address: number for number, address in self.pending.items()}  # the last that had the address
         except Exception:  # a later MLX may draw in any way, and another thread may call collectives meanwhile
             self.pending.clear()

@@ -267,18 +267,26 @@ class Ledger:
     def evaluated(self, number: int) -> list[int]:
         """The first collectives of this cell, counted from that `number`, as they were evaluated."""
         order = self.order.first.order
-        numbers = {call.seq: call.entered - number for call in self._newest_first()} if order else {}
+        numbers = self._counted_from(number, order)
         return [numbers[each] for each in order if each in numbers]
 
     def swapped(self, number: int) -> list[tuple[int, int]]:
         """Which collectives were evaluated before which older ones, counted from that `number`."""
         swapped = self.order.swapped
-        numbers = {call.seq: call.entered - number for call in self._newest_first()} if swapped else {}
+        numbers = self._counted_from(number, {each for pair in swapped for each in pair})
         return [(numbers[late], numbers[early]) for late, early in swapped if late in numbers and early in numbers]
 
-    def records(self, numbers: Collection[int]) -> list[Record]:
-        """The records of the calls with these numbers among all, as far as they are kept."""
-        return records_of([call for call in self.calls(min(numbers) - 1) if call.seq in numbers]) if numbers else []
+    def _counted_from(self, number: int, seqs: Collection[int]) -> dict[int, int]:
+        """The number that all ranks share of each of these calls, counted from that `number`, by its `seq`."""
+        return {call.seq: call.entered - number for call in self._with(seqs)}
+
+    def _with(self, seqs: Collection[int]) -> list[Call]:
+        """The calls with these `seq`, as far as they are kept; those before them are not looked at."""
+        return [call for call in self.calls(min(seqs) - 1) if call.seq in seqs] if seqs else []
+
+    def records(self, seqs: Collection[int]) -> list[Record]:
+        """The records of the calls with these `seq`, as far as they are kept."""
+        return records_of(self._with(seqs))
 
     def settled(self) -> int:
         """All shared collectives up to this number have been evaluated, for all that is known."""
