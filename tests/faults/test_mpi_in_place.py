@@ -165,7 +165,7 @@ def test_a_rank_that_dies_while_another_is_replaced_costs_the_others_nothing(
         if step == "offered":
             os.kill(before[2] or 0, signal.SIGKILL)
         else:  # MPI has started the process, and the others wait for it
-            Thread(target=kill_when, args=[lambda: replaced.connected, before[2]]).start()
+            Thread(target=kill_when, args=[lambda: replaced.connected, lambda: before[2]]).start()
 
     monkeypatch.setattr(Ranks, "launch", launched)
     said: list[str] = []
@@ -178,9 +178,86 @@ def test_a_rank_that_dies_while_another_is_replaced_costs_the_others_nothing(
     assert sums_are_right(mpi4)
 
 
-def kill_when(condition: Callable[[], bool], pid: int | None) -> None:
+BUSY = """import threading, time
+from contextlib import suppress
+from pathlib import Path
+def running():
+    found = set()
+    for each in Path("/proc/self/task").iterdir():
+        with suppress(OSError):  # it has ended
+            if (each / "stat").read_text().rpartition(")")[2].split()[0] == "R": found.add(int(each.name))
+    return found
+seen = [running() for _ in range(20) if not time.sleep(0.05)]
+busy = [each for each in set.union(*seen) - {threading.get_native_id()} if sum(each in now for now in seen) > 15]
+[Path(f"/proc/self/task/{each}/comm").read_text().strip() for each in busy]"""
+"""The threads that run, or wait for a core, nearly all of a second."""
+DIES = """import os
+from threading import Timer
+from allranks.rank.world.mpi.in_place import MpiInPlace
+die = lambda: os.kill(os.getpid(), 9)
+shrunk, spawned = MpiInPlace._shrunk, MpiInPlace._spawned
+"""
+DIES_AT = {
+    "before": "MpiInPlace._spawned = lambda *_: die()",
+    "shrinking": "MpiInPlace._shrunk = lambda self: (Timer(0.002, die).start(), shrunk(self))[1]",
+    "spawning": "MpiInPlace._spawned = lambda *args: (Timer(0.2, die).start(), spawned(*args))[1]",
+    "merged": "MpiInPlace._meet = lambda *_: die()",
+}
+
+
+@pytest.mark.parametrize("victim", [0, 2])
+@pytest.mark.parametrize("step", DIES_AT)
+def test_an_attempt_that_was_given_up_leaves_no_thread_busy(step: str, victim: int, mpi4: Cluster) -> None:
+    before = pids(mpi4)
+    mpi4.run(DIES + DIES_AT[step], ranks=victim).check()
+    kill(mpi4, 1)
+    said: list[str] = []
+    mpi4.heal(progress=said.append)
+    others = {0, 2, 3} - {victim}
+    assert any("Trying once more" in each for each in said)
+    assert [pids(mpi4)[rank] for rank in others] == [before[rank] for rank in others], said
+    assert sums_are_right(mpi4)
+    assert [each.value for each in mpi4.run(BUSY).check().values()] == [[]] * 4, said
+
+
+@pytest.mark.parametrize("victim", [0, 2])
+def test_a_death_while_ranks_merge_with_new_ones_costs_the_others_no_variable(victim: int, mpi4: Cluster) -> None:
+    """It may block MPI in the others for good: then they are restarted."""
+    mpi4.run("kept = rank").check()
+    mpi4.run(f"{DIES}MpiInPlace._merged = lambda *_, **__: die()", ranks=victim).check()
+    kill(mpi4, 1)
+    said: list[str] = []
+    mpi4.heal(progress=said.append)
+    assert "Trying once more" in said[0]
+    kept = [None if rank in (1, victim) else rank for rank in range(4)]
+    assert [each.value for each in mpi4.run("globals().get('kept')").check().values()] == kept, said
+    assert sums_are_right(mpi4)
+
+
+def test_a_new_rank_that_dies_before_it_has_joined_is_started_again(mpi4: Cluster) -> None:
+    before = pids(mpi4)
+    kill(mpi4, 1)
+    new: list[int | None] = []
+
+    def started() -> bool:
+        new[:] = [pids(mpi4)[1]]
+        return new[0] not in (None, before[1])
+
+    killing = Thread(target=lambda: kill_when(started, lambda: new[0]))
+    killing.start()
+    said: list[str] = []
+    mpi4.heal(progress=said.append)
+    killing.join()
+    assert any("Trying once more" in each for each in said)
+    assert [pids(mpi4)[rank] for rank in (0, 2, 3)] == [before[rank] for rank in (0, 2, 3)], said
+    assert pids(mpi4)[1] != new[0] and sums_are_right(mpi4)
+
+
+def kill_when(condition: Callable[[], bool], victim: Callable[[], int | None]) -> None:
     assert eventually(condition)
-    os.kill(pid or 0, signal.SIGKILL)
+    pid = victim()
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
 
 
 def kill(cluster: Cluster, *victims: int) -> None:

@@ -107,7 +107,7 @@ class MpiFunctions:
         return int(self._ours.allranks_take())
 
     def revoke(self, communicators: Iterable[int]) -> None:
-        """Have every call of MLX's on these return, on all ranks."""
+        """Have every call on these return, on all ranks."""
         for handle in communicators:
             self.mpi.MPIX_Comm_revoke(ctypes.c_void_p(handle))
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,6 +22,8 @@ from allranks.rank.world.images import NotInPlace
 from .functions import MpiFunctions
 
 T = TypeVar("T")
+RETURNS_WITHIN = 1.0
+"""Seconds in which the calls of an attempt that was given up return, where they do."""
 HELP_EVERY = 0.01
 """Seconds between two calls of MPI in a rank that is not in one itself, while its world is broken."""
 
@@ -54,8 +57,9 @@ class MpiInPlace:
         self._mpi, self._functions = MPI, functions
         functions.install()
         self.broken_up = False
-        self._met: list[Any] = []
-        self._shrinking = False
+        self._unfinished: list[Any] = []
+        self._making: set[int] = set()
+        """Threads that are in a call which makes a communicator."""
         self._use(MPI.COMM_WORLD)
         self.is_tolerant = level >= MPI.THREAD_MULTIPLE and functions.tolerant
         """Whether collectives can be aborted: mpirun must have been told to keep the ranks through failures."""
@@ -67,9 +71,12 @@ class MpiInPlace:
         """Have every collective of this world return on all ranks, with invalid results."""
         if not self.broken_up:
             self.broken_up = True
-            # In a thread of its own: to tell a rank on a host that is gone may take long.
-            world = [self._mpi._handleof(self.communicator), *self._functions.leave()]
-            threading.Thread(target=self._functions.revoke, args=[world], name="allranks-mpi", daemon=True).start()
+            self._revoke([self._mpi._handleof(self.communicator), *self._functions.leave()])
+
+    def _revoke(self, communicators: list[int]) -> None:
+        """Revoke these on all ranks, in a thread of its own: to tell a rank on a host that is gone may take long."""
+        revoke = self._functions.revoke
+        threading.Thread(target=revoke, args=[communicators], name="allranks-mpi", daemon=True).start()
 
     def broken_elsewhere(self) -> None:
         """Another rank has broken this world: take part in it. A rank that sends waits for the receiver's answer."""
@@ -99,28 +106,44 @@ class MpiInPlace:
         """In a process that other ranks have started: join them as this rank."""
         parents = self._mpi.Comm.Get_parent()
         if parents != self._mpi.COMM_NULL:
-            self._form(lambda: self._meet(parents.Merge(high=True).Split(0, rank)), is_stopped)
+            self._form(lambda attempt: self._merged(attempt.uses(parents), rank, attempt, high=True), is_stopped)
 
     def next_world(self, rank: int, spawn: Sequence[Spawn], is_stopped: Callable[[], bool]) -> None:
         """Form the communicator of the next world, with new processes for those to `spawn`; all that are left call it.
 
-        Raises RuntimeError in MPI's words, or once it `is_stopped`. Then a thread may be left in a call of MPI that
-        waits for a rank in vain; another try shrinks the same communicator again.
+        Raises RuntimeError in MPI's words, or once it `is_stopped`. Then a thread may be left in
+        ``Spawn_multiple``, where it waits for a process that has died, and uses no processor. Another try shrinks the
+        same communicator again.
         """
-        if self._shrinking:
-            raise RuntimeError("MPI is still leaving the world before")
+        deadline = time.monotonic() + RETURNS_WITHIN
+        while self._making:
+            if time.monotonic() > deadline:
+                raise RuntimeError("MPI is still forming the world before")
+            time.sleep(0.01)
         if spawn:
-            self._form(lambda: self._meet(self._with_new_ones(spawn).Split(0, rank)), is_stopped)
+            self._form(
+                lambda attempt: self._merged(self._spawned(spawn, attempt), rank, attempt, high=False), is_stopped
+            )
         else:
-            self._form(self._shrunk, is_stopped)
+            self._form(lambda attempt: attempt.uses(self._shrunk()), is_stopped)
+
+    @contextmanager
+    def _makes(self) -> Iterator[None]:
+        """Within, a communicator is made: MPI makes the next one when this one is made, or could not be.
+
+        Of these calls, a rank that dies in ``Merge`` blocks the others for good (Open MPI 5.0.11).
+        """
+        thread = threading.get_ident()
+        self._making.add(thread)
+        try:
+            yield
+        finally:
+            self._making.discard(thread)
 
     def _shrunk(self) -> Any:
         """The communicator of the ranks that are left."""
-        self._shrinking = True
-        try:
+        with self._makes():
             return self.communicator.Shrink()
-        finally:
-            self._shrinking = False
 
     def _meet(self, communicator: Any) -> Any:
         """Have every two ranks exchange a message, so that each knows how to reach all.
@@ -131,30 +154,71 @@ class MpiInPlace:
         others = [rank for rank in range(communicator.Get_size()) if rank != communicator.Get_rank()]
         requests = [communicator.Irecv(bytearray(1), rank) for rank in others]
         requests += [communicator.Isend(b"0", rank) for rank in others]
-        self._met = requests  # with their buffers, into which a message may come when another has failed
-        self._mpi.Request.Waitall(requests)
+        try:
+            self._mpi.Request.Waitall(requests)
+        except BaseException:
+            self._unfinished += requests  # with their buffers, into which a message may still come
+            raise
         return communicator
 
-    def _form(self, make: Callable[[], Any], is_stopped: Callable[[], bool]) -> None:
+    def _form(self, make: Callable[[_Attempt], Any], is_stopped: Callable[[], bool]) -> None:
+        attempt = _Attempt()
         try:
-            self._use(_in_thread(make, is_stopped))
-        except self._mpi.Exception as error:
-            raise RuntimeError(f"MPI could not form the next world: {error}") from None
+            self._use(_in_thread(lambda: make(attempt), is_stopped))
+        except BaseException as error:
+            # The thread of this attempt, and those of ranks that still wait for this one, would poll, each on one core.
+            self._revoke([self._mpi._handleof(communicator) for communicator in attempt.give_up()])
+            if isinstance(error, self._mpi.Exception):
+                raise RuntimeError(f"MPI could not form the next world: {error}") from None
+            raise
 
     def _use(self, communicator: Any) -> None:
         communicator.Set_errhandler(self._mpi.ERRORS_RETURN)
         self._functions.use(self._mpi._handleof(communicator))
         self.communicator, self.broken_up = communicator, False
 
-    def _with_new_ones(self, spawn: Sequence[Spawn]) -> Any:
+    def _spawned(self, spawn: Sequence[Spawn], attempt: _Attempt) -> Any:
+        """The communicator between the ranks that are left and those that they have MPI start."""
         MPI = self._mpi
-        left = self._shrunk()
+        left = attempt.uses(self._shrunk())
         left.Set_errhandler(MPI.ERRORS_RETURN)
         # That of the first is for all; a dead rank's place is taken still (Open MPI 5.0.11).
         infos = [MPI.Info.Create({"map_by": ":OVERSUBSCRIBE"}), *[MPI.INFO_NULL] * (len(spawn) - 1)]
         commands, arguments = [each.command[0] for each in spawn], [each.command[1:] for each in spawn]
-        children = left.Spawn_multiple(commands, arguments, [1] * len(spawn), info=infos, root=0)
-        return children.Merge(high=False)
+        return attempt.uses(left.Spawn_multiple(commands, arguments, [1] * len(spawn), info=infos, root=0))
+
+    def _merged(self, between: Any, rank: int, attempt: _Attempt, *, high: bool) -> Any:
+        """The next world's communicator, of the old ranks and the new ones; `high` in a new one."""
+        with self._makes():
+            merged = attempt.uses(between.Merge(high=high))
+            world = attempt.uses(merged.Split(0, rank))
+        return self._meet(world)
+
+
+class _Attempt:
+    """One attempt to form a world, and the communicators that it uses."""
+
+    def __init__(self) -> None:
+        self._used: list[Any] = []
+        self._given_up = False
+        self._lock = threading.Lock()
+
+    def uses(self, communicator: Any) -> Any:
+        """Add the communicator that is used next. Raises RuntimeError after `give_up`."""
+        with self._lock:
+            if self._given_up:
+                raise RuntimeError("this attempt to form the next world was given up")
+            self._used.append(communicator)
+        return communicator
+
+    def give_up(self) -> list[Any]:
+        """The communicators to revoke, so that all calls return but the one that starts processes; newest first.
+
+        To tell a new process that has died may block the revocation of the older ones, and no thread waits in those.
+        """
+        with self._lock:
+            self._given_up = True
+            return self._used[::-1]
 
 
 def _in_thread(call: Callable[[], T], is_stopped: Callable[[], bool]) -> T:
