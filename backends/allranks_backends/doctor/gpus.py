@@ -28,8 +28,8 @@ def gpus(hosts: Sequence[HostFacts], asked: Asked) -> Iterator[Finding]:
                 "%distributed up --env CUDA_VISIBLE_DEVICES=" + ",".join(map(str, range(len(host.gpus)))),
             )
         elif asked.needs("cuda") and asked.ranks_per_host > chosen:
-            gpus = "1 GPU" if chosen == 1 else f"{chosen} GPUs"
-            what = f"nccl takes one rank per GPU: {gpus} for {asked.ranks_per_host} ranks."
+            there = "1 GPU" if chosen == 1 else f"{chosen} GPUs"
+            what = f"nccl takes one rank per GPU: {there} for {asked.ranks_per_host} ranks."
             yield Finding("error", host.name, what, host.gpus[0], f"--ranks-per-host {chosen}")
         if "error" in host.python["mlx"]:
             continue  # MLX cannot be imported, whatever it was built with: `mlx_imports` says so

@@ -85,11 +85,10 @@ def _found(mx: Any) -> Reader | None:
         if status is None:
             return None
         new = _reader(mx.array, head, status, operation)
-        return (
-            new
-            if all(new.is_pending(array) == drawing_of([array]).has_operations for array in _all_kinds(mx))
-            else None
-        )
+        kinds = list(_all_kinds(mx))
+        drawing = drawing_of(kinds)
+        agrees = all(new.is_pending(array) == drawing.computes(place) for place, array in enumerate(kinds))
+        return new if agrees else None
 
 
 def _reader(kind: type, head: int, status: int, operation: int | None) -> Reader:

@@ -61,11 +61,6 @@ class Drawing:
         return operations
 
     @property
-    def has_operations(self) -> bool:
-        """Whether anything is yet to be computed."""
-        return "shape=rectangle" in self._text
-
-    @property
     def has_collectives(self) -> bool:
         """Whether collectives are among the operations."""
         return COLLECTIVE_LABEL.search(self._text) is not None
@@ -74,6 +69,10 @@ class Drawing:
     def has_indexing(self) -> bool:
         """Whether any operation takes indices."""
         return INDEXING_LABEL.search(self._text) is not None
+
+    def computes(self, position: int) -> bool:
+        """Whether this array is yet to be computed."""
+        return any(_name(position) in each.results for each in self._operations)
 
     def shows(self, position: int) -> bool:
         """Whether the drawing shows this array under its own name: of several Python objects for one array, one has."""

@@ -48,7 +48,7 @@ def is_collective(result: Any) -> bool:
 def is_pending(array: Any) -> bool:
     """Whether an MLX array is yet to be computed."""
     known = computed.reader.is_pending(array) if computed.reader is not None else None
-    return drawing_of([array]).has_operations if known is None else known
+    return drawing_of([array]).computes(0) if known is None else known
 
 
 def waits_for_collective(array: Any) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -58,8 +57,10 @@ class MpiInPlace:
         functions.install()
         self.broken_up = False
         self._unfinished: list[Any] = []
-        self._making: set[int] = set()
+        self._making = 0
         """Threads that are in a call which makes a communicator."""
+        self._made = threading.Condition()
+        """Notified when one is in it no more."""
         self._use(MPI.COMM_WORLD)
         self.is_tolerant = level >= MPI.THREAD_MULTIPLE and functions.tolerant
         """Whether collectives can be aborted: mpirun must have been told to keep the ranks through failures."""
@@ -115,11 +116,9 @@ class MpiInPlace:
         ``Spawn_multiple``, where it waits for a process that has died, and uses no processor. Another try shrinks the
         same communicator again.
         """
-        deadline = time.monotonic() + RETURNS_WITHIN
-        while self._making:
-            if time.monotonic() > deadline:
+        with self._made:
+            if not self._made.wait_for(lambda: not self._making, RETURNS_WITHIN):
                 raise RuntimeError("MPI is still forming the world before")
-            time.sleep(0.01)
         if spawn:
             self._form(
                 lambda attempt: self._merged(self._spawned(spawn, attempt), rank, attempt, high=False), is_stopped
@@ -133,12 +132,14 @@ class MpiInPlace:
 
         Of these calls, a rank that dies in ``Merge`` blocks the others for good (Open MPI 5.0.11).
         """
-        thread = threading.get_ident()
-        self._making.add(thread)
+        with self._made:
+            self._making += 1
         try:
             yield
         finally:
-            self._making.discard(thread)
+            with self._made:
+                self._making -= 1
+                self._made.notify_all()
 
     def _shrunk(self) -> Any:
         """The communicator of the ranks that are left."""
