@@ -108,3 +108,23 @@ def test_a_model_learns_the_same_on_all_ranks() -> None:
         assert learned[0] == learned[1]
         first, last, same = learned[0]
         assert last < first / 10 and same
+
+
+THREADS = """
+import threading
+sums = []
+for number in range(3):
+    thread = threading.Thread(target=lambda: sums.append(mx.distributed.all_sum(mx.ones(3) * number).tolist()))
+    thread.start()
+    thread.join()
+mx.new_stream(mx.gpu)
+sums, mx.distributed.all_sum(mx.ones(3)).tolist()
+"""
+
+
+@pytest.mark.parametrize("backend", ["nccl", "ring"])
+def test_collectives_of_threads_one_after_the_other(backend: str) -> None:
+    with world(2) as cluster:
+        cluster.rewire(backend)
+        assert values(cluster, THREADS) == [([[0.0] * 3, [2.0] * 3, [4.0] * 3], [2.0] * 3)] * 2
+        assert values(cluster, THREADS) == [([[0.0] * 3, [2.0] * 3, [4.0] * 3], [2.0] * 3)] * 2
