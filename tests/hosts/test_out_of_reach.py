@@ -238,7 +238,7 @@ def test_a_host_process_that_ended_meanwhile_is_told_from_a_cut_network(hosts3: 
 
 NOTEBOOK = """
 import allranks, sys
-cluster = allranks.Cluster(hosts={hosts}, backend="ring", name=sys.argv[1], lease={lease}).up()
+cluster = allranks.Cluster(hosts={hosts}, backend={backend!r}, name=sys.argv[1], lease={lease}).up()
 cluster.run("kept = rank * 10")
 cell = cluster.begin({code!r})
 cluster._ranks.monitor.wait(lambda: all(rank.report.line for rank in cluster._ranks.monitor.ranks), 60)
@@ -247,9 +247,9 @@ sys.stdin.read()
 """
 
 
-def killed_notebook(hosts: Hosts, name: str, lease: float, code: str) -> None:
+def killed_notebook(hosts: Hosts, name: str, lease: float, code: str, backend: str = "ring") -> None:
     """A notebook that is killed while its cell runs."""
-    script = NOTEBOOK.format(hosts=hosts.names, lease=lease, code=code)
+    script = NOTEBOOK.format(hosts=hosts.names, lease=lease, code=code, backend=backend)
     with subprocess.Popen(
         [sys.executable, "-c", script, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as notebook:
@@ -287,14 +287,20 @@ def busy_for(name: str) -> float:
         with suppress(OSError):  # another test's cluster may just have ended
             told = json.loads(file.read_text())
             if told["name"] == name and told["host"] != "localhost" and told["away_since"]:
-                found.append(busy_at([file.parent]) - told["away_since"])
+                found.append(busy_at(map(Path, told["folders"])) - told["away_since"])
     return min(found, default=0.0)
 
 
-def test_a_lease_that_runs_out_leaves_nothing(hosts3: Hosts, tmp_path: Path) -> None:
+@pytest.mark.parametrize("backend", ["ring", pytest.param("mpi", marks=pytest.mark.mpi)])
+def test_a_lease_that_runs_out_leaves_nothing(
+    hosts3: Hosts, backend: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    if backend == "mpi":
+        request.getfixturevalue("need_mpi")
     go = tmp_path / "go"  # the hosts share this machine's files
     name, lease = f"hosts-{uuid.uuid4().hex[:8]}", 4.0
-    killed_notebook(hosts3, name, lease, f"import os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.1)")
+    code = f"import os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.1)"
+    killed_notebook(hosts3, name, lease, code, backend)
     try:
         assert eventually(lambda: busy_for(name) > 2 * lease)
         assert all(hosts3.processes(host) for host in hosts3.names), "a lease is not counted while a cell runs"

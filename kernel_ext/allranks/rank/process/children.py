@@ -6,13 +6,16 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from contextlib import suppress
 
 from allranks.messages.host_messages import Ended
 
 END_AFTER = 2.0
 """Seconds between asking a rank to end and killing it."""
 CONTROLLER, LAUNCHER = "controller", "launcher"
+DAEMON = "prted"
+"""Open MPI's, which starts the ranks on hosts other than mpirun's."""
 
 
 class Children:
@@ -72,6 +75,23 @@ class Children:
 
     def _ours(self) -> list[int]:
         return [pid for pid, name in self._names.items() if name != CONTROLLER]
+
+
+def end_launched(ranks: Collection[tuple[int, float]]) -> None:
+    """End ranks that a launcher's daemon has started here, and the daemon: it may outlive its launcher by minutes."""
+    if not ranks:
+        return
+    import psutil  # no host process needs it before its ranks are there
+
+    from allranks.machine.identity import still_runs
+
+    for pid, since in ranks:
+        with suppress(psutil.Error):
+            if still_runs(pid, since):
+                rank = psutil.Process(pid)
+                daemon = rank.parent()
+                for each in (rank, daemon) if daemon is not None and daemon.name() == DAEMON else (rank,):
+                    each.kill()
 
 
 def _oom_kills() -> int:

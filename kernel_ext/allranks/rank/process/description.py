@@ -19,6 +19,11 @@ class Description:
         self._since = time.time()
         self._written: object = None
 
+    @property
+    def launched(self) -> list[tuple[int, float]]:
+        """Which processes a launcher's ranks are here."""
+        return list(self._launched.values())
+
     def take(self, order: Describe) -> None:
         """A launcher's ranks are identified now: once they have ended, their numbers may be others'."""
         self._told = order

@@ -57,7 +57,7 @@ from allranks.messages.host_messages import (
 from allranks.rank.world.held_sockets import Holder
 
 from . import start
-from .children import CONTROLLER, LAUNCHER, Children
+from .children import CONTROLLER, LAUNCHER, Children, end_launched
 from .controller import Controller
 from .description import Description
 from .head_connection import HeadConnection
@@ -262,6 +262,7 @@ class HostProcess:
         """End every process and file of this host's, then oneself."""
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         self._children.end()
+        end_launched(self._description.launched)
         if self._controller is not None:
             self._controller.kill()
         for path in self._folders:
