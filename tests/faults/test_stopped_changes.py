@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from pathlib import Path
+from glob import glob
 from typing import Any
 
 import pytest
@@ -53,10 +53,10 @@ def hold(cluster: Cluster) -> None:
     cluster.run("held = rank * 10").check()
 
 
-def saved_files(cluster: Cluster) -> list[Path]:
+def saved_files(cluster: Cluster) -> list[str]:
     assert cluster._ranks is not None
-    directory = cluster._ranks.host.directory
-    return list(directory.parent.glob(f"{directory.name}-variables-*/*"))
+    # Unlike Path.glob, glob passes over a folder that is removed meanwhile.
+    return glob(f"{cluster._ranks.host.directory}-variables-*/*")
 
 
 def finish(cluster: Cluster, held: list[int], source: int | None = None) -> None:

@@ -6,9 +6,11 @@ process looks at: it needs no thread and no connection for that.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable
 from contextlib import suppress
+from glob import escape, iglob
 from pathlib import Path
 
 from .files import touch_private
@@ -36,11 +38,13 @@ def seconds_left(away_since: float, lease: float, folders: Iterable[Path]) -> fl
 
 def busy_at(folders: Iterable[Path]) -> float:
     """The last sign of a cell in `folders`, by `time.time`; 0 where there was none."""
-    return max((_modified(file) for folder in folders for file in folder.glob(f"rank-*/{BUSY}")), default=0.0)
+    # Unlike Path.glob, iglob passes over a folder that is removed meanwhile.
+    found = (file for folder in folders for file in iglob(os.path.join(escape(str(folder)), "rank-*", BUSY)))
+    return max(map(_modified, found), default=0.0)
 
 
-def _modified(file: Path) -> float:
+def _modified(file: str) -> float:
     try:
-        return file.stat().st_mtime
+        return os.stat(file).st_mtime
     except OSError:
         return 0.0

@@ -10,7 +10,6 @@ for before a collective is asked for on another.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 from .replaced import is_replaced, leave_out_our_frames, replaced
@@ -51,8 +50,11 @@ class Turns:
         """A collective is about to be asked for on this stream (or device; None for the default one)."""
         before, self.stream = self.stream, _stream(mx, asked_for)
         if wait and before is not None and before != self.stream:
-            with suppress(RuntimeError):  # a CUDA stream can be waited for in its own thread alone (mlx 0.32.4)
+            try:
                 mx.synchronize(before)
+            except RuntimeError as error:
+                if "in current thread" not in str(error):  # a CUDA stream can be waited for in its own thread alone
+                    raise
 
     def forget(self) -> None:
         """Nothing is on its way: a new world begins."""
