@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -22,11 +24,13 @@ import pytest
 
 from allranks import Cluster
 from allranks.errors import CannotStart, NoCluster
-from allranks.machine.clusters import FILE
+from allranks.machine.clusters import FILE, hosted_clusters
 from allranks.machine.lease import busy_at
 from allranks_backends.views import Snapshot
 from tests.faults.test_silence import Shown
 from tests.hosts.lab import Hosts
+from tests.jupyter import Notebook
+from tests.shell import allranks
 from tests.waiting import comes_true, eventually
 
 pytestmark = [pytest.mark.hosts, pytest.mark.slow]
@@ -278,6 +282,31 @@ def test_a_world_survives_its_killed_notebook_and_is_attached(hosts3: Hosts) -> 
     assert gone(hosts3, 2 * WITHIN)
     with pytest.raises(NoCluster):
         Cluster.attach(name)
+
+
+def test_a_world_that_another_machine_left_behind_is_named_when_one_starts_beside_it(
+    hosts3: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_notebook: Callable[..., Notebook]
+) -> None:
+    name = f"hosts-{uuid.uuid4().hex[:8]}"
+    with monkeypatch.context() as elsewhere:  # this machine does not know how to attach to it
+        elsewhere.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path))
+        killed_notebook(hosts3, name, 600.0, "rank")
+    assert eventually(lambda: all(each.away_since for each in hosted_clusters() if each.name == name))
+    notebook = new_notebook()
+    notebook.ok("%load_ext allranks")
+    up = f"%distributed up --hosts {','.join(hosts3.names)} --backend ring --name {name}"
+    said = notebook.ok(up).stdout
+    assert re.match(
+        rf"{name} also runs on .*: 3 ring ranks of .*, gone for .*; ranks end in \d+ min\. To end it: ", said
+    )
+    words = shlex.split(said.partition("To end it: allranks ")[2])
+    assert words[0] == "down" and set(words[3].split(",")) >= set(hosts3.names)
+    done = allranks(*words)
+    assert f"{name} has ended: " in done.stdout, done.stderr
+    notebook.ok("%distributed down")
+    assert "also runs" not in notebook.ok(up).all
+    notebook.ok("%distributed down")
+    assert gone(hosts3, 2 * WITHIN)
 
 
 def busy_for(name: str) -> float:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import zmq
 
 from allranks.arguments import can_be, hosts_of, lease_of, rdma_links
+from allranks.discovery.running import RunningCluster, left_behind_on
 from allranks.errors import CannotStart, CellInterrupted, NoCluster, UsageError
 from allranks.head.world.detached import detached_file, left_behind, only_left_behind, read_detached, readable
 from allranks.head.world.ranks import Ranks
@@ -107,6 +108,8 @@ class Cluster(ClusterValues, ClusterViews):
         self._count, self._profile, self._timeout = n, ipp_profile, timeout
         self.chosen_because = ""
         """Why ``auto`` chose this backend."""
+        self.beside: list[RunningCluster] = []
+        """Clusters whose notebook was gone, and which had ranks on the other hosts, when `up` started this one."""
         self.start_seconds: float | None = None
         """Seconds that `up` took."""
         self.not_ended: list[str] = []
@@ -136,6 +139,7 @@ class Cluster(ClusterValues, ClusterViews):
                     self._gather(self._ranks, progress)
                 self._choose_backend(self._ranks)
                 self._ranks.start(self._hosts, self._backend_name)
+                self.beside = left_behind_on(self._ranks.reached.left_behind)
             except BaseException as error:
                 self.down()
                 if isinstance(error, KeyboardInterrupt):

@@ -91,6 +91,19 @@ class RunningCluster:
         lost = [part.asked for part in self.parts if HOST_PROCESS not in part.running]
         return "; ".join([*said, *(f"no host process on {name}" for name in lost)])
 
+    @property
+    def beside(self) -> str:
+        """That it shares hosts with a cluster which has just started, and what ends it."""
+        told = self.cluster
+        asked = [part.asked for part in self.parts]
+        command = ["allranks", "down", told.cluster, "--hosts", ",".join(dict.fromkeys([*asked, *told.logins]))]
+        if told.python != sys.executable:
+            command += ["--python", told.python]
+        return (
+            f"{told.name} also runs on {', '.join(asked)}: {ranks_text(told.size, told.backend)} of {told.notebook}, "
+            f"{self.notebook}. To end it: {shlex.join(command)}"
+        )
+
     def as_json(self) -> dict[str, object]:
         """For other programs: seconds, and times as `time.time` has them."""
         told = self.cluster
@@ -139,11 +152,7 @@ class Ending:
 def running_clusters(hosts: Iterable[str] = (), python: str | None = None) -> Search:
     """This user's clusters with a process on this machine, or on one of `hosts`, where `python` has allranks."""
     parts, unreached = _ask(_pythons(hosts, python or sys.executable))
-    by_id: dict[str, list[OnHost]] = {}
-    for part in parts:
-        if part.running:
-            by_id.setdefault(part.cluster.cluster, []).append(part)
-    return Search([RunningCluster(each) for each in by_id.values()], unreached)
+    return Search(_clusters(part for part in parts if part.running), unreached)
 
 
 def end_cluster(name: str, hosts: Iterable[str] = (), python: str | None = None, *, force: bool = False) -> Ending:
@@ -188,6 +197,13 @@ def end_cluster(name: str, hosts: Iterable[str] = (), python: str | None = None,
     return Ending(cluster.name, key, ended, unreached, python or cluster.python)
 
 
+def _clusters(parts: Iterable[OnHost]) -> list[RunningCluster]:
+    by_id: dict[str, list[OnHost]] = {}
+    for part in parts:
+        by_id.setdefault(part.cluster.cluster, []).append(part)
+    return [RunningCluster(each) for each in by_id.values()]
+
+
 def _whole_id(name: str, hosted: Sequence[HostedCluster], detached: Mapping[str, Detached]) -> str:
     """`name`, or the one id that begins with it, if no cluster is named so. Raises UsageError if several do."""
     if name in detached or any(name == cluster.name for cluster in hosted) or len(name) < ENOUGH_OF_AN_ID:
@@ -230,10 +246,24 @@ def _no_such(name: str, parts: Sequence[OnHost], unreached: Mapping[str, str]) -
     return said + "To look on other hosts, too: --hosts A,B."
 
 
+def left_behind_on(answers: Mapping[str, Sequence[object]]) -> list[RunningCluster]:
+    """What hosts said at their start of clusters without a notebook, less those that this machine can take over."""
+    known = {kept.cluster for kept in detached_clusters().values()}
+    parts = [part for part in _parts(answers)[0] if part.cluster.cluster not in known]
+    return _clusters(parts)
+
+
 def _ask(pythons: Mapping[str, str]) -> tuple[list[OnHost], dict[str, str]]:
     """What hosts have of any cluster, and why the others cannot be asked; for each, which Python has allranks there."""
     answers, unreached = _run(pythons, "list")
+    parts, strange = _parts(answers)
+    return parts, unreached | strange
+
+
+def _parts(answers: Mapping[str, Sequence[object]]) -> tuple[list[OnHost], dict[str, str]]:
+    """What hosts have of any cluster, by their `machine.clusters.listed`, and why it cannot be said of the others."""
     parts: dict[tuple[str, str], OnHost] = {}
+    unreached = {}
     for name, told in answers.items():
         for each in told:
             try:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from allranks.machine.addresses import own_addresses
 from allranks.machine.facts import cuda_devices
@@ -184,6 +185,12 @@ class Hosts:
     def have_ended(self) -> bool:
         """Whether there are other hosts, and nothing runs on them any more."""
         return bool(self.others) and not any(end.alive for end in self.others.values())
+
+    @property
+    def left_behind(self) -> dict[str, list[Any]]:
+        """Other clusters that were there without a notebook, for each host that was logged in to."""
+        ends = (end for end in self.others.values() if isinstance(end, RemoteHost))
+        return {end.name: end.prepared.left_behind for end in ends if end.prepared is not None}
 
     @property
     def away(self) -> list[str]:

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -80,6 +81,11 @@ def hosted_clusters(also: Iterable[str | Path] = ()) -> list[HostedCluster]:
     folders = {file.parent for place in _places() for file in Path(place).resolve().glob(f"allranks-*/{FILE}")}
     found = (_read(folder) for folder in sorted(folders | {Path(each).resolve() for each in also}))
     return [each for each in found if each is not None]
+
+
+def listed(also: Iterable[str | Path] = ()) -> list[dict[str, Any]]:
+    """`hosted_clusters`, each with the names of its processes that still run, as JSON."""
+    return [{"cluster": asdict(each), "running": each.running} for each in hosted_clusters(also)]
 
 
 def _places() -> set[str]:

@@ -24,10 +24,12 @@ def description() -> dict[str, Any]:
     """The fields of `messages.host_messages.Prepared`: what a head elsewhere must know before it starts ranks here."""
     try:
         from .addresses import own_addresses
+        from .clusters import listed
 
         addresses = own_addresses()
+        left_behind = [each for each in listed() if each["running"] and each["cluster"]["away_since"] is not None]
     except ImportError:  # psutil is missing; what is missing is told by the versions
-        addresses = []
+        addresses, left_behind = [], []
     return {
         "versions": versions(),
         "ssh": os.environ.get("SSH_CONNECTION", ""),
@@ -35,6 +37,7 @@ def description() -> dict[str, Any]:
         "addresses": addresses,
         "platform": machine(),
         "cuda": os.environ.get("CUDA_VISIBLE_DEVICES", ""),
+        "left_behind": left_behind,
     }
 
 

@@ -82,6 +82,8 @@ class Verbs:
         self.up_with = vars(options)
         if cluster.chosen_because:
             print(f"backend: {cluster.chosen_because}")
+        for other in cluster.beside:
+            print(other.beside)
         display(cluster)  # type: ignore[no-untyped-call]
 
     def _still_up(self, cluster: Cluster, options: argparse.Namespace) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     from .wire import JSON
@@ -183,6 +183,8 @@ class Prepared:
     platform: HostPlatform
     cuda: str
     """``CUDA_VISIBLE_DEVICES``."""
+    left_behind: list[Any] = field(default_factory=list)
+    """Other clusters of this user that run there without a notebook, as `machine.clusters.listed` has them."""
 
 
 @dataclass(frozen=True)

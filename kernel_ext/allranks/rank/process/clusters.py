@@ -5,18 +5,17 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 
-from allranks.machine.clusters import end, hosted_clusters
+from allranks.machine.clusters import end, hosted_clusters, listed
 
 
 def main(arguments: Sequence[str]) -> None:
     """Print JSON: the clusters, or the names of the processes that were ended."""
-    found = hosted_clusters(arguments[1:])
     if arguments and arguments[0] != "list":
+        found = hosted_clusters(arguments[1:])
         print(json.dumps([name for each in found if each.cluster == arguments[0] for name in end(each)]))
     else:
-        print(json.dumps([{"cluster": asdict(each), "running": each.running} for each in found]))
+        print(json.dumps(listed(arguments[1:])))
 
 
 if __name__ == "__main__":
