@@ -194,6 +194,25 @@ def test_what_a_killed_notebook_was_changing_is_finished_by_the_next(
         cluster.down()
 
 
+FORKED = """
+cluster.run("import os, time\\nif not os.fork(): time.sleep(600)", ranks=2).check()
+"""
+
+
+def test_the_end_of_a_rank_whose_forked_process_goes_on_ends_no_other() -> None:
+    """It has the rank's descriptors, with which the host process holds sockets."""
+    name = f"forked-{uuid.uuid4().hex[:8]}"
+    notebook = CHANGING_NOTEBOOK + FORKED + KILLED + "os.kill(os.getpid(), signal.SIGKILL)"
+    done = subprocess.run([sys.executable, "-c", notebook, name], capture_output=True, text=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    cluster = Cluster.attach(name)
+    try:
+        cluster.heal()
+        assert cluster.pull("held", ranks=[0, 1]) == [0, 10]
+    finally:
+        cluster.down()
+
+
 def test_attach_names_what_there_is() -> None:
     with pytest.raises(NoCluster, match="--keep"):
         Cluster.attach("no-such-cluster")

@@ -97,9 +97,10 @@ class HostProcess:
         signal.signal(signal.SIGTERM, lambda *_: self._end())
         while True:
             self._describe()
-            watched = [*self._head.watched(), self._wake_read, *self._holder.watched()]
             limits = self._head.look_within(), self._close_held(), self._left()
             within = min([self._cleaners.use(self._folders), *(each for each in limits if each is not None)])
+            # Last, since all that comes before may close some.
+            watched = [*self._head.watched(), self._wake_read, *self._holder.watched()]
             ready, _, _ = select.select(watched, [], [], within)
             self._holder.take(ready)
             if self._wake_read in ready:
