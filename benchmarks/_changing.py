@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import signal
@@ -16,6 +17,8 @@ from allranks.errors import AllranksError
 SUM = "mx.distributed.all_sum(mx.array(1)).item()"
 CELL_WITHIN = 100.0
 TRIES = 3
+STUCK_AFTER = 300.0
+"""Seconds after which all stacks are printed."""
 
 
 @dataclass
@@ -97,6 +100,7 @@ def change(cluster: Cluster, plan: Plan) -> str:
 
 def main() -> None:
     plan = Plan(**json.loads(sys.argv[1]))
+    faulthandler.dump_traceback_later(STUCK_AFTER)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     stop.PATIENCE = 0.0  # a stop is acted on in the next wait of a change, not after five seconds
     if plan.round == 1:

@@ -39,6 +39,8 @@ LASTS = 0.5, 12.0
 STUCK_AFTER = 400.0
 """Seconds after which a notebook is given up."""
 FINISHED = 0.95
+NAMED = r"got the variables|empty|no variables|not loaded|lost|died|dead|could not|not responding"
+"""What is said of ranks that do not hold what they held."""
 
 
 class Round:
@@ -115,7 +117,7 @@ class Round:
 def named(rank: int, words: str) -> bool:
     """Whether a sentence says of the rank that it lacks something, is empty, died, or waits for what is saved."""
     for clause in re.split(r"[;.:]\s", words):
-        if not re.search(r"empty|no variables|not loaded|lost|died|dead|could not|not responding", clause):
+        if not re.search(NAMED, clause):
             continue
         for first, last in re.findall(r"(\d+)(?:-(\d+))?", clause):
             if int(first) <= rank <= int(last or first):

@@ -140,7 +140,7 @@ def test_the_example_of_the_documentation(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 CHANGING_NOTEBOOK = """
-import os, signal, sys
+import contextlib, os, signal, sys
 import allranks
 from allranks.head.world import checkpoints, forming, healing
 from allranks.head.world.ranks import Ranks
@@ -153,6 +153,13 @@ def dies_in(owner, name, *, after=False):
         os.kill(os.getpid(), signal.SIGKILL)
     setattr(owner, name, dies)
 
+def stopped_after(owner, name):
+    function = getattr(owner, name)
+    def stopped(*args):
+        function(*args)
+        raise KeyboardInterrupt
+    setattr(owner, name, stopped)
+
 cluster = allranks.Cluster(3, backend="ring", keep=True, name=sys.argv[1]).up()
 cluster.run("held = rank * 10").check()
 """
@@ -160,13 +167,21 @@ KILLED = """
 os.kill(cluster.snapshot.ranks[2].pid, signal.SIGKILL)
 assert cluster._ranks.monitor.wait(lambda: cluster.state == "broken", 60)
 """
+STOPPED = """
+import atexit
+from allranks.errors import CellInterrupted
+atexit.register(os.kill, os.getpid(), signal.SIGKILL)
+stopped_after(healing, '_end_all')
+with contextlib.suppress(CellInterrupted):
+"""
 STEPS = ["Ranks, 'launch', after=True", "forming, 'form'", "forming, 'form', after=True", "checkpoints, 'copy'"]
-RESTART = ["healing, '_end', after=True", "Ranks, 'launch', after=True", "forming, 'form', after=True"]
+RESTART = ["healing, '_end_all', after=True", "Ranks, 'launch', after=True", "forming, 'form', after=True"]
 CHANGES = [
     *[(f"{KILLED}\ndies_in({step})\ncluster.heal(source=0)", step, [0, 10, 0]) for step in STEPS],
     *[(f"dies_in({step})\ncluster.resize(4, source=0)", step, [0, 10, 20]) for step in STEPS],
     *[(f"dies_in({step})\ncluster.resize(2)", step, [0, 10]) for step in STEPS[1:3]],
     *[(f"dies_in({step})\ncluster.rewire('mpi')", step, [0, 10, 20]) for step in RESTART],
+    (f"{STOPPED}    cluster.rewire('mpi')", "stopped", [0, 10, 20]),
 ]
 
 

@@ -170,6 +170,16 @@ def _end(ranks: Ranks, size: int) -> None:
         ranks.monitor.truncate(size)
 
 
+def _end_all(ranks: Ranks) -> None:
+    """End the processes of all ranks, which are dead until they are started again."""
+    monitor = ranks.monitor
+    try:
+        ranks.stop_ranks(range(len(monitor.ranks)))
+    finally:
+        for rank in monitor.ranks:
+            monitor.died(rank.rank, "ended, to be started again")
+
+
 def _kept(ranks: Ranks) -> Became:
     """What these ranks hold that are in the world as before."""
     pending = ranks.monitor.left_pending
@@ -247,8 +257,9 @@ def _restart(ranks: Ranks, hosts: Sequence[Host], backend: str, say: Say) -> Non
     try:
         ranks.owed |= {**dict.fromkeys(range(len(hosts))), **ranks.owed, **saved}
         ranks.save()
-        _end(ranks, 0)
+        _end_all(ranks)
         ranks.plan_next(hosts, backend)
+        monitor.truncate(len(hosts))
         ranks.launch(range(len(hosts)))
         ranks.form()
     except CannotStart as error:
