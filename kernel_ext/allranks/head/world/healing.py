@@ -78,7 +78,11 @@ def _failure_in_place(ranks: Ranks, hosts: Sequence[Host], new: Sequence[int]) -
     ranks.launch(new)
     try:
         ranks.form()
-    except CannotStart as error:
+    except BaseException as error:
+        if ranks.backend.launcher == "mpirun":  # they may be in MPI_Init for good, and hold nothing
+            _kill(ranks, [number for number in new if ranks.monitor.ranks[number].connected])
+        if not isinstance(error, CannotStart):
+            raise
         return error
     return None
 
@@ -92,7 +96,6 @@ def _lost_meanwhile(ranks: Ranks, new: Sequence[int]) -> list[int]:
     dead = {rank.rank for rank in monitor.ranks if rank.dead}
     if not dead or monitor.divided or ranks.backend.launcher != "mpirun" or not ranks.in_place(new):
         return []
-    _kill(ranks, [number for number in new if monitor.ranks[number].connected])
     lost = sorted({*dead, *new})
     return lost if len(lost) < len(monitor.ranks) else []
 
