@@ -107,7 +107,8 @@ class MpiInPlace:
         """In a process that other ranks have started: join them as this rank."""
         parents = self._mpi.Comm.Get_parent()
         if parents != self._mpi.COMM_NULL:
-            self._form(lambda attempt: self._merged(attempt.uses(parents), rank, attempt, high=True), is_stopped)
+            # An attempt that failed is left by its end: what it would revoke, the others may not have made yet.
+            self._form(lambda _: self._merged(parents, None, rank, _Attempt(), high=True), is_stopped)
 
     def next_world(self, rank: int, spawn: Sequence[Spawn], is_stopped: Callable[[], bool]) -> None:
         """Form the communicator of the next world, with new processes for those to `spawn`; all that are left call it.
@@ -119,31 +120,40 @@ class MpiInPlace:
         with self._made:
             if not self._made.wait_for(lambda: not self._making, RETURNS_WITHIN):
                 raise RuntimeError("MPI is still forming the world before")
-        if spawn:
-            self._form(
-                lambda attempt: self._merged(self._spawned(spawn, attempt), rank, attempt, high=False), is_stopped
-            )
-        else:
-            self._form(lambda attempt: attempt.uses(self._shrunk()), is_stopped)
+
+        def make(attempt: _Attempt) -> Any:
+            left = attempt.uses(self._shrunk())
+            return self._merged(self._spawned(spawn, left, attempt), left, rank, attempt, high=False) if spawn else left
+
+        self._form(make, is_stopped)
 
     @contextmanager
-    def _makes(self) -> Iterator[None]:
+    def _makes(self, among: Any) -> Iterator[None]:
         """Within, a communicator is made: MPI makes the next one when this one is made, or could not be.
 
-        Of these calls, a rank that dies in ``Merge`` blocks the others for good (Open MPI 5.0.11).
+        It ends when all ranks of the communicator `among` that are left have come to the end of it: a rank that learns
+        of a revocation before the communicator is made crashes (`ompi_comm_revoke_local`, Open MPI 5.0.11). A rank that
+        dies in ``Merge`` blocks the others for good.
         """
         with self._made:
             self._making += 1
         try:
             yield
         finally:
+            self._agree(among)
             with self._made:
                 self._making -= 1
                 self._made.notify_all()
 
+    def _agree(self, among: Any) -> None:
+        """Wait for all ranks of this communicator, which may be revoked, but for those that are dead."""
+        if among is not None:
+            with suppress(self._mpi.Exception):  # how it says that some are
+                among.Agree(0)
+
     def _shrunk(self) -> Any:
         """The communicator of the ranks that are left."""
-        with self._makes():
+        with self._makes(self.communicator):
             return self.communicator.Shrink()
 
     def _meet(self, communicator: Any) -> Any:
@@ -178,22 +188,24 @@ class MpiInPlace:
         self._functions.use(self._mpi._handleof(communicator))
         self.communicator, self.broken_up = communicator, False
 
-    def _spawned(self, spawn: Sequence[Spawn], attempt: _Attempt) -> Any:
+    def _spawned(self, spawn: Sequence[Spawn], left: Any, attempt: _Attempt) -> Any:
         """The communicator between the ranks that are left and those that they have MPI start."""
         MPI = self._mpi
-        left = attempt.uses(self._shrunk())
         left.Set_errhandler(MPI.ERRORS_RETURN)
         # That of the first is for all; a dead rank's place is taken still (Open MPI 5.0.11).
         infos = [MPI.Info.Create({"map_by": ":OVERSUBSCRIBE"}), *[MPI.INFO_NULL] * (len(spawn) - 1)]
         commands, arguments = [each.command[0] for each in spawn], [each.command[1:] for each in spawn]
-        return attempt.uses(left.Spawn_multiple(commands, arguments, [1] * len(spawn), info=infos, root=0))
+        between = left.Spawn_multiple(commands, arguments, [1] * len(spawn), info=infos, root=0)
+        self._agree(left)
+        return attempt.uses(between)
 
-    def _merged(self, between: Any, rank: int, attempt: _Attempt, *, high: bool) -> Any:
-        """The next world's communicator, of the old ranks and the new ones; `high` in a new one."""
-        with self._makes():
-            merged = attempt.uses(between.Merge(high=high))
-            world = attempt.uses(merged.Split(0, rank))
-        return self._meet(world)
+    def _merged(self, between: Any, left: Any, rank: int, attempt: _Attempt, *, high: bool) -> Any:
+        """The next world's communicator, of the old ranks, which are `left`, and the new ones; `high` in a new one."""
+        with self._makes(left):
+            merged = between.Merge(high=high)
+        with self._makes(left):
+            world = attempt.uses(merged).Split(0, rank)
+        return self._meet(attempt.uses(world))
 
 
 class _Attempt:
