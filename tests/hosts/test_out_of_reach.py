@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -251,9 +251,9 @@ sys.stdin.read()
 """
 
 
-def killed_notebook(hosts: Hosts, name: str, lease: float, code: str, backend: str = "ring") -> None:
-    """A notebook that is killed while its cell runs."""
-    script = NOTEBOOK.format(hosts=hosts.names, lease=lease, code=code, backend=backend)
+def killed_notebook(names: Sequence[str], name: str, lease: float, code: str, backend: str = "ring") -> None:
+    """A notebook that is killed while its cell runs, with a rank on each host in `names`."""
+    script = NOTEBOOK.format(hosts=names, lease=lease, code=code, backend=backend)
     with subprocess.Popen(
         [sys.executable, "-c", script, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as notebook:
@@ -264,7 +264,7 @@ def killed_notebook(hosts: Hosts, name: str, lease: float, code: str, backend: s
 
 def test_a_world_survives_its_killed_notebook_and_is_attached(hosts3: Hosts) -> None:
     name = f"hosts-{uuid.uuid4().hex[:8]}"
-    killed_notebook(hosts3, name, 600.0, TRAINS.format(steps=100, pause=0.05))
+    killed_notebook(hosts3.names, name, 600.0, TRAINS.format(steps=100, pause=0.05))
     cluster = Cluster.attach(name)
     try:
         (cell,) = cluster.adopted_cells()
@@ -290,7 +290,7 @@ def test_a_world_that_another_machine_left_behind_is_named_when_one_starts_besid
     name = f"hosts-{uuid.uuid4().hex[:8]}"
     with monkeypatch.context() as elsewhere:  # this machine does not know how to attach to it
         elsewhere.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path))
-        killed_notebook(hosts3, name, 600.0, "rank")
+        killed_notebook(hosts3.names, name, 600.0, "rank")
     assert eventually(lambda: all(each.away_since for each in hosted_clusters() if each.name == name))
     notebook = new_notebook()
     notebook.ok("%load_ext allranks")
@@ -309,6 +309,15 @@ def test_a_world_that_another_machine_left_behind_is_named_when_one_starts_besid
     assert gone(hosts3, 2 * WITHIN)
 
 
+def shared_memory(hosts: Hosts) -> set[str]:
+    """The files of Open MPI's that processes of the hosts have in their memory."""
+    found = set()
+    for process in (psutil.Process(pid) for host in hosts.names for pid in hosts.processes(host)):
+        with suppress(psutil.Error):
+            found |= {each.path for each in process.memory_maps() if "/sm_segment." in each.path}
+    return found
+
+
 def busy_for(name: str) -> float:
     """Seconds from the end of the notebook to the last sign of a cell, on the host that has given it first."""
     found = []
@@ -324,18 +333,23 @@ def busy_for(name: str) -> float:
 def test_a_lease_that_runs_out_leaves_nothing(
     hosts3: Hosts, backend: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
+    names = hosts3.names
     if backend == "mpi":
         request.getfixturevalue("need_mpi")
+        names = sorted(names[:2] * 2)  # those of one host share memory
     go = tmp_path / "go"  # the hosts share this machine's files
     name, lease = f"hosts-{uuid.uuid4().hex[:8]}", 4.0
     code = f"import os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.1)"
-    killed_notebook(hosts3, name, lease, code, backend)
+    killed_notebook(names, name, lease, code, backend)
     try:
         assert eventually(lambda: busy_for(name) > 2 * lease)
-        assert all(hosts3.processes(host) for host in hosts3.names), "a lease is not counted while a cell runs"
+        assert all(hosts3.processes(host) for host in names), "a lease is not counted while a cell runs"
+        segments = shared_memory(hosts3)
+        assert bool(segments) == (backend == "mpi")
     finally:
         go.touch()
     assert gone(hosts3, 2 * WITHIN)
+    assert not list(filter(os.path.exists, segments))
     with pytest.raises(NoCluster):
         Cluster.attach(name)
 

@@ -16,6 +16,8 @@ END_AFTER = 2.0
 CONTROLLER, LAUNCHER = "controller", "launcher"
 DAEMON = "prted"
 """Open MPI's, which starts the ranks on hosts other than mpirun's."""
+DAEMON_ENDS_WITHIN = 5.0
+"""Seconds in which it ends its ranks and removes their files."""
 
 
 class Children:
@@ -78,20 +80,29 @@ class Children:
 
 
 def end_launched(ranks: Collection[tuple[int, float]]) -> None:
-    """End ranks that a launcher's daemon has started here, and the daemon: it may outlive its launcher by minutes."""
+    """End ranks that a launcher's daemon has started here, and the daemon: it may outlive its launcher by minutes.
+
+    The daemon goes first, since it removes the files that its ranks have in /dev/shm.
+    """
     if not ranks:
         return
     import psutil  # no host process needs it before its ranks are there
 
     from allranks.machine.identity import still_runs
 
+    there = set[psutil.Process]()
     for pid, since in ranks:
         with suppress(psutil.Error):
             if still_runs(pid, since):
                 rank = psutil.Process(pid)
+                there.add(rank)
                 daemon = rank.parent()
-                for each in (rank, daemon) if daemon is not None and daemon.name() == DAEMON else (rank,):
-                    each.kill()
+                if daemon is not None and daemon.name() == DAEMON:
+                    daemon.terminate()
+                    there.add(daemon)
+    for each in psutil.wait_procs(there, DAEMON_ENDS_WITHIN)[1]:
+        with suppress(psutil.Error):
+            each.kill()
 
 
 def _oom_kills() -> int:
