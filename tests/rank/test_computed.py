@@ -165,3 +165,19 @@ def test_where_nothing_fits_nothing_is_read(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_an_address_without_memory_ends_no_process() -> None:
     assert computed._copied(8, 16) == b""
+
+
+def test_while_it_is_looked_for_it_does_not_count_as_unreadable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The agent's thread may ask at that moment."""
+    found = computed._found
+    meanwhile: list[bool] = []
+
+    def asked(mlx: Any) -> Any:
+        meanwhile.append(computed.unreadable())
+        return found(mlx)
+
+    monkeypatch.setattr(computed, "_tried", False)
+    monkeypatch.setattr(computed, "reader", None)
+    monkeypatch.setattr(computed, "_found", asked)
+    computed.find(mx)
+    assert meanwhile == [False] and computed.reader is not None and not computed.unreadable()

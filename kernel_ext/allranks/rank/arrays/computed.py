@@ -57,9 +57,9 @@ def find(mx: Any) -> None:
     """Find out how to read arrays, in the main thread; harmless the second time."""
     global reader, _tried
     if not _tried:
-        _tried = True
         with suppress(Exception):  # a later MLX may differ in any way
             reader = _found(mx)
+        _tried = True  # not before: the agent's thread asks whether it is `unreadable`
 
 
 def unreadable() -> bool:
