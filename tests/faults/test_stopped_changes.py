@@ -138,22 +138,20 @@ def test_while_variables_are_saved(ring4: Cluster, need_mpi: None, monkeypatch: 
     assert eventually(lambda: not saved_files(ring4))
 
 
-def test_a_new_rank_that_mpi_has_not_let_in_blocks_no_verb(mpi2: Cluster) -> None:
-    hold(mpi2)
-    pid = mpi2.snapshot.ranks[1].pid or 0
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        with pytest.raises(CannotStart, match=r"could not save variables; nothing was changed\. rank 1"):
-            mpi2.resize(3)
-    finally:
-        os.kill(pid, signal.SIGCONT)
-    assert comes_true(mpi2, lambda now: now.ranks[1].state == "idle", 60)
-    with pytest.raises(NoAnswer, match="rank 2"):
-        mpi2.pull("held")
-    try:
-        finish(mpi2, [0, 10, 0], 0)
-    finally:
-        mpi2.resize(2)
+def test_a_new_rank_that_mpi_has_not_let_in_blocks_no_verb(need_mpi: None) -> None:
+    with Cluster(2, backend="mpi") as cluster:
+        hold(cluster)
+        pid = cluster.snapshot.ranks[1].pid or 0
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(CannotStart, match=r"could not save variables; nothing was changed\. rank 1"):
+                cluster.resize(3)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        assert comes_true(cluster, lambda now: now.ranks[1].state == "idle", 60)
+        with pytest.raises(NoAnswer, match="rank 2"):
+            cluster.pull("held")
+        finish(cluster, [0, 10, 0], 0)
 
 
 def test_after_the_last_wait_the_change_has_come_to_its_end(ring4: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
