@@ -96,12 +96,10 @@ class RunningCluster:
         """That it shares hosts with a cluster which has just started, and what ends it."""
         told = self.cluster
         asked = [part.asked for part in self.parts]
-        command = ["allranks", "down", told.cluster, "--hosts", ",".join(dict.fromkeys([*asked, *told.logins]))]
-        if told.python != sys.executable:
-            command += ["--python", told.python]
+        command = command_to_end(told.cluster, dict.fromkeys([*asked, *told.logins]), told.python)
         return (
             f"{told.name} also runs on {', '.join(asked)}: {ranks_text(told.size, told.backend)} of {told.notebook}, "
-            f"{self.notebook}. To end it: {shlex.join(command)}"
+            f"{self.notebook}. To end it: {command}"
         )
 
     def as_json(self) -> dict[str, object]:
@@ -147,6 +145,11 @@ class Ending:
     def __str__(self) -> str:
         each = [f"{ranks_text(count)} on {host}" for host, count in self.ended.items() if count]
         return f"{self.name} has ended: {', '.join(each) or 'no rank was running'}."
+
+
+def command_to_end(key: str, hosts: Iterable[str], python: str) -> str:
+    """What ends the cluster with this id on these hosts, from a shell."""
+    return shlex.join(["allranks", "down", key, "--hosts", ",".join(hosts), "--python", python])
 
 
 def running_clusters(hosts: Iterable[str] = (), python: str | None = None) -> Search:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shlex
 import sys
 import time
 from collections.abc import Mapping
@@ -13,7 +12,7 @@ from allranks.errors import AllranksError
 from allranks.units import duration_text, ranks_text
 from allranks_widgets.table import text_table
 
-from .running import Ending, RunningCluster, end_cluster, running_clusters
+from .running import Ending, RunningCluster, command_to_end, end_cluster, running_clusters
 
 HEADINGS = ("name", "id", "ranks", "hosts", "up for", "notebook")
 
@@ -72,6 +71,6 @@ def _complain(unreached: Mapping[str, str], ending: Ending | None = None) -> int
     for host, why in unreached.items():
         print(f"allranks: {host} could not be asked: {why}.", file=sys.stderr)
     if unreached and ending is not None:
-        again = shlex.join(["allranks", "down", ending.id, "--hosts", ",".join(unreached), "--python", ending.python])
+        again = command_to_end(ending.id, unreached, ending.python)
         print(f"allranks: ranks may still run there. To end them: {again}", file=sys.stderr)
     return 1 if unreached else 0

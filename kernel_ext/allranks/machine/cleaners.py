@@ -28,7 +28,7 @@ class KeptFromCleaners:
             # Unlike rglob, os.walk passes over a folder that is removed meanwhile.
             within = (os.path.join(at, name) for at, dirs, files in os.walk(folder) for name in (*dirs, *files))
             for path in (str(folder), *within):
-                with suppress(OSError):
+                with suppress(OSError):  # it went meanwhile
                     modified = os.lstat(path).st_mtime_ns  # has a meaning for the lease
                     os.utime(path, ns=(int(self._used_at * 1e9), modified), follow_symlinks=False)
         return EVERY
