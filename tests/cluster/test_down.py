@@ -17,8 +17,10 @@ import pytest
 
 from allranks import Cluster
 from allranks.errors import NoCluster
+from allranks.rank.process.children import END_AFTER
 from tests.faults.test_silence import Shown
 from tests.jupyter import Notebook
+from tests.shared_memory import shared_memory
 from tests.waiting import comes_true
 
 WITHIN = 60.0
@@ -192,6 +194,26 @@ def test_a_killed_kernel_leaves_nothing_of_ranks_that_are_busy(traces: Traces, m
     )
     os.kill(traces.kernel, signal.SIGKILL)
     traces.vanish()
+
+
+@pytest.mark.slow
+@pytest.mark.mpi
+def test_an_mpirun_that_is_slow_to_end_removes_the_shared_memory_of_its_ranks(need_mpi: None) -> None:
+    cluster = Cluster(2, backend="mpi", name="slow-mpirun").up()
+    try:
+        processes = [psutil.Process(rank.pid) for rank in cluster.snapshot.ranks]
+        files, mpirun = shared_memory(processes), processes[0].parent()
+        assert files and mpirun is not None
+        host = mpirun.parent()
+        assert host is not None
+        mpirun.suspend()
+        host.terminate()
+        time.sleep(END_AFTER + 1)  # longer than ranks get to end
+        mpirun.resume()
+        assert not psutil.wait_procs([host, mpirun], WITHIN)[1]
+        assert not any(map(os.path.exists, files))
+    finally:
+        cluster.down()
 
 
 @pytest.mark.slow

@@ -30,6 +30,7 @@ from allranks_backends.views import Snapshot
 from tests.faults.test_silence import Shown
 from tests.hosts.lab import Hosts
 from tests.jupyter import Notebook
+from tests.shared_memory import shared_memory
 from tests.shell import allranks
 from tests.waiting import comes_true, eventually
 
@@ -309,13 +310,9 @@ def test_a_world_that_another_machine_left_behind_is_named_when_one_starts_besid
     assert gone(hosts3, 2 * WITHIN)
 
 
-def shared_memory(hosts: Hosts) -> set[str]:
-    """The files of Open MPI's that processes of the hosts have in their memory."""
-    found = set()
-    for process in (psutil.Process(pid) for host in hosts.names for pid in hosts.processes(host)):
-        with suppress(psutil.Error):
-            found |= {each.path for each in process.memory_maps() if "/sm_segment." in each.path}
-    return found
+def shared_memory_on(hosts: Hosts) -> set[str]:
+    """See `shared_memory`."""
+    return shared_memory(psutil.Process(pid) for host in hosts.names for pid in hosts.processes(host))
 
 
 def busy_for(name: str) -> float:
@@ -344,7 +341,7 @@ def test_a_lease_that_runs_out_leaves_nothing(
     try:
         assert eventually(lambda: busy_for(name) > 2 * lease)
         assert all(hosts3.processes(host) for host in names), "a lease is not counted while a cell runs"
-        segments = shared_memory(hosts3)
+        segments = shared_memory_on(hosts3)
         assert bool(segments) == (backend == "mpi")
     finally:
         go.touch()

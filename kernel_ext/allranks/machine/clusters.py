@@ -25,7 +25,7 @@ HOST_PROCESS = "host process"
 HOST_MODULE = "allranks.rank.process.host"
 RUNS_A_CELL = 10.0
 """Seconds since its last sign within which a cell counts as running."""
-ENDS_WITHIN = 8.0
+ENDS_WITHIN = 15.0
 """Seconds a host process gets to end everything before it is killed."""
 
 

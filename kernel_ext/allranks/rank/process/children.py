@@ -16,8 +16,8 @@ END_AFTER = 2.0
 CONTROLLER, LAUNCHER = "controller", "launcher"
 DAEMON = "prted"
 """Open MPI's, which starts the ranks on hosts other than mpirun's."""
-DAEMON_ENDS_WITHIN = 5.0
-"""Seconds in which it ends its ranks and removes their files."""
+LAUNCHER_ENDS_WITHIN = 8.0
+"""Seconds in which a launcher, or its daemon, ends its ranks and removes the files that they have in /dev/shm."""
 
 
 class Children:
@@ -62,6 +62,7 @@ class Children:
 
     def end(self) -> None:
         """End all but the controller, which the others may still need: ask them, then kill them."""
+        within = LAUNCHER_ENDS_WITHIN if LAUNCHER in self._names.values() else END_AFTER
         for number in (signal.SIGTERM, signal.SIGKILL):
             for pid in self._ours():
                 try:
@@ -70,7 +71,7 @@ class Children:
                     (os.killpg if whole else os.kill)(pid, number)
                 except ProcessLookupError:
                     pass
-            deadline = time.monotonic() + END_AFTER
+            deadline = time.monotonic() + within
             while self._ours() and time.monotonic() < deadline:
                 self.reap()
                 time.sleep(0.01)
@@ -100,7 +101,7 @@ def end_launched(ranks: Collection[tuple[int, float]]) -> None:
                 if daemon is not None and daemon.name() == DAEMON:
                     daemon.terminate()
                     there.add(daemon)
-    for each in psutil.wait_procs(there, DAEMON_ENDS_WITHIN)[1]:
+    for each in psutil.wait_procs(there, LAUNCHER_ENDS_WITHIN)[1]:
         with suppress(psutil.Error):
             each.kill()
 
