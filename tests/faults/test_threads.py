@@ -88,7 +88,7 @@ def test_a_thread_that_goes_on_never_gets_a_wrong_number(world: Cluster) -> None
     for _ in range(ROUNDS):
         with suppress(CellTimeout):  # a rank whose thread is between two collectives is not blocked
             world.begin(THREAD + RAISES).finish(5)
-        assert idle(world)
+        assert idle(world), world.snapshot.doing([0, 1])
         ended = world.run(END)
         assert [each.value for each in ended.check().values()] == [True, True]
         result = world.run("{number for number in seen if number == number} - {2.0}, len(caught) > 0").check()
