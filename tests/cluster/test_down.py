@@ -18,6 +18,7 @@ import pytest
 from allranks import Cluster
 from allranks.errors import NoCluster
 from allranks.rank.process.children import END_AFTER
+from tests.faults.kept import sums_are_right
 from tests.faults.test_silence import Shown
 from tests.jupyter import Notebook
 from tests.shared_memory import shared_memory
@@ -214,6 +215,31 @@ def test_an_mpirun_that_is_slow_to_end_removes_the_shared_memory_of_its_ranks(ne
         assert not any(map(os.path.exists, files))
     finally:
         cluster.down()
+
+
+@pytest.mark.slow
+@pytest.mark.mpi
+def test_an_mpirun_that_was_killed_leaves_no_shared_memory(need_mpi: None) -> None:
+    with Cluster(2, backend="mpi", name="no-mpirun") as cluster:
+        processes = [psutil.Process(rank.pid) for rank in cluster.snapshot.ranks]
+        files, mpirun = shared_memory(processes), processes[0].parent()
+        assert mpirun is not None
+        mpirun.kill()
+        assert not psutil.wait_procs([mpirun, *processes], WITHIN)[1]
+        assert len(files) == 2 and all(map(os.path.exists, files)), "nothing else removes them"
+        cluster.heal()
+        files |= shared_memory(psutil.Process(rank.pid) for rank in cluster.snapshot.ranks)
+        assert len(files) == 4 and sums_are_right(cluster)
+    assert not any(map(os.path.exists, files))
+
+
+@pytest.mark.slow
+@pytest.mark.mpi
+def test_ranks_of_mpi_share_memory_where_the_user_says(need_mpi: None, tmp_path: Path) -> None:
+    where = f"--mca btl_sm_backing_directory {tmp_path}"
+    with Cluster(2, backend="mpi", name="backing", mpi_args=[where]) as cluster:
+        files = shared_memory(psutil.Process(rank.pid) for rank in cluster.snapshot.ranks)
+        assert {Path(file).parent for file in files} == {tmp_path}
 
 
 @pytest.mark.slow

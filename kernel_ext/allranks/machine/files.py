@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+SHARED_MEMORY = Path("/dev/shm")
+"""Where Linux has files in memory."""
 LAST_WORDS = 6000
 """Characters of a crash report passed on."""
 

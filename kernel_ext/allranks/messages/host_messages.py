@@ -38,6 +38,8 @@ class RankConfig:
     """Seconds that it outlives the notebook while it runs nothing; None for ever."""
     holder: int | None = None
     """Descriptor by which the host process is given what is to outlive the rank (see `rank.world.held_sockets`)."""
+    shared_memory: str | None = None
+    """Folder for the memory that Open MPI's ranks on one host share, removed with the cluster; None for its own."""
 
 
 @dataclass

@@ -16,8 +16,8 @@ END_AFTER = 2.0
 CONTROLLER, LAUNCHER = "controller", "launcher"
 DAEMON = "prted"
 """Open MPI's, which starts the ranks on hosts other than mpirun's."""
-LAUNCHER_ENDS_WITHIN = 8.0
-"""Seconds in which a launcher, or its daemon, ends its ranks and removes the files that they have in /dev/shm."""
+LAUNCHER_ENDS_WITHIN = 5.0
+"""Seconds in which a launcher, or its daemon, ends its ranks and removes their files."""
 
 
 class Children:
@@ -81,9 +81,9 @@ class Children:
 
 
 def end_launched(ranks: Collection[tuple[int, float]]) -> None:
-    """End ranks that a launcher's daemon has started here, and the daemon: it may outlive its launcher by minutes.
+    """End ranks that a launcher has started here, and its daemon: they may outlive the launcher by minutes.
 
-    The daemon goes first, since it removes the files that its ranks have in /dev/shm.
+    A daemon ends its ranks itself.
     """
     if not ranks:
         return
@@ -101,6 +101,8 @@ def end_launched(ranks: Collection[tuple[int, float]]) -> None:
                 if daemon is not None and daemon.name() == DAEMON:
                     daemon.terminate()
                     there.add(daemon)
+                else:
+                    rank.kill()
     for each in psutil.wait_procs(there, LAUNCHER_ENDS_WITHIN)[1]:
         with suppress(psutil.Error):
             each.kill()

@@ -26,7 +26,7 @@ from pathlib import Path
 
 from allranks.machine.cleaners import KeptFromCleaners
 from allranks.machine.facts import description
-from allranks.machine.files import last_words, make_private, offered, open_log, write_private
+from allranks.machine.files import SHARED_MEMORY, last_words, make_private, offered, open_log, write_private
 from allranks.machine.lease import seconds_left
 from allranks.messages.host_messages import (
     Alive,
@@ -220,11 +220,22 @@ class HostProcess:
             self._say(Started(config.rank, pid))
 
     def _launch(self, order: Launch) -> None:
+        self._share_memory(order.ranks)
         join = Path(order.join)
         write_private(join, json.dumps({"ranks": [asdict(config) for config in order.ranks]}))
         process = start.launcher(order.command, order.env, join.parent / "launcher.log")
         self._children.add(LAUNCHER, process.pid, process)
         self._say(Launched(process.pid))
+
+    def _share_memory(self, ranks: Sequence[RankConfig]) -> None:
+        """Give the ranks a folder for the memory that they share, which a launcher that was killed leaves behind."""
+        if self._directory is None or not os.access(SHARED_MEMORY, os.W_OK):
+            return
+        folder = SHARED_MEMORY / self._directory.name
+        make_private(folder)
+        self._also_remove.add(folder)
+        for config in ranks:
+            config.shared_memory = str(folder)
 
     def _forget(self, uuids: Sequence[str]) -> None:
         if self._controller is not None:
@@ -234,6 +245,7 @@ class HostProcess:
         """Lay the settings of this host's ranks where a launcher's processes find them (see `offered`)."""
         folder = offered(order.cluster)
         make_private(folder)
+        self._share_memory(order.ranks)
         for config in order.ranks:
             config.directory = str(folder / f"rank-{config.rank}")
             write_private(folder / f"{config.rank}.json", json.dumps(asdict(config)))
@@ -250,6 +262,8 @@ class HostProcess:
             self._controller.close_input()
 
     def _tell_end(self, ended: Ended) -> None:
+        if ended.name == LAUNCHER:
+            end_launched(self._description.launched)
         self._holder.ended(ended.name)
         unread = self._holder.unread(ended.name)
         log = last_words(self._directory, ended.name, unread) if self._directory is not None else ""

@@ -78,6 +78,8 @@ class MpiMember:
         return self._in_place
 
     def _begin(self, mx: Any, request: Form, is_stopped: Callable[[], bool]) -> None:
+        if (folder := self._agent.config.shared_memory) is not None:
+            os.environ.setdefault("OMPI_MCA_btl_sm_backing_directory", folder)
         try:
             self._in_place = MpiInPlace(mx, Path(self._agent.config.directory))
         except NotInPlace as error:
