@@ -54,6 +54,7 @@ class Processes:
     def launch(self, plan: WorldPlan, numbers: Sequence[int]) -> None:
         """Start new processes for these ranks of the plan, in place of any they had."""
         configs = [self._rank_config(plan, number) for number in numbers]
+        self._process_events.launcher = None  # the end of the one before, which may be told only now, ends no new rank
         for each in configs:
             self._monitor.put(Rank(each.rank, each.host, each.uuid))
         self._process_events.repeat(self._hosts.others.values())

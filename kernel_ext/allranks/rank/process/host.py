@@ -262,8 +262,6 @@ class HostProcess:
             self._controller.close_input()
 
     def _tell_end(self, ended: Ended) -> None:
-        if ended.name == LAUNCHER:
-            end_launched(self._description.launched)
         self._holder.ended(ended.name)
         unread = self._holder.unread(ended.name)
         log = last_words(self._directory, ended.name, unread) if self._directory is not None else ""
@@ -272,6 +270,8 @@ class HostProcess:
         if ended.name != CONTROLLER:
             self._ended.append(ended)
         self._say(ended)
+        if ended.name == LAUNCHER:  # which may have been killed
+            end_launched(self._description.launched)
 
     def _end(self) -> None:
         """End every process and file of this host's, then oneself."""
