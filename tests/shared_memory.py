@@ -1,4 +1,4 @@
-"""The files in /dev/shm by which Open MPI's ranks on one machine exchange messages."""
+"""The files by which Open MPI's ranks on one machine share memory."""
 
 from __future__ import annotations
 

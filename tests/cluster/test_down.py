@@ -197,19 +197,26 @@ def test_a_killed_kernel_leaves_nothing_of_ranks_that_are_busy(traces: Traces, m
     traces.vanish()
 
 
+def ranks_and_mpirun(cluster: Cluster) -> tuple[list[psutil.Process], psutil.Process]:
+    """The processes of its ranks, and the one that started them."""
+    ranks = [psutil.Process(rank.pid) for rank in cluster.snapshot.ranks]
+    mpirun = ranks[0].parent()
+    assert mpirun is not None
+    return ranks, mpirun
+
+
 @pytest.mark.slow
 @pytest.mark.mpi
 def test_an_mpirun_that_is_slow_to_end_removes_the_shared_memory_of_its_ranks(need_mpi: None) -> None:
     cluster = Cluster(2, backend="mpi", name="slow-mpirun").up()
     try:
-        processes = [psutil.Process(rank.pid) for rank in cluster.snapshot.ranks]
-        files, mpirun = shared_memory(processes), processes[0].parent()
-        assert files and mpirun is not None
-        host = mpirun.parent()
-        assert host is not None
+        ranks, mpirun = ranks_and_mpirun(cluster)
+        files, host = shared_memory(ranks), mpirun.parent()
+        assert files and host is not None
         mpirun.suspend()
         host.terminate()
         time.sleep(END_AFTER + 1)  # longer than ranks get to end
+        assert mpirun.is_running(), "it was killed"
         mpirun.resume()
         assert not psutil.wait_procs([host, mpirun], WITHIN)[1]
         assert not any(map(os.path.exists, files))
@@ -221,17 +228,16 @@ def test_an_mpirun_that_is_slow_to_end_removes_the_shared_memory_of_its_ranks(ne
 @pytest.mark.mpi
 def test_an_mpirun_that_was_killed_leaves_no_shared_memory(need_mpi: None) -> None:
     with Cluster(2, backend="mpi", name="no-mpirun") as cluster:
-        processes = [psutil.Process(rank.pid) for rank in cluster.snapshot.ranks]
-        files, mpirun = shared_memory(processes), processes[0].parent()
-        assert mpirun is not None
+        ranks, mpirun = ranks_and_mpirun(cluster)
+        files = shared_memory(ranks)
         mpirun.kill()
-        assert not psutil.wait_procs([mpirun, *processes], WITHIN)[1]
+        assert not psutil.wait_procs([mpirun, *ranks], WITHIN)[1]
         assert len(files) == 2 and all(map(os.path.exists, files)), "nothing else removes them"
         assert comes_true(cluster, lambda now: all(rank.state == "dead" for rank in now.ranks), WITHIN)
         cause = "ended by mpirun, which was killed by SIGKILL"
         assert [rank.cause for rank in cluster.snapshot.ranks] == [cause, cause]
         cluster.heal()
-        files |= shared_memory(psutil.Process(rank.pid) for rank in cluster.snapshot.ranks)
+        files |= shared_memory(ranks_and_mpirun(cluster)[0])
         assert len(files) == 4 and sums_are_right(cluster)
     assert not any(map(os.path.exists, files))
 
@@ -241,7 +247,7 @@ def test_an_mpirun_that_was_killed_leaves_no_shared_memory(need_mpi: None) -> No
 def test_ranks_of_mpi_share_memory_where_the_user_says(need_mpi: None, tmp_path: Path) -> None:
     where = f"--mca btl_sm_backing_directory {tmp_path}"
     with Cluster(2, backend="mpi", name="backing", mpi_args=[where]) as cluster:
-        files = shared_memory(psutil.Process(rank.pid) for rank in cluster.snapshot.ranks)
+        files = shared_memory(ranks_and_mpirun(cluster)[0])
         assert {Path(file).parent for file in files} == {tmp_path}
 
 

@@ -310,11 +310,6 @@ def test_a_world_that_another_machine_left_behind_is_named_when_one_starts_besid
     assert gone(hosts3, 2 * WITHIN)
 
 
-def shared_memory_on(hosts: Hosts) -> set[str]:
-    """See `shared_memory`."""
-    return shared_memory(psutil.Process(pid) for host in hosts.names for pid in hosts.processes(host))
-
-
 def busy_for(name: str) -> float:
     """Seconds from the end of the notebook to the last sign of a cell, on the host that has given it first."""
     found = []
@@ -341,7 +336,7 @@ def test_a_lease_that_runs_out_leaves_nothing(
     try:
         assert eventually(lambda: busy_for(name) > 2 * lease)
         assert all(hosts3.processes(host) for host in names), "a lease is not counted while a cell runs"
-        segments = shared_memory_on(hosts3)
+        segments = shared_memory(psutil.Process(pid) for host in hosts3.names for pid in hosts3.processes(host))
         assert bool(segments) == (backend == "mpi")
     finally:
         go.touch()
