@@ -196,12 +196,16 @@ def test_ctrl_c_ends_a_transfer_and_leaves_nothing(ring2: Cluster, slow: threadi
 VALUE = "import numpy as np\nnp.zeros(100_000_000, 'uint8')"
 
 
-def test_ctrl_c_ends_a_cell_whose_value_is_on_its_way(ring2: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun = threading.Event()
+def test_ctrl_c_ends_a_cell_whose_value_is_on_its_way(
+    ring2: Cluster, monkeypatch: pytest.MonkeyPatch, patient_stop: None
+) -> None:
+    begun, sending = threading.Event(), set[int]()
 
     def hold(self: Transfers, number: int, frames: Any) -> None:
         """A part has come, is not confirmed, and the rest is not taken."""
-        begun.set()
+        sending.add(id(self))
+        if len(sending) == ring2.size:
+            begun.set()
 
     monkeypatch.setattr(Transfers, "_part", hold)
 
