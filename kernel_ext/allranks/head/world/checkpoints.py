@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from pathlib import PurePath
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from allranks.errors import CannotStart
 from allranks.head.state.known_rank import RETURNS_WITHIN
@@ -28,6 +28,8 @@ Say = Callable[[str], None]
 """Takes a line of text before anything is ended."""
 
 A = TypeVar("A", bound=requests.Answer)
+Answers: TypeAlias = Mapping[int, Future[Reply[A]]]
+"""By rank, as `Ranks.ask` gives them."""
 WITHIN = 600.0
 """Seconds a rank gets to save its variables, or to load them."""
 CAUSE_WITHIN = 3.0
@@ -48,7 +50,7 @@ def save(ranks: Ranks, numbers: Sequence[int], say: Say) -> dict[int, SavedVaria
         number: str(directory.with_name(f"{directory.name}-variables-{unique}") / str(number))
         for number, directory in directories.items()
     }
-    answers = {}
+    answers = dict[int, Future[Reply[Saved]]]()
 
     def drop(number: int, _answer: object = None) -> None:
         for each in (paths[number] + ASIDE, paths[number]):
@@ -57,17 +59,16 @@ def save(ranks: Ranks, numbers: Sequence[int], say: Say) -> dict[int, SavedVaria
     for number, path in paths.items():
         # The main thread of a rank that is blocked indefinitely saves nothing; another thread can.
         request = Rescue if ranks.monitor.busy([number]) else Save
-        answers[number] = ranks.ask([number], request(path, path + ASIDE)).get(number)
+        answers |= ranks.ask([number], request(path, path + ASIDE))
     given, failed = dict[int, SavedVariables](), dict[int, str]()
-    for number, answer in answers.items():
+    for number in paths:
         try:
-            saved = _answered(ranks, number, answer).answer
+            saved = _answered(ranks, number, answers).answer
         except CannotAnswer as error:
             failed[number] = str(error)
         except KeyboardInterrupt:
             for each, asked in answers.items():
-                if asked is not None:
-                    asked.add_done_callback(partial(drop, each))  # only then is there a file
+                asked.add_done_callback(partial(drop, each))  # only then is there a file
             raise
         else:
             given[number] = SavedVariables(paths[number], ranks.monitor.ranks[number].host, saved)
@@ -89,14 +90,13 @@ def load(ranks: Ranks, numbers: Iterable[int]) -> tuple[dict[int, RankVariables]
     """Have these ranks load what is saved for them: what became of it, and the files of what is not loaded."""
     saved_for = saved_files(ranks.owed)
     files = {number: saved_for[number] for number in numbers if number in saved_for}
-    answers = {
-        number: ranks.ask([number], Load(each.path, invalid=each.saved.invalid)) for number, each in files.items()
-    }
+    answers = dict[int, Future[Reply[Loaded]]]()
+    for number, each in files.items():
+        answers |= ranks.ask([number], Load(each.path, invalid=each.saved.invalid))
     became = dict[int, RankVariables]()
-    for number, answer in answers.items():
-        saved = files[number].saved
+    for number, each in files.items():
         try:
-            became[number] = _restored(saved, _answered(ranks, number, answer.get(number)).answer)
+            became[number] = _restored(each.saved, _answered(ranks, number, answers).answer)
         except CannotAnswer as error:
             became[number] = RankVariables("lost", error=str(error))
         del ranks.owed[number]  # also where the rank died of it, as it would again: its file is named
@@ -136,18 +136,24 @@ def copy(ranks: Ranks, source: int, targets: Sequence[int]) -> dict[int, RankVar
     file: str | None = None
     if all(ranks.hosts[target] == ranks.hosts[source] for target in targets):
         file = str(ranks.processes.end_of_rank(source).directory / "copy")
+
+    def ask_to_save() -> Answers[Saved]:
+        return ranks.ask([source], Save(file))
+
+    def ask_to_load(numbers: Sequence[int]) -> Answers[Loaded]:
+        return ranks.ask(numbers, Load(file, keep=file is not None, invalid=saved.invalid), reply.buffers)
+
     try:
-        save = Save(file)
-        reply = _answered(ranks, source, ranks.ask([source], save).get(source), again=save)
+        reply = _answered(ranks, source, ask_to_save(), again=ask_to_save)
     except CannotAnswer as error:
         because = f"rank {source} could not save its variables: {error}"
         return dict.fromkeys(targets, RankVariables("empty", source, because))
     saved = reply.answer
-    loads = ranks.ask(targets, Load(file, keep=file is not None, invalid=saved.invalid), reply.buffers)
+    loads = ask_to_load(targets)
     became = dict[int, RankVariables]()
     for number in targets:
         try:
-            loaded = _answered(ranks, number, loads.get(number)).answer
+            loaded = _answered(ranks, number, loads, again=partial(ask_to_load, [number])).answer
         except CannotAnswer as error:
             because = f"the variables of rank {source} could not be loaded ({error})"
             became[number] = RankVariables("empty", source, because)
@@ -164,16 +170,16 @@ class CannotAnswer(Exception):
 
 
 def _answered(
-    ranks: Ranks, number: int, answer: Future[Reply[A]] | None, again: requests.Question[A] | None = None
+    ranks: Ranks, number: int, answers: Answers[A], again: Callable[[], Answers[A]] | None = None
 ) -> Reply[A]:
     """What a rank answered; asked `again` where it has lost its connection and connects once more.
 
-    Raises CannotAnswer.
+    Raises CannotAnswer, also where it was not asked, as a dead one is not.
     """
     rank = ranks.monitor.ranks[number]
     try:
-        if answer is not None:
-            return answer.result(WITHIN)
+        if number in answers:
+            return answers[number].result(WITHIN)
     except RequestFailed as error:
         raise CannotAnswer(str(error)) from error
     except TimeoutError:
@@ -182,7 +188,7 @@ def _answered(
         wait = ranks.monitor.wait
         if not wait(lambda: rank.dead is not None, CAUSE_WITHIN):
             if again is not None and wait(lambda: rank.connected or rank.dead is not None, RETURNS_WITHIN):
-                return _answered(ranks, number, ranks.ask([number], again).get(number))
+                return _answered(ranks, number, again(), again)
             raise CannotAnswer(str(error) or LOST) from None
     raise CannotAnswer(f"the rank died: {rank.dead or LOST}")
 
