@@ -86,6 +86,8 @@ class HostEnd:
         self._changed = threading.Condition()
         self._living: set[int] = set()
         self._ended_pids: set[int] = set()
+        self._starting: set[str] = set()
+        """What it was ordered to start and has not reported yet, named as in `Present`."""
         self._answers: dict[int, HostAnswer] = {}
         self._questions = itertools.count(1)
         self.directory = Path()
@@ -109,10 +111,12 @@ class HostEnd:
 
     def start(self, ranks: Sequence[RankConfig]) -> None:
         """Start one engine for each of these."""
+        self._starting |= {f"rank {each.rank}" for each in ranks}
         self._order(Start(list(ranks)))
 
     def launch(self, command: Sequence[str], env: Mapping[str, str], ranks: Sequence[RankConfig]) -> None:
         """Start all ranks through a launcher such as mpirun; `{join}` in `command` is the file they read."""
+        self._starting.add("launcher")
         join = str(self.directory / "ranks.json")
         self._order(Launch([part.replace("{join}", join) for part in command], dict(env), list(ranks), join))
 
@@ -159,6 +163,11 @@ class HostEnd:
             self._changed.wait_for(lambda: question in self._answers or self._gone.is_set(), ANSWER_WITHIN)
             return self._answers.pop(question, None)
 
+    def wait_started(self, within: float) -> None:
+        """Wait until it has reported all that it was ordered to start, and that is handled; not where it is away."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._starting or self._gone.is_set() or self.away, within)
+
     def wait_gone(self, pids: Iterable[int], within: float) -> set[int]:
         """Wait until these processes have ended; returns those that have not, none where the host is away."""
         wanted = set(pids)
@@ -199,10 +208,15 @@ class HostEnd:
         """Take an event of the host process in, and pass it on."""
         if isinstance(event, Present):
             self._catch_up(event)
+        self._on_event(event)
         with self._changed:
             match event:
-                case Started(pid=pid) | Launched(pid):
+                case Started(number, pid):
                     self._living.add(pid)
+                    self._starting.discard(f"rank {number}")
+                case Launched(pid):
+                    self._living.add(pid)
+                    self._starting.discard("launcher")
                 case Ended(pid=pid):
                     self._living.discard(pid)
                     self._ended_pids.add(pid)
@@ -210,8 +224,8 @@ class HostEnd:
                     self._answers[number] = event
                 case Trouble(text):
                     self.trouble = last_line(text)
+                    self._starting.clear()  # it may have been about these
             self._changed.notify_all()
-        self._on_event(event)
 
     def _catch_up(self, present: Present) -> None:
         """Hear what was missed: what has been started, and what has ended."""

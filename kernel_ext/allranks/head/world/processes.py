@@ -151,11 +151,17 @@ class Processes:
 
     # End.
 
+    def _know(self, numbers: Sequence[int]) -> None:
+        """Wait until the processes of these ranks are known, which may have been ordered a moment ago."""
+        for end in {id(end): end for end in map(self.end_of_rank, numbers)}.values():
+            end.wait_started(END_WITHIN)
+
     def stop(self, backend: Backend, numbers: Sequence[int], *, everybody: bool) -> None:
         """End these ranks' processes and wait until they are gone; the monitor forgets their deaths.
 
         `everybody`: whether these are all; then mpirun is ended, too.
         """
+        self._know(numbers)
         ended = {number: self._monitor.ranks[number].pid or 0 for number in numbers}
         for number in numbers:
             self._monitor.ranks[number].pid = None  # its end is no longer that of a rank
@@ -181,6 +187,9 @@ class Processes:
         processes = [psutil.Process(pid) for pid in own if psutil.pid_exists(pid)]
         for process in psutil.wait_procs(processes, END_WITHIN)[1]:
             process.kill()
+        if launcher is not None and here.wait_gone([launcher], END_WITHIN):  # it may have ranks that never connected
+            here.signal(launcher, _SIGKILL)
+            here.wait_gone([launcher], END_WITHIN)
         for number, pid in ended.items():
             if (end := self.end_of_rank(number)) is not here:
                 end.wait_ended(pid, END_WITHIN)
@@ -207,6 +216,7 @@ class Processes:
 
     def kill(self, backend: Backend, numbers: Sequence[int]) -> None:
         """End these ranks' processes, whatever they do; those that hold RDMA resources get time to free them."""
+        self._know(numbers)
         if backend.verbs:
             self._release(numbers)
         for number in numbers:

@@ -270,7 +270,7 @@ class HostProcess:
         if ended.name != CONTROLLER:
             self._ended.append(ended)
         self._say(ended)
-        if ended.name == LAUNCHER:  # which may have been killed
+        if ended.name == LAUNCHER and LAUNCHER not in self._children.pids:  # which may have been killed
             end_launched(self._description.launched)
 
     def _end(self) -> None:
