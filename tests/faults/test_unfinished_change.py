@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from allranks import Cluster
 from allranks.errors import CannotStart, NoAnswer, NotLoaded, UsageError, WorldBroken
 from allranks.head.world import forming, healing
+from allranks.head.world.process_events import ProcessEvents
 from allranks.head.world.processes import Processes
 from allranks.head.world.ranks import Ranks
+from allranks.hosts.host_process import HostReport
+from allranks.messages.host_messages import Launched, Started
 from allranks.messages.requests import Load
 from tests.waiting import comes_true
 
@@ -200,24 +205,27 @@ def test_a_source_that_dies_before_it_is_copied_is_no_source(ring4: Cluster, mon
 
 
 LOSES_ITS_CONNECTION = """
-class Held:
-    def __reduce__(self):
-        import os, psutil, socket
-        if not os.path.exists({done!r}):
+import os, psutil, socket
+if not os.path.exists({done!r}):
+    for each in psutil.Process().net_connections():
+        if each.raddr and each.raddr.port == {port}:
             open({done!r}, "w").close()
-            for each in psutil.Process().net_connections():
-                if each.raddr and each.raddr.port == {port}:
-                    socket.socket(fileno=os.dup(each.fd)).shutdown(socket.SHUT_RDWR)
-        return int, ()
-
-held = Held()
+            socket.socket(fileno=os.dup(each.fd)).shutdown(socket.SHUT_RDWR)
 """
+HELD = {
+    "source": "exec(code); return int, ()",
+    "target": "return eval, ('exec(' + repr(code) + ') or 0',)",
+}
+"""What `__reduce__` does, by the rank that loses its connection: the one that saves, or the one that loads."""
 
 
-def test_a_source_that_loses_its_connection_is_asked_again(ring4: Cluster, tmp_path: Path) -> None:
+@pytest.mark.parametrize("end", HELD)
+def test_a_rank_that_loses_its_connection_in_a_copy_is_asked_again(end: str, ring4: Cluster, tmp_path: Path) -> None:
     assert ring4._ranks is not None
     done, port = tmp_path / "done", int(ring4._ranks.lifeline.url.rpartition(":")[2])
-    ring4.run(LOSES_ITS_CONNECTION.format(done=str(done), port=port), ranks=[0]).check()
+    code = LOSES_ITS_CONNECTION.format(done=str(done), port=port)
+    make = f"code = {code!r}\nclass Held:\n    def __reduce__(self):\n        {HELD[end]}\nheld = Held()"
+    ring4.run(make, ranks=[0]).check()
     kill(ring4, 2)
     assert "rank 2 got the variables of rank 0" in str(ring4.heal(source=0))
     assert done.exists() and ring4.run("held", ranks=[2]).check()[2].value == 0
@@ -241,6 +249,32 @@ def test_a_restart_that_failed_at_any_step_loses_nothing(
     assert cluster.pull("held") == [0, 10]
     cluster.rewire("mpi")
     assert cluster.pull("held") == [0, 10]
+
+
+@pytest.mark.mpi
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["ring", "mpi"])
+def test_a_change_that_is_repeated_at_once_ends_what_it_had_ordered(
+    backend: str, need_mpi: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Cluster(2, backend="mpi" if backend == "ring" else "ring", name="repeated") as cluster:
+        cluster.run("held = rank * 10").check()
+        receive = ProcessEvents.receive
+
+        def late(self: ProcessEvents, event: HostReport, name: str) -> None:
+            """The host's reports of what it has started come half a second late."""
+            if isinstance(event, Started | Launched):
+                time.sleep(0.5)
+            receive(self, event, name)
+
+        monkeypatch.setattr(ProcessEvents, "receive", late)
+        fails_once(monkeypatch, Ranks, "form")
+        with pytest.raises(CannotStart, match=FAILURE):
+            cluster.rewire(backend)
+        cluster.rewire(backend)
+        assert cluster.pull("held") == [0, 10] and cluster._ranks is not None
+        started = psutil.Process(cluster._ranks.host.process[0]).children()
+        assert len(started) == (1 if backend == "mpi" else 2) + 1, "with the controller"
 
 
 @pytest.mark.mpi
