@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 
@@ -109,9 +110,9 @@ class Link:
     interface: str | None = None
 
 
-def alike(values: Mapping[int, T]) -> dict[T, list[int]]:
-    """The ranks of each value, given the value of each rank."""
-    ranks: dict[T, list[int]] = {}
+def alike(values: Mapping[K, T]) -> dict[T, list[K]]:
+    """The ranks (or hosts, or files) of each value, given the value of each."""
+    ranks: dict[T, list[K]] = {}
     for rank, value in values.items():
         ranks.setdefault(value, []).append(rank)
     return ranks

@@ -44,6 +44,10 @@ class HostUnreachable(AllranksError, RuntimeError):
     """A host could not be reached, or could not be set up."""
 
 
+class CannotSync(AllranksError, RuntimeError):
+    """The working folder could not be brought to a host, or the modules' state is unknown; the ranks are as before."""
+
+
 class Busy(AllranksError, RuntimeError):
     """Ranks still run an earlier cell."""
 
@@ -105,6 +109,12 @@ class RemoteError:
     def missing_name(self) -> str:
         """The name that a NameError is about; empty for other errors."""
         found = re.match(r"name '(\w+)' is not defined", self.evalue) if self.ename == "NameError" else None
+        return found[1] if found else ""
+
+    @property
+    def missing_module(self) -> str:
+        """The name that a ModuleNotFoundError is about, without its submodules; empty for other errors."""
+        found = re.match(r"No module named '(\w+)", self.evalue) if self.ename == "ModuleNotFoundError" else None
         return found[1] if found else ""
 
     def __str__(self) -> str:

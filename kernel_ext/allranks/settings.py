@@ -19,6 +19,12 @@ class Settings:
     cwd_named: bool
     """Whether the user named it; where it is only the notebook's, another host may lack it."""
     env: Mapping[str, str]
+    folder: str = ""
+    """The notebook's working folder."""
+    sync: bool = False
+    """Whether each cell first brings that to the other hosts."""
+    folders: dict[str, str] = field(default_factory=dict)
+    """Where it is on hosts that have got it, by their names."""
     mpi_args: Sequence[str] = ()
     connections: int = 1
     keep: bool = False

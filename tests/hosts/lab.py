@@ -157,6 +157,19 @@ class Hosts:
         (folder / "ssh").write_text(f'#!/bin/sh\nexec {real} -F {self.folder / "config"} "$@"\n')
         (folder / "ssh").chmod(0o755)
 
+    def mounted(self, name: str, *arguments: str) -> None:
+        """Call ``mount`` with these arguments on a host; other hosts and this machine do not see it."""
+        _run("nsenter", "-t", str(self._sshds[name].pid), "-m", "mount", *arguments)
+
+    def unmounted(self, name: str, folder: Path) -> None:
+        """Undo `mounted`."""
+        _run("nsenter", "-t", str(self._sshds[name].pid), "-m", "umount", "-l", str(folder))
+
+    def within(self, name: str, *command: str) -> str:
+        """What a command prints that sees the host's own file systems."""
+        line = ["nsenter", "-t", str(self._sshds[name].pid), "-m", "-n", *command]
+        return subprocess.run(line, check=True, capture_output=True, text=True, timeout=WITHIN).stdout
+
     def link(self, name: str, state: str) -> None:
         """Cut a host's cable (``down``) or plug it in again (``up``)."""
         _run("ip", "link", "set", f"v{self._tag}{self.names.index(name)}", state)
@@ -168,9 +181,16 @@ class Hosts:
 
     def slow(self, name: str, mbit: int) -> None:
         """Hold what the host sends at so many Mbit/s."""
-        shape = ("tc", "qdisc", "replace", "dev", "eth0", "root", "tbf")
-        done = self.inside(name, *shape, "rate", f"{mbit}mbit", "burst", "128kb", "latency", "50ms")
+        done = self.inside(name, *_shape("eth0", mbit))
         assert done.returncode == 0, done.stderr
+
+    def slow_towards(self, name: str, mbit: int) -> None:
+        """Hold what the host receives at so many Mbit/s."""
+        _run(*_shape(f"v{self._tag}{self.names.index(name)}", mbit))
+
+    def slow_here(self, mbit: int) -> None:
+        """Hold what this machine sends to all hosts together at so many Mbit/s."""
+        _run(*_shape(self._bridge, mbit))
 
     def processes(self, name: str) -> list[int]:
         """Processes that run on the host, its sshd and their children for logins not counted."""
@@ -248,6 +268,11 @@ def _free_network(first: int) -> int:
     networks = [*range(first, 220), *range(20, first)]
     free: list[int] = [net for net in networks if f" 10.77.{net}." not in taken]
     return free[0]
+
+
+def _shape(device: str, mbit: int) -> list[str]:
+    shape = ["tc", "qdisc", "replace", "dev", device, "root", "tbf"]
+    return [*shape, "rate", f"{mbit}mbit", "burst", "128kb", "latency", "50ms"]
 
 
 def _run(*command: str) -> None:

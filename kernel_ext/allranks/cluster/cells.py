@@ -16,9 +16,9 @@ from allranks.notebook.watch import Nowhere, Tee
 from allranks.timeline.recording import Recording
 
 from . import debug
-from .base import ClusterBase
 from .calls import Arguments, Call, Calls, RemoteFunction, Returned, finished
 from .cell import Cell, Screen
+from .folder import ClusterFolder
 from .options import KEYWORDS, LocalOptions, local_options
 from .result import CellResult
 
@@ -31,7 +31,7 @@ SHOWN_WITHIN = 5.0
 """Seconds that an interrupt waits for the end of a cell to be shown, once its ranks are done."""
 
 
-class ClusterCells(ClusterBase):
+class ClusterCells(ClusterFolder):
     """Cells on the ranks."""
 
     last_timeline: Timeline | None = None
@@ -94,6 +94,7 @@ class ClusterCells(ClusterBase):
         code, names = (runs, runs) if isinstance(runs, str) else (runs.text, "\n".join(runs.names))
         if len(chosen) < self.size:
             self._refuse_pending(ranks_up, chosen, names)
+        said = "\n".join(filter(None, (self._formed_late, self._before_cell(ranks_up))))
         number = next(self._cells)
         count = given.count or number
         if isinstance(runs, Call):
@@ -118,7 +119,7 @@ class ClusterCells(ClusterBase):
             ranks_up.lifeline,
             runs=runs.code if isinstance(runs, Call) else None,
             recording=self._recording(ranks_up, chosen, code, count, given.timeline) if given.timeline else None,
-            before=self._formed_late,
+            before=said,
             on_end=self._after_cell,
         )
         self._formed_late = ""

@@ -51,6 +51,9 @@ class Cluster(ClusterValues, ClusterViews):
     reports it after the cell, ``strict`` raises before any rank enters, ``off`` disables the check. ``ordered`` (part
     of ``strict``) chains the collectives of a rank, so that evaluation order cannot swap their results.
 
+    With ``sync``, each cell first brings this process's working folder to all hosts that lack it, and has the ranks
+    reload modules that have changed: see `sync`. Where IPython's ``%autoreload 2`` is on, ranks reload modules too.
+
     Nothing starts before `up`, which ``with`` calls. Raises UsageError for an invalid argument.
     """
 
@@ -75,6 +78,7 @@ class Cluster(ClusterValues, ClusterViews):
         lease: float | str | None = None,
         check: str = "warn",
         ordered: bool = False,
+        sync: bool = False,
     ) -> None:
         joins = join is not None or ipp_profile is not None
         if joins and (hosts, hostfile, ranks_per_host) != (None, None, 1):
@@ -91,6 +95,8 @@ class Cluster(ClusterValues, ClusterViews):
             python=python or sys.executable,
             python_here=(here and python) or sys.executable,
             cwd=str(cwd or Path.cwd()),
+            folder=str(Path.cwd()),
+            sync=sync,
             cwd_named=cwd is not None,
             shared=joins or any(not host.local for host in placed),
             joins=joins,
@@ -105,6 +111,8 @@ class Cluster(ClusterValues, ClusterViews):
         )
         super().__init__(settings, placed, named if backend == "auto" and named else backend)
         can_be(settings, self._backend_name, here=here)
+        if sync:
+            self._folder_sync().folder.refuse_if_too_much()
         self._count, self._profile, self._timeout = n, ipp_profile, timeout
         self.chosen_because = ""
         """Why ``auto`` chose this backend."""

@@ -6,6 +6,8 @@ import argparse
 import contextvars
 import threading
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
@@ -110,7 +112,15 @@ class DistributedMagics(Verbs, Magics):
             self.shell.user_ns[options.out] = result
         for name in dict.fromkeys(error.missing_name for error in result.errors.values()):
             if name in self.shell.user_ns and name not in self.shell.user_ns_hidden:
-                print(f"{name} is a notebook variable: copy it to the ranks with %distributed push {name}.")
+                value = self.shell.user_ns[name]
+                if isinstance(value, ModuleType):
+                    imported = value.__name__ if value.__name__ == name else f"{value.__name__} as {name}"
+                    print(f"{name} is a module that the notebook has imported: import {imported} in the cell.")
+                else:
+                    print(f"{name} is a notebook variable: copy it to the ranks with %distributed push {name}.")
+        for name in dict.fromkeys(error.missing_module for error in result.errors.values()):
+            if name and any(Path(path).exists() for path in (name, f"{name}.py")):
+                print(f"{name} is beside the notebook, not where the ranks work: %distributed sync --on brings it.")
         result.check()
 
     @staticmethod

@@ -108,6 +108,12 @@ def line_parser() -> Parser:
         "--check", choices=["off", "warn", "strict"], default="warn", help="check that ranks' collectives agree"
     )
     up.add_argument("--ordered", action="store_true", help="run collectives in call order")
+    up.add_argument(
+        "--sync",
+        action=argparse.BooleanOptionalAction,
+        default=False,
+        help="before each cell, bring the notebook's folder to all hosts and reload changed modules (default: no)",
+    )
     up.add_argument("--name", default="main", help="name of the cluster")
 
     attach = verbs.add_parser("attach", help="take over a detached cluster and its running cell")
@@ -155,6 +161,15 @@ def line_parser() -> Parser:
     held.add_argument("names", nargs="*", metavar="NAME")
     differ = verbs.add_parser("diff", help="show where a variable differs between ranks, and by how much")
     differ.add_argument("name", metavar="NAME")
+    sync = verbs.add_parser("sync", help="bring the notebook's folder to all hosts, and reload changed modules")
+    sync.add_argument("--limit", metavar="SIZE", help="send up to so much: 200M, 2G (default 50M)")
+    sync.add_argument(
+        "--include", action="append", default=[], metavar="PATTERN", help="send these files too, though left out"
+    )
+    sync.add_argument("--overwrite", action="store_true", help="replace files that others have written there")
+    switch = sync.add_mutually_exclusive_group()
+    switch.add_argument("--on", action="store_true", default=None, help="from now on before each cell, as up --sync")
+    switch.add_argument("--off", dest="on", action="store_false", help="no longer before each cell")
     discover = verbs.add_parser("discover", help="find how hosts are connected, draw it, write a hostfile")
     discover_module.add_arguments(discover)
     timeline = verbs.add_parser("timeline", help="show what each rank did when, in the last cell run with --timeline")

@@ -11,7 +11,7 @@ from IPython.display import display
 from allranks.arguments import writable
 from allranks.cluster.cluster import Cluster
 from allranks.discovery import discover, doctor
-from allranks.errors import NoCluster, UsageError
+from allranks.errors import AllranksError, NoCluster, UsageError
 from allranks.head.cell.unblocking import RELEASE_WITHIN
 from allranks.notebook.fold import Block
 from allranks.notebook.keyboard import can_ask
@@ -60,6 +60,7 @@ class Verbs:
             lease=options.lease,
             check=options.check,
             ordered=options.ordered,
+            sync=options.sync,
         )
         if cluster.was_left_behind():
             print(f"{options.name} still runs, and its notebook is gone: taking it over, with all variables.")
@@ -85,6 +86,11 @@ class Verbs:
         for other in cluster.beside:
             print(other.beside)
         display(cluster)  # type: ignore[no-untyped-call]
+        if cluster.auto_sync:
+            try:
+                print(cluster.sync(progress=print))
+            except AllranksError as error:  # the ranks are up all the same, and the next cell tries again
+                print(f"Not synced. {error}")
 
     def _still_up(self, cluster: Cluster, options: argparse.Namespace) -> None:
         """`up` was run again, as with "Run All Cells". Raises UsageError where it asks for another cluster."""
@@ -208,6 +214,16 @@ class Verbs:
 
     def _discover(self, options: argparse.Namespace) -> None:
         discover.run(options, display, "%distributed discover")
+
+    def _sync(self, options: argparse.Namespace) -> None:
+        cluster = self._need()
+        if options.on is not None:
+            cluster.auto_sync = options.on
+        if options.on is False:
+            print("Cells no longer bring the folder to the hosts. %distributed sync still does.")
+            return
+        result = cluster.sync(limit=options.limit, include=options.include, overwrite=options.overwrite, progress=print)
+        print(result)
 
     def _timeline(self, options: argparse.Namespace) -> None:
         timeline = self._need().last_timeline

@@ -29,7 +29,7 @@ from allranks_backends.registry import get_backend
 
 from .change import SavedVariables
 
-ASKED_FOR = ("env", "cwd", "python", "connections", "mpi_args", "check", "ordered")
+ASKED_FOR = ("env", "cwd", "python", "connections", "mpi_args", "check", "ordered", "sync")
 """Settings in which clusters that are alike are equal."""
 
 

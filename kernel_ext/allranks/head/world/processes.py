@@ -80,8 +80,8 @@ class Processes:
             end.lifeline_url,
             self._lifeline.keys[0],
             end.engine_info,
-            cwd=shared.cwd,
-            cwd_may_lack=not host.local and not shared.cwd_named,
+            cwd=shared.folders.get(end.name, shared.cwd),
+            cwd_may_lack=not host.local and (shared.sync or not shared.cwd_named),
             env=dict(shared.env),
             lease=shared.lease,
         )

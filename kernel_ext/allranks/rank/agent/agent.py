@@ -13,6 +13,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from allranks.machine.lease import BUSY_EVERY, touch_busy
@@ -25,6 +26,7 @@ from allranks.messages.wire import Buffer, encode
 from allranks.rank.cell.calls import Calls
 from allranks.rank.cell.comms import Comms
 from allranks.rank.cell.recorder import CellRecorder
+from allranks.rank.cell.reload import Reloader
 from allranks.rank.cell.stdio import RankStream
 from allranks.rank.cell.tasks import Tasks
 from allranks.rank.collectives.barrier import Barrier
@@ -61,6 +63,9 @@ PLAIN = (values.CannotTravel, KeyboardInterrupt, TimeoutError, RuntimeError, Nam
 
 class Agent:
     """One per rank process. `call_main` runs a function in the main thread once that is idle."""
+
+    reloader: Reloader
+    """Made before the first cell, and after what the engine itself imports."""
 
     def __init__(self, config: RankConfig, call_main: Callable[[Callable[[], None]], None]) -> None:
         self.config, self.call_main = config, call_main
@@ -111,6 +116,7 @@ class Agent:
         """The ipyparallel engine can take cells: called by the engine when it has registered."""
         shell.user_ns.update(self.user_ns)
         self.user_ns = shell.user_ns
+        self.reloader = Reloader(self.user_ns)
         self.shell = shell
         self.beginning = Beginning.now()  # IPython has put its part on sys.path
         shell.user_ns_hidden["log"] = self.log.function  # no variable of the user's
@@ -121,6 +127,11 @@ class Agent:
         self._threads = {each.ident for each in threading.enumerate()}
         self._ready = True
         self.lifeline.send(Ready(self.meters.memory()))
+
+    def work_in(self, folder: str) -> None:
+        """Make `folder` the working folder of this process, and of the trials that load variables as it would."""
+        os.chdir(folder)
+        self.beginning = replace(self.beginning, directory=os.getcwd())
 
     def has_threads(self) -> bool:
         """Whether there are threads that the user's code has started."""

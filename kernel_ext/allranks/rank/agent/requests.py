@@ -22,6 +22,7 @@ from allranks.rank.cell.stdio import RankStream
 from allranks.rank.collectives.exchanges import exchanges_of
 from allranks.rank.collectives.trace import TRACE, now
 from allranks.rank.debug import introspection
+from allranks.rank.files import synced_folder
 from allranks.rank.values import checkpoint, process_state, variables
 from allranks.rank.values.trial import Trial, try_to_load
 
@@ -37,6 +38,8 @@ class Requests:
         self._agent = agent
         self._loaded: dict[Path, requests.Loaded] = {}
         """What was loaded from files that are loaded once."""
+        self._reloading: int | None = None
+        """The reload that the main thread carries out."""
 
     def handle(self, request: Request, buffers: Buffers) -> Reply[Answer] | None:
         """What is answered, if anything; raises whatever went wrong."""
@@ -236,6 +239,46 @@ class Requests:
 
     def drop(self, request: requests.Drop, _: Buffers) -> Reply[Nothing]:
         _remove(Path(request.path))
+        return DONE
+
+    # The working folder.
+
+    def open_folder(self, request: requests.OpenFolder, _: Buffers) -> Reply[requests.FolderOpened]:
+        return Reply(synced_folder.open_folder(request.here, request.sample, request.folder, request.forget))
+
+    def put_pieces(self, request: requests.PutPieces, buffers: Buffers) -> Reply[Nothing]:
+        synced_folder.put(request.folder, request.transfer, request.pieces, buffers)
+        return DONE
+
+    def commit_files(self, request: requests.CommitFiles, _: Buffers) -> Reply[requests.FilesCommitted]:
+        return Reply(
+            synced_folder.commit(request.folder, request.transfer, request.files, request.remove, request.overwrite)
+        )
+
+    def drop_files(self, request: requests.DropFiles, _: Buffers) -> Reply[Nothing]:
+        synced_folder.drop(request.folder, request.transfer)
+        return DONE
+
+    def work_in(self, request: requests.WorkIn, _: Buffers) -> Reply[Nothing]:
+        self._agent.work_in(request.folder)
+        return DONE
+
+    def prepare_reload(self, request: requests.PrepareReload, _: Buffers) -> Reply[requests.ReloadPrepared]:
+        folder = self._agent.beginning.directory
+        self._reloading = request.reload
+        try:
+            with self._agent.cell.interrupt.allowed():
+                prepared = self._agent.reloader.prepare(request.reload, request.committed, folder)
+        finally:
+            self._reloading = None
+        return Reply(requests.ReloadPrepared(prepared.reloaded, prepared.removed, prepared.error))
+
+    def stop_reload(self, request: requests.StopReload, _: Buffers) -> None:
+        if self._reloading == request.reload:
+            self._agent.interrupt_main()
+
+    def decide_reload(self, request: requests.DecideReload, _: Buffers) -> Reply[Nothing]:
+        self._agent.reloader.decide(request.reload, request.commit)
         return DONE
 
     # Looking into the rank.

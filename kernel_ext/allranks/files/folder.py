@@ -1,0 +1,232 @@
+"""The notebook's working folder: which of its files go to other hosts, and why others do not.
+
+It is read again each time. A watcher of the file system reports an edit some time after it, and on NFS none that
+another machine makes; a cell that is run right after an edit must not miss it.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from pathspec import GitIgnoreSpec
+
+from allranks.errors import UsageError
+
+LIMIT = 50 * 2**20
+"""Bytes of a folder that are sent unless the user sets a limit."""
+MOST_FILES = 20_000
+"""Files likewise."""
+SAMPLE = 5
+"""Files by which a host recognises the folder itself."""
+NEVER = frozenset(
+    {".git", ".hg", ".svn", ".allranks", "__pycache__", ".ipynb_checkpoints", "node_modules", ".DS_Store"}
+)
+"""Names that are not sent and not mentioned, like virtual environments."""
+SECRETS = GitIgnoreSpec.from_lines(
+    [
+        *(".env", ".env.*", "!.env.example", "*.pem", "*.key", "*.p12", "*.pfx", ".netrc", ".npmrc", ".pypirc"),
+        *("id_rsa", "id_dsa", "id_ecdsa", "id_ed25519", ".ssh/", ".aws/", ".gnupg/", ".git-credentials", ".htpasswd"),
+    ]
+)
+NOTEBOOKS = ".ipynb"
+"""A notebook changes each time it is saved, and ranks run its cells, not its file."""
+
+SECRET, LEADS_OUT, NO_FILE, TOO_LARGE = (
+    "a secret",
+    "a link that leads out of the folder",
+    "neither a file nor a folder",
+    "too large",
+)
+
+
+class Stamp(NamedTuple):
+    """By which an edit is noticed."""
+
+    size: int
+    mtime_ns: int
+    mode: int
+    """As in git (see `messages.requests.FileEntry`)."""
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What was found, by path relative to the folder."""
+
+    files: Mapping[str, Stamp]
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """Files that are not sent, and why: those that `.gitignore` names and the like are not mentioned."""
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    """Of those that are too large together."""
+
+
+class Folder:
+    """`limit` is how many bytes of it are sent (None for the default); `include` has patterns as in .gitignore."""
+
+    def __init__(self, path: Path, limit: int | None = None, include: Sequence[str] = ()) -> None:
+        self.path = path
+        self.limit, self.include = limit, tuple(include)
+        self._ignores: dict[str, tuple[Stamp, GitIgnoreSpec]] = {}
+        """By folder, as its .gitignore was read."""
+        self._ignored: dict[str, bool] = {}
+        """Paths that were decided by these."""
+        self._secret: dict[str, bool] = {}
+
+    def refuse_if_too_much(self) -> None:
+        """Raises UsageError for the home folder and the root of the file system, and one that is not there."""
+        if not self.path.is_dir():
+            raise UsageError(f"the folder {self.path} is no longer there.")
+        if self.path.resolve() in (Path.home().resolve(), Path("/")):
+            raise UsageError(
+                f"{self.path} is your home folder or the root of the file system, which is not sent to other hosts. "
+                "Keep the notebook and its code in a folder of their own."
+            )
+
+    def scan(self) -> Contents:
+        """What is there now. Raises UsageError."""
+        self.refuse_if_too_much()
+        self._forget_if_changed()
+        included = GitIgnoreSpec.from_lines(self.include) if self.include else None
+        files, left_out = dict[str, Stamp](), dict[str, str]()
+        for path, now in self._walk("", self._above(), included, False):
+            kind = stat.S_IFMT(now.st_mode)
+            if kind not in (stat.S_IFREG, stat.S_IFLNK):
+                left_out[path] = NO_FILE
+            elif kind == stat.S_IFLNK and not self._stays_inside(path):
+                left_out[path] = LEADS_OUT
+            elif self._is_secret(path) and not (included and included.match_file(path)):
+                left_out[path] = SECRET
+            else:
+                files[path] = _stamp(now)
+        sizes = self._shed(files)
+        return Contents(files, {**left_out, **dict.fromkeys(sizes, TOO_LARGE)}, sizes)
+
+    def sample(self, files: Mapping[str, Stamp]) -> list[tuple[bytes, int, int]]:
+        """Files by which a host recognises that it has this very folder: path, inode, and ctime in ns, the newest."""
+        found = []
+        for path in sorted(files, key=lambda path: -files[path].mtime_ns)[:SAMPLE] or [""]:
+            try:
+                now = os.lstat(self.path / path)
+            except OSError:
+                continue
+            found.append((os.fsencode(path), now.st_ino, now.st_ctime_ns))
+        return found
+
+    def _walk(
+        self, folder: str, ignores: Sequence[tuple[str, GitIgnoreSpec]], included: GitIgnoreSpec | None, only: bool
+    ) -> Iterator[tuple[str, os.stat_result]]:
+        """Files below `folder`; `only` those that are included by name. A folder that cannot be read has none."""
+        try:
+            with os.scandir(self.path / folder) as listing:
+                entries = sorted(listing, key=lambda each: each.name)
+        except OSError:
+            return
+        names = {each.name for each in entries}
+        if "pyvenv.cfg" in names:
+            return
+        if ".gitignore" in names and (spec := self._read_ignore(folder)) is not None:
+            ignores = [(folder, spec), *ignores]
+        for each in entries:
+            if each.name in NEVER:
+                continue
+            path = folder + each.name
+            is_folder = each.is_dir(follow_symlinks=False)
+            leave = only or self._is_ignored(path + "/" * is_folder, ignores)
+            if is_folder:
+                if not leave or included is not None:
+                    yield from self._walk(path + "/", ignores, included, leave)
+            elif not (leave or each.name.endswith(NOTEBOOKS)) or (included and included.match_file(path)):
+                try:
+                    yield path, each.stat(follow_symlinks=False)
+                except OSError:  # it has just gone
+                    continue
+
+    def _is_ignored(self, path: str, ignores: Sequence[tuple[str, GitIgnoreSpec]]) -> bool:
+        """As git decides: by the nearest .gitignore that says anything."""
+        if not ignores:
+            return False
+        known = self._ignored.get(path)
+        if known is None:
+            said = (spec.check_file(_below(folder, path)).include for folder, spec in ignores)
+            known = self._ignored[path] = next((each for each in said if each is not None), False)
+        return known
+
+    def _is_secret(self, path: str) -> bool:
+        known = self._secret.get(path)
+        if known is None:
+            known = self._secret[path] = bool(SECRETS.match_file(path))
+        return known
+
+    def _above(self) -> list[tuple[str, GitIgnoreSpec]]:
+        """Those of the folders above, up to the top of the repository; none where they ignore this folder itself."""
+        found, above = list[tuple[str, GitIgnoreSpec]](), self.path
+        prefix = ""
+        while not (above / ".git").exists():
+            if above.parent == above:
+                return []
+            prefix, above = f"{above.name}/{prefix}", above.parent
+            if (spec := self._read_ignore(os.path.relpath(above, self.path) + "/")) is not None:
+                found.append((f"-{prefix}", spec))
+        return [] if any(spec.check_file(prefix[1:]).include for prefix, spec in found) else found
+
+    def _read_ignore(self, folder: str) -> GitIgnoreSpec | None:
+        try:
+            file = self.path / folder / ".gitignore"
+            now = _stamp(file.stat())
+            known = self._ignores.get(folder)
+            if known is None or known[0] != now:
+                lines = file.read_text(errors="surrogateescape").splitlines()
+                known = self._ignores[folder] = now, GitIgnoreSpec.from_lines(lines)
+            return known[1]
+        except (OSError, ValueError):  # none, or no patterns
+            return None
+
+    def _forget_if_changed(self) -> None:
+        """Decide all paths again where a .gitignore has changed."""
+        for folder, (known, _) in list(self._ignores.items()):
+            try:
+                same = _stamp((self.path / folder / ".gitignore").stat()) == known
+            except OSError:
+                same = False
+            if not same:
+                self._ignores.pop(folder)
+                self._ignored.clear()
+
+    def _stays_inside(self, path: str) -> bool:
+        target = os.readlink(self.path / path)
+        if os.path.isabs(target):
+            return False
+        real = os.path.realpath(self.path / path)
+        inside = os.path.realpath(self.path)
+        return os.path.commonpath([inside, real]) == inside
+
+    def _shed(self, files: dict[str, Stamp]) -> dict[str, int]:
+        """Take the largest files out until the rest is within the limit; returns their sizes."""
+        limit = LIMIT if self.limit is None else self.limit
+        most = MOST_FILES if self.limit is None else len(files)
+        total = sum(each.size for each in files.values())
+        if total <= limit and len(files) <= most:
+            return {}
+        shed = dict[str, int]()
+        for path, each in sorted(files.items(), key=lambda item: -item[1].size):
+            if total <= limit and len(files) <= most:
+                break
+            shed[path] = each.size
+            total -= each.size
+            del files[path]
+        return shed
+
+
+def _below(folder: str, path: str) -> str:
+    """The path as a .gitignore in `folder` sees it; one that begins with ``-`` says what is between it and ours."""
+    return folder[1:] + path if folder.startswith("-") else path[len(folder) :]
+
+
+def _stamp(now: os.stat_result) -> Stamp:
+    if stat.S_ISLNK(now.st_mode):
+        return Stamp(now.st_size, now.st_mtime_ns, 0o120000)
+    return Stamp(now.st_size, now.st_mtime_ns, 0o100755 if now.st_mode & 0o100 else 0o100644)

@@ -1,0 +1,113 @@
+"""What a sync did, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from allranks_backends.plan import alike
+from allranks_widgets import human_bytes
+
+from .folder import SECRET, TOO_LARGE, Contents
+
+SHOWN = 8
+"""Names in a line; the others are counted."""
+
+
+@dataclass(frozen=True)
+class HostSync:
+    """What went to one host."""
+
+    folder: str = ""
+    """Where its ranks work."""
+    sent: Sequence[str] = ()
+    nbytes: int = 0
+    removed: Sequence[str] = ()
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """Files that were left as they are there, and why."""
+    same: bool = False
+    """Whether it has the notebook's folder itself."""
+    with_host: str = ""
+    """The host whose folder it shares."""
+
+
+@dataclass
+class SyncResult:
+    """What went to each host, and which modules were reloaded."""
+
+    hosts: Mapping[str, HostSync]
+    contents: Contents
+    reloaded: Sequence[str] = ()
+    """Modules that all ranks have reloaded, in this order."""
+    removed: Sequence[str] = ()
+    """Modules whose file is gone."""
+    not_reloaded: str = ""
+    """Why ranks keep the modules they had."""
+
+    @property
+    def sent(self) -> dict[str, list[str]]:
+        """The files that were sent to each host."""
+        return {host: list(each.sent) for host, each in self.hosts.items()}
+
+    def __str__(self) -> str:
+        return "\n".join([*self._of_hosts(), *left_out_lines(self.contents), *self.of_modules()])
+
+    __repr__ = __str__
+
+    def _of_hosts(self) -> list[str]:
+        groups = alike({host: self._said(each) for host, each in self.hosts.items()})
+        return [f"{', '.join(hosts)}: {said}" for said, hosts in groups.items()]
+
+    def _said(self, there: HostSync) -> str:
+        if there.same:
+            return "has this folder itself; nothing to send."
+        if there.with_host:
+            return f"shares {there.folder} with {there.with_host}."
+        said = []
+        if there.sent:
+            said.append(f"{files_text(len(there.sent), there.nbytes)} sent to {there.folder}: {names(there.sent)}.")
+        if there.removed:
+            said.append(f"Removed: {names(there.removed)}.")
+        for why, paths in alike(there.refused).items():
+            said.append(f"Left as it is there: {names(paths)} ({why}; %distributed sync --overwrite replaces it).")
+        return " ".join(said or [f"up to date in {there.folder}."])
+
+    def of_modules(self) -> list[str]:
+        """What became of the modules."""
+        lines = [f"Reloaded on all ranks: {', '.join(self.reloaded)}."] if self.reloaded else []
+        if self.removed:
+            lines.append(f"No longer loaded, since their files are gone: {', '.join(self.removed)}.")
+        if self.not_reloaded:
+            lines.append(f"Not reloaded; all ranks keep the modules they had. {self.not_reloaded}")
+        return lines
+
+
+def left_out_lines(contents: Contents) -> list[str]:
+    """A line for each reason why files are not sent."""
+    lines = []
+    for why, paths in alike(contents.left_out).items():
+        if why == SECRET:
+            said = f"{names(paths)}: may hold secrets. To send one: %distributed sync --include {paths[0]}"
+        elif why == TOO_LARGE:
+            largest = [f"{path} ({human_bytes(contents.sizes[path])})" for path in paths[:SHOWN]]
+            need = sum(each.size for each in contents.files.values()) + sum(contents.sizes.values())
+            whole = files_text(len(contents.files) + len(paths), need)
+            said = (
+                f"{names(largest, of=len(paths))}: the folder has {whole}, "
+                f"more than are sent unasked. To send all: %distributed sync --limit {need // 2**20 + 1}M"
+            )
+        else:
+            said = f"{names(paths)}: {why}."
+        lines.append(f"Not sent: {said}")
+    return lines
+
+
+def files_text(count: int, nbytes: int) -> str:
+    return f"{count:,} file{'' if count == 1 else 's'} ({human_bytes(nbytes)})"
+
+
+def names(paths: Sequence[str], of: int | None = None) -> str:
+    """The first of them; whatever a name holds, it stays in one line."""
+    shown = [path if path.isprintable() else repr(path)[1:-1] for path in paths[:SHOWN]]
+    more = (len(paths) if of is None else of) - len(shown)
+    return ", ".join(shown) + (f" and {more:,} more" if more > 0 else "")

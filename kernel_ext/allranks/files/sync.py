@@ -1,0 +1,409 @@
+"""Keep a copy of the notebook's working folder on each host whose ranks do not have the folder itself.
+
+One rank of each host receives the files for all of its ranks. Hosts that share a folder get one copy. Files are first
+brought to all hosts and only then put in place, so that where one cannot take them, all keep what they had.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import platform
+import secrets
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from allranks.errors import CannotSync
+from allranks.head.world.ranks import Ranks
+from allranks.messages.questions import Reply, RequestFailed
+from allranks.messages.requests import (
+    Answer,
+    CommitFiles,
+    DropFiles,
+    FileEntry,
+    FolderOpened,
+    OpenFolder,
+    Piece,
+    PutPieces,
+    Question,
+    WorkIn,
+)
+from allranks.messages.transfers import CHUNK
+from allranks.notebook.transfer_progress import SHOW_EVERY, wait_and_show
+from allranks_backends.plan import alike
+from allranks_widgets import human_bytes
+
+from .folder import Contents, Folder, Stamp
+from .result import HostSync, SyncResult, files_text, names
+
+AHEAD = 8
+"""Messages with parts of files that are sent ahead of their answers."""
+MOST_IN_ONE = 400
+"""Files in one message: each costs some time there."""
+WITHIN = 120.0
+"""Seconds a host gets to put files in place."""
+
+A = TypeVar("A", bound=Answer)
+
+
+@dataclass
+class _There:
+    """What is known of the folder on one host."""
+
+    opened: FolderOpened
+    rank: int
+    """The rank that receives for it."""
+    files: dict[str, Stamp] = field(default_factory=dict)
+    refused: dict[str, Stamp] = field(default_factory=dict)
+    """Files that were left as they are there, as the notebook had them then: not tried again until they change."""
+    leader: str = ""
+    """The host that gets the files, where both share the folder."""
+    moved: int = 0
+    """Bytes that have arrived of what is being sent."""
+    total: int = 0
+
+
+class FolderSync:
+    """`named` is the working folder of the ranks where the user has named one."""
+
+    def __init__(self, folder: Folder, *, works_in: str, named: bool) -> None:
+        self.folder = folder
+        self._works_in, self._named = works_in, named
+        self._token, self._numbers = secrets.token_hex(8), itertools.count(1)
+        self._there: dict[str, _There] = {}
+        self._placed: set[str] = set()
+        """Ranks, by uuid, that work where they should."""
+        self.last: Contents | None = None
+        """What was found last."""
+
+    @property
+    def target(self) -> str:
+        """Where the folder is on hosts that lack it: a folder of its own for each of the notebooks' folders."""
+        if self._named:
+            return self._works_in
+        path = str(self.folder.path)
+        unique = hashlib.sha256(f"{platform.node()}:{path}".encode(errors="surrogateescape")).hexdigest()[:8]
+        return f"~/allranks/{self.folder.path.name}-{unique}"
+
+    def forget(self) -> None:
+        """Look at each host again."""
+        self._there.clear()
+
+    def bring(
+        self, ranks: Ranks, *, overwrite: bool, progress: Callable[[str], None], go_on: Callable[[], None]
+    ) -> SyncResult:
+        """Send what has changed. Raises CannotSync, and what `go_on` raises; then no host has changed.
+
+        `progress` is called with a line before a host gets files for the first time.
+        """
+        contents = self.last = self.folder.scan()
+        first = self._open(ranks, contents, go_on)
+        plans = {host: self._plan(there, contents, overwrite) for host, there in self._leaders().items()}
+        plans = {host: plan for host, plan in plans.items() if plan.send or plan.remove}
+        for (count, nbytes), group in _alike_plans({host: plan for host, plan in plans.items() if host in first}):
+            if count:
+                paths = plans[group[0]].send
+                progress(f"Sending {files_text(count, nbytes)} to {', '.join(group)}: {names(paths)}")
+        done = self._send(ranks, contents, plans, overwrite, go_on) if plans else {}
+        self._place(ranks, go_on)
+        order = dict.fromkeys(rank.host for rank in ranks.monitor.ranks)
+        return SyncResult({host: self._result(host, done) for host in order if host in self._there}, contents)
+
+    def _result(self, host: str, done: Mapping[str, HostSync]) -> HostSync:
+        there = self._there[host]
+        nothing = HostSync(there.opened.folder, same=there.opened.same, with_host=there.leader)
+        return done.get(host, nothing)
+
+    # What each host has.
+
+    def _open(self, ranks: Ranks, contents: Contents, go_on: Callable[[], None]) -> list[str]:
+        """Find out what hosts have that are not known yet; returns these."""
+        alive = dict[str, int]()
+        for rank in ranks.monitor.ranks:
+            if rank.dead is None:
+                alive.setdefault(rank.host, rank.rank)
+        known = {host: there for host, there in self._there.items() if host in alive}
+        self._there = {host: there for host, there in known.items() if not there.leader or there.leader in known}
+        for host, there in self._there.items():
+            there.rank = alive[host]
+        here = ranks.reached.here.name
+        if here in alive and os.path.realpath(self._works_in) == os.path.realpath(self.folder.path):
+            self._there[here] = _There(FolderOpened(self._works_in, same=True), alive[here])
+        new = {host: rank for host, rank in alive.items() if host not in self._there}
+        if not new:
+            return []
+        sample = self.folder.sample(contents.files)
+        question = OpenFolder(here=self._works_in, sample=sample, folder=self.target, forget=self._token)
+        opened = self._answers(ranks, new, lambda _host: question, go_on)
+        leaders = {there.opened.identity: host for host, there in self._leaders().items()}
+        for host, answer in opened.items():
+            there = self._there[host] = _There(answer, new[host])
+            if not answer.same and leaders.setdefault(answer.identity, host) != host:
+                there.leader = leaders[answer.identity]
+            there.files = {os.fsdecode(each.path): _stamp(each) for each in answer.files}
+            there.refused = {os.fsdecode(each.path): _stamp(each) for each in answer.changed}
+        return list(new)
+
+    def _leaders(self) -> dict[str, _There]:
+        """One host for each folder that is a copy."""
+        return {host: there for host, there in self._there.items() if not (there.opened.same or there.leader)}
+
+    def _plan(self, there: _There, contents: Contents, overwrite: bool) -> _Plan:
+        send = [
+            path
+            for path, stamp in contents.files.items()
+            if there.files.get(path) != stamp and (overwrite or there.refused.get(path) != stamp)
+        ]
+        missing = [path for path in there.files if path not in contents.files and path not in contents.left_out]
+        remove = [path for path in missing if not os.path.lexists(self.folder.path / path)]
+        return _Plan(send, sum(contents.files[path].size for path in send), remove)
+
+    # Sending.
+
+    def _send(
+        self,
+        ranks: Ranks,
+        contents: Contents,
+        plans: Mapping[str, _Plan],
+        overwrite: bool,
+        go_on: Callable[[], None],
+    ) -> dict[str, HostSync]:
+        transfer, stop = f"{self._token}-{next(self._numbers)}", threading.Event()
+        for host, plan in plans.items():
+            there = self._there[host]
+            there.moved, there.total = 0, plan.nbytes
+            if plan.nbytes > there.opened.free:
+                free = human_bytes(there.opened.free)
+                raise CannotSync(f"{host}: {human_bytes(plan.nbytes)} are to be sent, and {free} are free there.")
+        try:
+            with ThreadPoolExecutor(len(plans)) as senders:
+                sent = {
+                    host: senders.submit(self._put, ranks, host, plan, contents, transfer, stop)
+                    for host, plan in plans.items()
+                }
+                try:
+                    self._wait(sent, go_on)
+                finally:
+                    stop.set()
+            _raise_all(sent)
+            go_on()
+        except BaseException:
+            for host in plans:
+                there = self._there.pop(host)  # and what it has is looked at again
+                ranks.ask([there.rank], DropFiles(folder=there.opened.folder, transfer=transfer))
+            raise
+        return self._commit(ranks, contents, plans, transfer, overwrite)
+
+    def _wait(self, sent: Mapping[str, Future[None]], go_on: Callable[[], None]) -> None:
+        """Wait for all, or the first that fails, and show how far each is."""
+        by_rank = {self._there[host].rank: self._there[host] for host in sent}
+
+        def over() -> bool:
+            return not wait(sent.values(), SHOW_EVERY, "FIRST_EXCEPTION").not_done or any(
+                each.done() and each.exception() for each in sent.values()
+            )
+
+        def line(rank: int) -> str:
+            there = by_rank[rank]
+            return f"{human_bytes(there.moved)} of {human_bytes(there.total)} sent"
+
+        wait_and_show(over, by_rank, line, go_on)
+
+    def _put(
+        self, ranks: Ranks, host: str, plan: _Plan, contents: Contents, transfer: str, stop: threading.Event
+    ) -> None:
+        """Send the files to one host, as fast as it takes them. Raises CannotSync."""
+        there, under_way = self._there[host], deque[tuple[Future[Reply[Answer]], int]]()
+
+        def settle() -> None:
+            answer, size = under_way.popleft()
+            while not answer.done():
+                if stop.is_set():
+                    return
+                wait([answer], SHOW_EVERY)
+            _settled(host, there.opened.folder, answer)
+            there.moved += size
+
+        for pieces, buffers in self._messages(plan, contents):
+            if stop.is_set():
+                return
+            question = PutPieces(folder=there.opened.folder, transfer=transfer, pieces=pieces)
+            answer: Future[Reply[Answer]] = ranks.ask([there.rank], question, buffers)[there.rank]  # type: ignore[assignment]
+            under_way.append((answer, sum(map(len, buffers))))
+            if len(under_way) >= AHEAD:
+                settle()
+        while under_way and not stop.is_set():
+            settle()
+
+    def _messages(self, plan: _Plan, contents: Contents) -> Iterator[tuple[list[Piece], list[bytes]]]:
+        """The content of all files, in messages that each go in one frame."""
+        pieces, buffers, room = list[Piece](), list[bytes](), CHUNK
+        for number, path in enumerate(plan.send):
+            offset = 0
+            for data in self._content(path, contents.files[path]):
+                if len(data) > room or len(pieces) >= MOST_IN_ONE:
+                    yield pieces, buffers
+                    pieces, buffers, room = [], [], CHUNK
+                pieces.append(Piece(number, offset))
+                buffers.append(data)
+                offset, room = offset + len(data), room - len(data)
+        if pieces:
+            yield pieces, buffers
+
+    def _content(self, path: str, stamp: Stamp) -> Iterator[bytes]:
+        """Parts of the file. Raises CannotSync where it is not what it was when the folder was read."""
+        file = self.folder.path / path
+        try:
+            if stamp.mode == 0o120000:
+                yield os.fsencode(os.readlink(file))
+                return
+            left = stamp.size
+            with open(file, "rb") as content:
+                while left and (data := content.read(min(CHUNK, left))):
+                    left -= len(data)
+                    yield data
+        except OSError as error:
+            raise CannotSync(f"{path} cannot be read here ({error.strerror}).") from None
+        if left:
+            raise CannotSync(f"{path} was changed while it was read. Run the cell again.")
+
+    def _commit(
+        self, ranks: Ranks, contents: Contents, plans: Mapping[str, _Plan], transfer: str, overwrite: bool
+    ) -> dict[str, HostSync]:
+        """Put the files in place on all hosts; a stop waits for that."""
+
+        def question(host: str) -> CommitFiles:
+            plan = plans[host]
+            files = [FileEntry(os.fsencode(path), *contents.files[path]) for path in plan.send]
+            remove = [os.fsencode(path) for path in plan.remove]
+            folder = self._there[host].opened.folder
+            return CommitFiles(folder=folder, transfer=transfer, files=files, remove=remove, overwrite=overwrite)
+
+        try:
+            answers = self._answers(ranks, {host: self._there[host].rank for host in plans}, question, lambda: None)
+        except CannotSync as error:
+            for host in plans:
+                self._there.pop(host)
+            others = "; the other hosts have the new files" if len(plans) > 1 else ""
+            raise CannotSync(f"{error} Run the cell again{others}.") from None
+        results = {}
+        for host, plan in plans.items():
+            there = self._there[host]
+            refused = {os.fsdecode(path): why for path, why in answers[host].refused}
+            sent = [path for path in plan.send if path not in refused]
+            there.files |= {path: contents.files[path] for path in sent}
+            there.refused |= {path: contents.files[path] for path in plan.send if path in refused}
+            for path in plan.remove:
+                there.files.pop(path, None)
+            for path in sent:
+                there.refused.pop(path, None)
+            nbytes = sum(contents.files[path].size for path in sent)
+            removed = [path for path in plan.remove if path not in refused]
+            results[host] = HostSync(there.opened.folder, sent, nbytes, removed, refused)
+        return results
+
+    # Where ranks work.
+
+    def folders(self) -> dict[str, str]:
+        """Where the ranks of each host work."""
+        return {host: there.opened.folder for host, there in self._there.items()}
+
+    def _place(self, ranks: Ranks, go_on: Callable[[], None]) -> None:
+        """Have ranks that are new work in the folder; later they may go elsewhere."""
+        new = [
+            rank
+            for rank in ranks.monitor.ranks
+            if rank.dead is None
+            and rank.uuid not in self._placed
+            and rank.host in self._there
+            and not self._there[rank.host].opened.same
+        ]
+        if not new:
+            return
+        folders = {rank.rank: self._there[rank.host].opened.folder for rank in new}
+        hosts = {rank.rank: rank.host for rank in new}
+        asked = {rank: ranks.ask([rank], WorkIn(folder=folder)) for rank, folder in folders.items()}
+        futures = {rank: answers[rank] for rank, answers in asked.items() if rank in answers}
+        wait_and_show(lambda: not wait(futures.values(), SHOW_EVERY).not_done, futures, lambda _rank: "", go_on)
+        for rank, answer in futures.items():
+            _settled(hosts[rank], folders[rank], answer)
+        self._placed |= {rank.uuid for rank in new}
+
+    # Asking.
+
+    def _answers(
+        self,
+        ranks: Ranks,
+        receivers: Mapping[str, int],
+        question: Callable[[str], Question[A]],
+        go_on: Callable[[], None],
+    ) -> dict[str, A]:
+        """What the receiving rank of each host answers. Raises CannotSync, naming each that could not."""
+        asked = {host: ranks.ask([rank], question(host)) for host, rank in receivers.items()}
+        futures = {receivers[host]: next(iter(answers.values())) for host, answers in asked.items() if answers}
+        wait_and_show(lambda: not wait(futures.values(), SHOW_EVERY).not_done, futures, lambda _rank: "", go_on)
+        failed, given = dict[str, str](), dict[str, A]()
+        for host, rank in receivers.items():
+            try:
+                if rank not in futures:
+                    raise CannotSync(f"{host}: rank {rank}, which receives for its host, has died.")
+                there = self._there.get(host)
+                given[host] = _settled(host, there.opened.folder if there else self.target, futures[rank]).answer
+            except CannotSync as error:
+                failed[host] = str(error)
+        if failed:
+            raise CannotSync("\n".join(failed.values()))
+        return given
+
+
+@dataclass(frozen=True)
+class _Plan:
+    send: Sequence[str]
+    nbytes: int
+    remove: Sequence[str]
+
+
+def _alike_plans(plans: Mapping[str, _Plan]) -> Iterable[tuple[tuple[int, int], list[str]]]:
+    """Hosts that get as much."""
+    return alike({host: (len(plan.send), plan.nbytes) for host, plan in plans.items()}).items()
+
+
+def _settled(host: str, folder: str, answer: Future[Reply[A]]) -> Reply[A]:
+    """The answer. Raises CannotSync with what the host says, and what to do."""
+    try:
+        return answer.result(WITHIN)
+    except RequestFailed as error:
+        raise CannotSync(f"{host}: {_explained(str(error), folder)}") from None
+    except (ConnectionError, TimeoutError) as error:
+        why = str(error) or f"no answer within {WITHIN:g} s"
+        raise CannotSync(
+            f"{host}: {why}, while files were sent; it has what it had. Run the cell again once %distributed status "
+            "shows its ranks."
+        ) from None
+
+
+def _explained(said: str, folder: str) -> str:
+    advice = ""
+    if "No space left" in said:
+        advice = f" Make room on its disk ({folder}), or choose another folder with --cwd."
+    elif "Read-only" in said or "Permission denied" in said or "never synced" in said:
+        advice = " Choose a folder that its user may write in with --cwd."
+    return f"{said}.{advice}"
+
+
+def _raise_all(sent: Mapping[str, Future[None]]) -> None:
+    failed = {str(error): None for each in sent.values() if each.done() and (error := each.exception())}
+    others = [error for each in sent.values() if (error := each.exception()) and not isinstance(error, CannotSync)]
+    if others:
+        raise others[0]
+    if failed:
+        raise CannotSync("\n".join(failed))
+
+
+def _stamp(entry: FileEntry) -> Stamp:
+    return Stamp(entry.size, entry.mtime_ns, entry.mode)

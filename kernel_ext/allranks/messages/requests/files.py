@@ -1,0 +1,132 @@
+"""About the notebook's working folder: what a host has of it, what is sent, and the modules that are reloaded."""
+
+from __future__ import annotations
+
+from msgspec import Struct, field
+
+from .base import Answer, Nothing, Question, Request
+
+
+class FileEntry(Struct, array_like=True, frozen=True):
+    """A file of the working folder, as the notebook's machine has it."""
+
+    path: bytes
+    """Relative to the folder, as the file system spells it."""
+    size: int
+    mtime_ns: int
+    mode: int
+    """As in git: 0o100644, 0o100755 for a program, 0o120000 for a symbolic link, whose content is its target."""
+
+
+class FolderOpened(Answer):
+    folder: str
+    """Its absolute path on the rank's host."""
+    same: bool
+    """Whether it is the notebook's own folder: on this machine, or on a file system that both hosts mount."""
+    identity: str = ""
+    """The same on hosts that share the folder."""
+    files: list[FileEntry] = field(default_factory=list)
+    """What was sent before and is still as it was."""
+    changed: list[FileEntry] = field(default_factory=list)
+    """What was sent before and was changed or removed on the host since."""
+    free: int = 0
+    """Bytes free on its disk."""
+
+
+class OpenFolder(Question[FolderOpened]):
+    """Where the rank's host has the notebook's folder, and what of it.
+
+    If `here` is the notebook's folder itself, which a `sample` of its files shows (path, inode, ctime in ns), nothing
+    has to be sent. Otherwise `folder` is made; it may begin with ``~``. What is left of transfers whose names begin
+    with `forget` is removed.
+    """
+
+    runs = "thread"
+    here: str
+    sample: list[tuple[bytes, int, int]]
+    folder: str
+    forget: str = ""
+
+
+class Piece(Struct, array_like=True, frozen=True):
+    """A part of a file; its bytes are in the buffer at the same place."""
+
+    file: int
+    """Number of the file in this transfer."""
+    offset: int
+
+
+class PutPieces(Question[Nothing]):
+    """Keep parts of files until `CommitFiles`, or `DropFiles`."""
+
+    runs = "thread"
+    folder: str
+    transfer: str
+    pieces: list[Piece]
+
+
+class FilesCommitted(Answer):
+    refused: list[tuple[bytes, str]]
+    """Files that were not replaced or removed, and why."""
+
+
+class CommitFiles(Question[FilesCommitted]):
+    """Put all files of a transfer in place, in the order of their numbers, and `remove` others that were sent before.
+
+    A file that something else has written or changed on the host is left as it is, unless `overwrite`.
+    """
+
+    runs = "thread"
+    folder: str
+    transfer: str
+    files: list[FileEntry]
+    remove: list[bytes]
+    overwrite: bool
+
+
+class DropFiles(Question[Nothing]):
+    """Forget a transfer."""
+
+    runs = "thread"
+    folder: str
+    transfer: str
+
+
+class WorkIn(Question[Nothing]):
+    """Make this the working folder of the rank, and of what takes its place."""
+
+    runs = "main"
+    folder: str
+
+
+class ReloadPrepared(Answer):
+    reloaded: list[str]
+    removed: list[str]
+    """Modules whose file is gone."""
+    error: str = ""
+    """What the source of one raised; then nothing is changed."""
+
+
+class PrepareReload(Question[ReloadPrepared]):
+    """Execute the changed modules of the working folder again; until `DecideReload`, it can be undone.
+
+    An earlier one whose decision was lost is decided first: it holds if its number is at most `committed`.
+    """
+
+    runs = "main"
+    reload: int
+    committed: int
+
+
+class StopReload(Request):
+    """Interrupt what a module does while it is executed again."""
+
+    reload: int
+
+
+class DecideReload(Question[Nothing]):
+    """All ranks could reload their modules (`commit`), or none shall have."""
+
+    runs = "main"
+    reload: int
+    commit: bool

@@ -1,0 +1,6 @@
+"""Files of the rank's host: what comes from the notebook's working folder.
+
+Runs in: the ranks.
+Called by: ``rank.agent``.
+May call: ``messages`` and ``machine``.
+"""

@@ -1,0 +1,244 @@
+"""The copy of the notebook's working folder on this host.
+
+Nothing is kept in memory: another rank of this host may go on where one has died. What was sent, and how it was on this
+host then, stands in the folder's own ``.allranks``. A file is replaced or removed only if it is still as it was sent.
+
+Files are first written there (`put`), and put in place together (`commit`), so that a full disk or a lost connection
+leaves the folder as it was. If this process ends within `commit`, both the old and the new state of each file count as
+sent.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import filecmp
+import os
+import secrets
+import shutil
+import stat
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import msgspec
+
+from allranks.messages.requests import FileEntry, FilesCommitted, FolderOpened, Piece
+from allranks.messages.wire import Buffer
+
+OURS = b".allranks"
+"""The folder in the folder for what is known of it."""
+FORGOTTEN_AFTER = 3600.0
+"""Seconds after which a transfer that was neither committed nor dropped is removed."""
+LINK = 0o120000
+CHANGED = "it was changed there since it was sent"
+NOT_OURS = "another file is there, which was not sent from here"
+
+
+class Sent(msgspec.Struct, array_like=True, frozen=True):
+    """A file that was sent."""
+
+    entry: FileEntry
+    size: int
+    mtime_ns: int
+    """Of the file on this host: its file system may round what was asked for."""
+
+    def is_intact(self, now: os.stat_result | None) -> bool:
+        return now is not None and (now.st_size, now.st_mtime_ns) == (self.size, self.mtime_ns)
+
+
+_decoder = msgspec.msgpack.Decoder(list[Sent])
+
+
+def open_folder(here: str, sample: Sequence[tuple[bytes, int, int]], folder: str, forget: str = "") -> FolderOpened:
+    """See `requests.OpenFolder`. Raises OSError, and PermissionError for a folder that is too much of this machine."""
+    if sample and all(_is_same(os.path.join(os.fsencode(here), path), inode, ctime) for path, inode, ctime in sample):
+        return FolderOpened(here, same=True)
+    root = Path(folder).expanduser().absolute()
+    if root.resolve() in (Path.home().resolve(), Path("/")):
+        raise PermissionError(f"{root} is the home folder or the root of the file system, which is never synced to")
+    ours = _ours(root)
+    (ours / "incoming").mkdir(parents=True, exist_ok=True)
+    with suppress(FileExistsError), open(ours / ".gitignore", "x") as file:
+        file.write("*\n")
+    with suppress(FileExistsError), open(ours / "id", "x") as file:
+        file.write(secrets.token_hex(8))
+    _forget(ours / "incoming", forget)
+    files, changed = list[FileEntry](), list[FileEntry]()
+    for path, known in _read(ours).items():
+        now = _stat(os.path.join(os.fsencode(root), path))
+        intact = next((sent.entry for sent in known if sent.is_intact(now)), None)
+        if intact is not None:
+            files.append(intact)
+        else:
+            changed.append(known[-1].entry)
+    identity, free = (ours / "id").read_text(), shutil.disk_usage(root).free
+    return FolderOpened(str(root), False, identity, files, changed, free)
+
+
+def put(folder: str, transfer: str, pieces: Sequence[Piece], buffers: Sequence[Buffer]) -> None:
+    """See `requests.PutPieces`. Raises OSError."""
+    incoming = _incoming(folder, transfer)
+    incoming.mkdir(exist_ok=True)
+    for piece, data in zip(pieces, buffers, strict=True):
+        descriptor = os.open(incoming / str(piece.file), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            view, offset = memoryview(data), piece.offset
+            while view:  # a disk that is nearly full takes a part
+                written = os.pwrite(descriptor, view, offset)
+                view, offset = view[written:], offset + written
+        finally:
+            os.close(descriptor)
+
+
+def drop(folder: str, transfer: str) -> None:
+    """See `requests.DropFiles`."""
+    shutil.rmtree(_incoming(folder, transfer), ignore_errors=True)
+
+
+def commit(
+    folder: str, transfer: str, files: Sequence[FileEntry], remove: Sequence[bytes], overwrite: bool
+) -> FilesCommitted:
+    """See `requests.CommitFiles`. Raises OSError where nothing was changed."""
+    root, ours, incoming = os.fsencode(folder), _ours(Path(folder)), _incoming(folder, transfer)
+    with _locked(ours):
+        known, refused = _read(ours), dict[bytes, str]()
+        ready = dict[bytes, tuple[str, Sent]]()
+        for number, entry in enumerate(files):
+            if why := _why_not(root, entry.path, known.get(entry.path, ()), overwrite, incoming / str(number)):
+                refused[entry.path] = why
+            else:
+                ready[entry.path] = _prepared(incoming / str(number), entry)
+        # Whatever comes, each file is then in one of the states that are written down.
+        _write(ours, {**known, **{path: (*known.get(path, ()), sent) for path, (_, sent) in ready.items()}})
+        for path in remove:
+            if path in known and (why := _removed(root, path, known.pop(path), overwrite)):
+                refused[path] = why
+        for path, (file, sent) in ready.items():
+            target = os.path.join(root, path)
+            try:
+                os.makedirs(os.path.dirname(target), exist_ok=True)
+                os.replace(file, target)
+            except OSError as error:
+                refused[path] = error.strerror or str(error)
+            else:
+                known[path] = (sent,)
+        _write(ours, known)
+    shutil.rmtree(incoming, ignore_errors=True)
+    return FilesCommitted(list(refused.items()))
+
+
+def _why_not(root: bytes, path: bytes, known: Sequence[Sent], overwrite: bool, new: Path) -> str:
+    """Why a file must not be written there; empty where it may."""
+    target = os.path.join(root, path)
+    parts = path.split(b"/")
+    if path.startswith(b"/") or b".." in parts or parts[0] == OURS:
+        return "its path leads out of the folder"
+    inside, parent = os.path.realpath(root), os.path.realpath(os.path.dirname(target))
+    if os.path.commonpath([inside, parent]) != inside:
+        return "a symbolic link there leads out of the folder"
+    there = _stat(target)
+    if there is None or any(sent.is_intact(there) for sent in known):
+        return ""
+    if stat.S_ISDIR(there.st_mode):
+        return ""  # it is empty and goes, or `os.replace` says what it is
+    if overwrite or (stat.S_ISREG(there.st_mode) and _is_equal(new, target)):
+        return ""
+    return CHANGED if known else NOT_OURS
+
+
+def _prepared(incoming: Path, entry: FileEntry) -> tuple[str, Sent]:
+    """The file as it will be, with what will be known of it. Raises OSError."""
+    if not incoming.exists():
+        incoming.touch()  # an empty file has no pieces
+    if incoming.stat().st_size != entry.size:
+        raise OSError(f"{os.fsdecode(entry.path)} was changed while it was sent")
+    if entry.mode == LINK:
+        target = incoming.read_bytes()
+        incoming.unlink()
+        os.symlink(target, os.fsencode(incoming))
+    else:
+        incoming.chmod(0o755 if entry.mode & 0o100 else 0o644)
+    os.utime(incoming, ns=(entry.mtime_ns, entry.mtime_ns), follow_symlinks=False)
+    now = incoming.lstat()
+    return str(incoming), Sent(entry, now.st_size, now.st_mtime_ns)
+
+
+def _removed(root: bytes, path: bytes, known: Sequence[Sent], overwrite: bool) -> str:
+    """Remove a file that was sent, and the folders that are empty without it; returns why it stays, if it does."""
+    target = os.path.join(root, path)
+    there = _stat(target)
+    if there is None:
+        return ""
+    if not overwrite and not any(sent.is_intact(there) for sent in known):
+        return CHANGED
+    try:
+        os.unlink(target)
+    except OSError as error:
+        return error.strerror or str(error)
+    folder = os.path.dirname(path)
+    with suppress(OSError):
+        while folder:
+            os.rmdir(os.path.join(root, folder))
+            folder = os.path.dirname(folder)
+    return ""
+
+
+def _is_same(path: bytes, inode: int, ctime_ns: int) -> bool:
+    now = _stat(path)
+    return now is not None and (now.st_ino, now.st_ctime_ns) == (inode, ctime_ns)
+
+
+def _is_equal(new: Path, there: bytes) -> bool:
+    return new.exists() and filecmp.cmp(os.fsencode(new), there, shallow=False)
+
+
+def _stat(path: bytes) -> os.stat_result | None:
+    try:
+        return os.lstat(path)
+    except OSError:
+        return None
+
+
+def _ours(root: Path) -> Path:
+    return root / os.fsdecode(OURS)
+
+
+def _incoming(folder: str, transfer: str) -> Path:
+    return _ours(Path(folder)) / "incoming" / Path(transfer).name
+
+
+def _forget(incoming: Path, named: str) -> None:
+    """Remove old transfers, and those whose names begin with `named`, if that is not empty."""
+    for each in incoming.iterdir():
+        with suppress(OSError):  # another host that shares the folder may do the same
+            if (named and each.name.startswith(named)) or time.time() - each.stat().st_mtime > FORGOTTEN_AFTER:
+                shutil.rmtree(each)
+
+
+@contextmanager
+def _locked(ours: Path) -> Iterator[None]:
+    """Two notebooks may sync to one folder."""
+    with open(ours / "lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _read(ours: Path) -> dict[bytes, tuple[Sent, ...]]:
+    """All that was sent; each file with the states that it may be in."""
+    known = dict[bytes, tuple[Sent, ...]]()
+    try:
+        content = _decoder.decode((ours / "sent").read_bytes())
+    except FileNotFoundError:
+        return known
+    except msgspec.MsgspecError:  # damaged, or of another version: nothing counts as sent, so nothing is replaced
+        return known
+    for sent in content:
+        known[sent.entry.path] = (*known.get(sent.entry.path, ()), sent)
+    return known
+
+
+def _write(ours: Path, known: Mapping[bytes, Sequence[Sent]]) -> None:
+    new = ours / "sent.new"
+    new.write_bytes(msgspec.msgpack.encode([sent for states in known.values() for sent in states]))
+    os.replace(new, ours / "sent")

@@ -1,0 +1,135 @@
+"""Modules beside the notebook, edited between two cells, on ranks of this machine: all reload them, or none."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from allranks import Cluster
+from allranks.errors import CellInterrupted
+from tests.jupyter import Notebook
+from tests.waiting import eventually, idle
+
+WITHIN = 60.0
+
+
+@pytest.fixture
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.fixture
+def pair(work: Path) -> Iterator[Cluster]:
+    """Two ranks that work in the folder."""
+    (work / "mine.py").write_text("N = 1\n\ndef f():\n    return N\n")
+    with Cluster(2, backend="ring", sync=True) as cluster:
+        cluster.run("import mine; from mine import f").check()
+        yield cluster
+
+
+def values(cluster: Cluster, code: str) -> list[object]:
+    return [rank.value for rank in cluster.run(code, timeout=WITHIN).check().values()]
+
+
+def test_the_next_cell_runs_what_was_edited_and_variables_stay(pair: Cluster, work: Path) -> None:
+    pair.run("kept = mx.full((3,), rank)").check()
+    (work / "mine.py").write_text("N = 2\n\ndef f():\n    return 10 * N\n")
+    assert values(pair, "mine.f(), f(), kept[0].item()") == [(20, 20, 0), (20, 20, 1)]
+    assert pair.apply(len, "abc") == [3, 3]
+    (work / "mine.py").write_text("N = 3\n\ndef f():\n    return 10 * N\n")
+    result = pair.sync()
+    assert result.reloaded == ["mine"] and result.hosts["localhost"].same
+    assert str(result).splitlines()[-1] == "Reloaded on all ranks: mine."
+
+
+def test_one_rank_that_cannot_keeps_all_from_it(pair: Cluster, work: Path) -> None:
+    pair.run("import builtins; builtins.whose = rank").check()
+    (work / "mine.py").write_text("N = 2\nif whose == 1:\n    raise ValueError('not here')\n\ndef f():\n    return N\n")
+    assert values(pair, "mine.f(), f(), mine.N") == [(1, 1, 1)] * 2
+    result = pair.sync()
+    assert result.not_reloaded == "rank 1: mine.py, line 3: ValueError: not here"
+    pair.run("builtins.whose = 0").check()
+    assert values(pair, "mine.f(), f(), mine.N") == [(2, 2, 2)] * 2, "it is tried again before each cell"
+
+
+def test_a_slip_is_said_above_the_cell_which_runs_with_the_old_module(kernel: Notebook, tmp_path: Path) -> None:
+    (tmp_path / "slip.py").write_text("def f():\n    return 1\n")
+    kernel.run("%distributed down")
+    kernel.ok(f"import os; before = os.getcwd(); os.chdir({str(tmp_path)!r})")
+    try:
+        kernel.ok("%distributed up -n 2 --sync")
+        assert kernel.ok("%%distributed\nimport slip\nslip.f()").stdout == "ranks 0-1 │ 1\n"
+        (tmp_path / "slip.py").write_text("def f():\n    return 2 +\n")
+        cell = kernel.ok("%%distributed\nslip.f()")
+        assert cell.stdout == "ranks 0-1 │ 1\n"
+        assert (
+            "Not reloaded; all ranks keep the modules they had. ranks 0-1: slip.py, line 2: SyntaxError" in cell.stderr
+        )
+        (tmp_path / "slip.py").write_text("def f():\n    return 2\n")
+        cell = kernel.ok("%%distributed\nslip.f()")
+        assert cell.stdout == "ranks 0-1 │ 2\n" and "Reloaded on all ranks: slip." in cell.stderr
+        assert kernel.ok("%distributed sync").stdout == "localhost: has this folder itself; nothing to send.\n"
+        kernel.ok("%distributed sync --off")
+        (tmp_path / "slip.py").write_text("def f():\n    return 3\n")
+        assert kernel.ok("%%distributed\nslip.f()").stdout == "ranks 0-1 │ 2\n"
+        kernel.ok("%load_ext autoreload\n%autoreload 2")
+        assert kernel.ok("%%distributed\nslip.f()").stdout == "ranks 0-1 │ 3\n", "as the notebook itself does"
+    finally:
+        kernel.run("%autoreload 0\nos.chdir(before)\n%distributed down")
+
+
+def test_a_module_of_the_notebook_is_no_variable_to_push(kernel: Notebook) -> None:
+    kernel.run("%distributed up -n 2")
+    kernel.ok("import json as js")
+    failed = kernel.run("%%distributed\njs.dumps(1)")
+    assert "js is a module that the notebook has imported: import json as js in the cell." in failed.all
+    kernel.ok("%distributed down")
+
+
+def test_ranks_that_run_a_cell_reload_later(pair: Cluster, work: Path) -> None:
+    cell = pair.begin("import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)", ranks=[1])
+    (work / "mine.py").write_text("N = 2\n\ndef f():\n    return N\n")
+    assert [rank.value for rank in pair.run("mine.f()", ranks=[0]).check().values()] == [1]
+    (work / "go").touch()
+    cell.finish(WITHIN)
+    assert values(pair, "mine.f()") == [2, 2]
+
+
+def test_ctrl_c_ends_a_module_that_does_not_end_and_undoes_it(pair: Cluster, work: Path) -> None:
+    (work / "mine.py").write_text(
+        "import os, time\nN = 2\nopen(f'began-{os.getpid()}', 'w').close()\nwhile True:\n    time.sleep(0.01)\n"
+    )
+
+    def press() -> None:
+        eventually(lambda: len(list(work.glob("began-*"))) == 2)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    pressing = threading.Thread(target=press)
+    pressing.start()
+    with pytest.raises(CellInterrupted):
+        pair.run("mine.f()")
+    pressing.join(WITHIN)
+    (work / "mine.py").write_text("N = 3\n\ndef f():\n    return N\n")
+    assert idle(pair)
+    assert values(pair, "mine.f()") == [3, 3]
+
+
+def test_ranks_reload_what_the_notebook_reloads(work: Path) -> None:
+    """Without `sync`, cells cost no look at the folder, and modules stay as they are."""
+    (work / "mine.py").write_text("def f():\n    return 1\n")
+    with Cluster(2, backend="ring") as cluster:
+        cluster.run("import mine").check()
+        (work / "mine.py").write_text("def f():\n    return 2\n")
+        assert values(cluster, "mine.f()") == [1, 1]
+        cluster.auto_sync = True
+        assert values(cluster, "mine.f()") == [2, 2]
+    assert "mine" not in sys.modules

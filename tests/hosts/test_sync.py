@@ -1,0 +1,256 @@
+"""The notebook's folder on other hosts: real ssh, hosts with file systems and home folders of their own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from allranks import Cluster
+from allranks.errors import CannotSync, CellInterrupted, UsageError
+from tests.hosts.apart import Apart
+from tests.hosts.lab import Hosts
+from tests.waiting import comes_true, eventually
+
+pytestmark = [pytest.mark.hosts, pytest.mark.timeout(300)]
+WITHIN = 60.0
+
+
+@pytest.fixture
+def apart(hosts3: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Apart]:
+    work = tmp_path / "my work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    (work / "train.py").write_text("STEP = 1\n\ndef step():\n    return STEP\n")
+    (work / "data").mkdir()
+    (work / "data" / "a b.csv").write_text("1,2")
+    made = Apart(hosts3, work, tmp_path / "homes")
+    yield made
+    made.together()
+
+
+def values(cluster: Cluster, code: str) -> list[object]:
+    return [rank.value for rank in cluster.run(code, timeout=WITHIN).check().values()]
+
+
+def test_what_i_edit_is_what_runs_on_every_host_and_here(apart: Apart) -> None:
+    with Cluster(hosts=[*apart.names[:2], "localhost"], backend="ring", sync=True) as cluster:
+        lines: list[str] = []
+        said = str(cluster.sync(progress=lines.append))
+        assert lines == ["Sending 2 files (41 B) to host1, host2: data/a b.csv, train.py"]
+        assert "localhost: has this folder itself" in said
+        code = (
+            "import os, train; kept = train.step(); (os.path.basename(os.getcwd()), kept, open('data/a b.csv').read())"
+        )
+        names = [apart.copy(name).name for name in apart.names[:2]]
+        assert values(cluster, code) == [(name, 1, "1,2") for name in (*names, apart.work.name)]
+        assert all(name.startswith("my work-") for name in names)
+
+        (apart.work / "train.py").write_text("STEP = 2\n\ndef step():\n    return 10 * STEP\n")
+        (apart.work / "data" / "a b.csv").write_text("3,4")
+        (apart.work / "more.py").write_text("from train import step\n")
+        assert (
+            values(cluster, "import more; (train.step(), more.step(), kept, open('data/a b.csv').read())")
+            == [(20, 20, 1, "3,4")] * 3
+        )
+        assert values(cluster, "%run more.py\nstep()") == [20] * 3
+
+
+def test_a_removed_file_goes_and_its_module_with_it(apart: Apart) -> None:
+    with Cluster(hosts=apart.names[:2], backend="ring", sync=True) as cluster:
+        cluster.run("import train; held = train.step").check()
+        (apart.work / "train.py").rename(apart.work / "training.py")
+        assert values(cluster, "import training; (training.step(), held())") == [(1, 1)] * 2
+        failed = cluster.run("import train")
+        assert {error.ename for error in failed.errors.values()} == {"ModuleNotFoundError"}
+        assert set(apart.texts("host1")) == set(apart.texts("host2")) == {"training.py", "data/a b.csv"}
+
+
+def test_a_module_that_fails_on_one_host_stays_as_it_was_on_all(apart: Apart) -> None:
+    with Cluster(hosts=[*apart.names[:2], "localhost"], backend="ring", sync=True) as cluster:
+        cluster.run("import train; old = train.step").check()
+        only = "import os\nif 'host2' == os.uname().nodename:\n    raise OSError('no such device')\nSTEP = 5\n"
+        (apart.work / "train.py").write_text(only + "def step():\n    return 'new'\n")
+        result = cluster.run("train.step(), old(), train.STEP")
+        assert [rank.value for rank in result.check().values()] == [(1, 1, 1)] * 3
+        said = str(cluster.sync())
+        assert "rank 1: train.py, line 3: OSError: no such device" in said and "all ranks keep" in said
+        (apart.work / "train.py").write_text("STEP = 5\n\ndef step():\n    return 'new'\n")
+        assert values(cluster, "train.step(), old(), train.STEP") == [("new", "new", 5)] * 3
+
+
+def test_what_ranks_wrote_there_is_neither_replaced_nor_removed(apart: Apart) -> None:
+    with Cluster(hosts=apart.names[:2], backend="ring") as cluster:
+        cluster.sync()
+        cluster.run("open('data/a b.csv', 'w').write(str(rank)); open('own.txt', 'w').write('own')").check()
+        (apart.work / "data" / "a b.csv").write_text("newer")
+        (apart.work / "own.txt").write_text("from here")
+        said = str(cluster.sync())
+        assert "Left as it is there: data/a b.csv (it was changed there since it was sent" in said
+        assert "own.txt (another file is there, which was not sent from here" in said
+        assert apart.texts("host2") == {
+            "data/a b.csv": "1",
+            "own.txt": "own",
+            "train.py": apart.texts("host1")["train.py"],
+        }
+        (apart.work / "data" / "a b.csv").unlink()
+        cluster.sync()
+        assert apart.texts("host2")["data/a b.csv"] == "1"
+        cluster.sync(overwrite=True)
+        assert apart.texts("host2")["own.txt"] == "from here"
+
+
+def test_a_full_disk_on_one_host_changes_none(apart: Apart) -> None:
+    place = apart.home("host2") / "allranks"
+    place.mkdir()
+    apart.hosts.mounted("host2", "-t", "tmpfs", "-o", "size=1m", "none", str(place))
+    with Cluster(hosts=apart.names[:2], backend="ring", sync=True) as cluster:
+        assert values(cluster, "import train; train.step()") == [1, 1]
+        (apart.work / "train.py").write_text("def step():\n    return 'new'\n")
+        (apart.work / "large").write_bytes(os.urandom(3 << 20))
+        with pytest.raises(CannotSync, match=r"^host2: .* are to be sent, and .* are free there") as raised:
+            cluster.run("1")
+        assert "host1" not in str(raised.value)
+        assert "large" not in apart.texts("host1")
+        # Less than was free when the folder was opened, and another fills the disk meanwhile.
+        (apart.work / "large").write_bytes(os.urandom(600 << 10))
+        apart.hosts.within("host2", "dd", "if=/dev/zero", f"of={place}/filler", "bs=1k", "count=700")
+        with pytest.raises(CannotSync, match=r"host2: .*(No space left on device|are free there)"):
+            cluster.run("1")
+        assert set(apart.texts("host1")) == {"train.py", "data/a b.csv"} and "STEP" in apart.texts("host1")["train.py"]
+        (apart.work / "large").unlink()
+        apart.hosts.within("host2", "rm", f"{place}/filler")
+        assert values(cluster, "train.step()") == ["new", "new"], "the session goes on"
+
+
+def test_a_folder_that_cannot_be_written_is_named_with_what_to_do(apart: Apart) -> None:
+    place = apart.home("host1") / "allranks"
+    place.mkdir()
+    apart.hosts.mounted("host1", "-t", "tmpfs", "-o", "ro", "none", str(place))
+    with Cluster(hosts=apart.names[:2], backend="ring") as cluster:
+        with pytest.raises(CannotSync, match=r"^host1: .*Read-only file system.* Choose a folder .* with --cwd\.$"):
+            cluster.sync()
+        assert values(cluster, "1") == [1, 1]
+
+
+def test_hosts_that_share_a_folder_get_one_copy(apart: Apart) -> None:
+    shared = apart.work.parent / "nfs"
+    shared.mkdir()
+    for name in apart.names[:2]:
+        place = apart.home(name) / "allranks"
+        place.mkdir()
+        apart.hosts.mounted(name, "--bind", str(shared), str(place))
+    with Cluster(hosts=apart.names, backend="ring", sync=True) as cluster:
+        said = str(cluster.sync())
+        assert "host2: shares" in said and "with host1" in said
+        assert values(cluster, "import train; train.step()") == [1] * 3
+        (apart.work / "train.py").write_text("def step():\n    return 'new'\n")
+        assert values(cluster, "train.step()") == ["new"] * 3
+        result = cluster.sync()
+        assert result.hosts["host2"].with_host == "host1" and not result.hosts["host3"].with_host
+
+
+def test_a_host_that_mounts_the_notebooks_folder_gets_nothing(apart: Apart) -> None:
+    apart.hosts.unmounted("host1", apart.work)
+    with Cluster(hosts=apart.names[:2], backend="ring", sync=True) as cluster:
+        assert "host1: has this folder itself" in str(cluster.sync())
+        assert values(cluster, "import os; os.getcwd()")[0] == str(apart.work)
+        assert not (apart.home("host1") / "allranks").exists()
+
+
+def test_a_rank_that_takes_anothers_place_finds_its_modules(apart: Apart) -> None:
+    (apart.work / "model.py").write_text("class Model:\n    width = 3\n")
+    with Cluster(hosts=apart.names[:2], backend="ring", sync=True) as cluster:
+        cluster.run("import model; m = model.Model(); m.depth = 7").check()
+        pid = cluster.snapshot.ranks[1].pid
+        assert pid
+        os.kill(pid, signal.SIGKILL)
+        assert comes_true(cluster, lambda now: now.ranks[1].state == "dead", WITHIN)
+        assert "rank 1 got the variables of rank 0" in str(cluster.heal(source=0))
+        assert values(cluster, "import os; (m.width, m.depth, os.getcwd())") == [
+            (3, 7, str(apart.copy(name))) for name in apart.names[:2]
+        ]
+        (apart.work / "model.py").write_text("class Model:\n    width = 4\n")
+        assert values(cluster, "m.width, m.depth") == [(4, 7)] * 2
+
+
+def test_a_host_that_goes_in_the_middle_keeps_what_it_had(apart: Apart) -> None:
+    with Cluster(hosts=apart.names[:2], backend="ring", sync=True) as cluster:
+        assert values(cluster, "import train; train.step()") == [1, 1]
+        apart.hosts.slow("host2", 20)
+        (apart.work / "train.py").write_text("def step():\n    return 'new'\n")
+        (apart.work / "large").write_bytes(os.urandom(20 << 20))
+        raised: list[BaseException] = []
+
+        def sync() -> None:
+            try:
+                cluster.sync()
+            except BaseException as error:
+                raised.append(error)
+
+        syncing = threading.Thread(target=sync)
+        syncing.start()
+        incoming = apart.copy("host2") / ".allranks" / "incoming"
+        assert eventually(lambda: [each for each in incoming.rglob("*") if each.is_file()])
+        apart.hosts.link("host2", "down")
+        syncing.join(WITHIN)
+        apart.hosts.link("host2", "up")
+        assert [type(error) for error in raised] == [CannotSync] and "host2" in str(raised[0])
+        assert "STEP" in apart.texts("host1")["train.py"] and "STEP" in apart.texts("host2")["train.py"]
+        assert comes_true(cluster, lambda now: all(rank.state == "idle" for rank in now.ranks), WITHIN)
+        assert values(cluster, "train.step()") == ["new", "new"]
+        assert not list(incoming.iterdir())
+
+
+def test_another_notebook_knows_what_was_sent(apart: Apart) -> None:
+    with Cluster(hosts=apart.names[:2], backend="ring") as cluster:
+        assert cluster.sync().sent == {name: ["data/a b.csv", "train.py"] for name in apart.names[:2]}
+    (apart.work / "train.py").unlink()
+    with Cluster(hosts=apart.names[:2], backend="ring") as cluster:
+        result = cluster.sync()
+        assert result.sent == {name: [] for name in apart.names[:2]}
+        assert [list(each.removed) for each in result.hosts.values()] == [["train.py"]] * 2
+
+
+def test_a_folder_that_the_user_names(apart: Apart) -> None:
+    """The same on all hosts; here, it is not the notebook's own."""
+    named = apart.work.parent / "named"
+    for name in apart.names[:2]:
+        apart.hosts.mounted(name, "-t", "tmpfs", "none", str(apart.work.parent / "homes"))
+    with Cluster(hosts=apart.names[:2], backend="ring", cwd=named, sync=True) as cluster:
+        assert values(cluster, "import os, train; (os.getcwd(), train.step())") == [(str(named), 1)] * 2
+
+
+def test_ctrl_c_while_files_are_sent_changes_nothing(apart: Apart) -> None:
+    with Cluster(hosts=apart.names[:2], backend="ring") as cluster:
+        cluster.sync()
+        for name in apart.names[:2]:
+            apart.hosts.slow(name, 20)
+        (apart.work / "large").write_bytes(os.urandom(40 << 20))
+        incoming = apart.copy("host2") / ".allranks" / "incoming"
+
+        def press() -> None:
+            eventually(lambda: [each for each in incoming.rglob("*") if each.is_file()])
+            os.kill(os.getpid(), signal.SIGINT)
+
+        pressing = threading.Thread(target=press)
+        pressing.start()
+        with pytest.raises(CellInterrupted, match="the hosts have what they had"):
+            cluster.sync()
+        pressing.join(WITHIN)
+        (apart.work / "large").unlink()
+        assert set(apart.texts("host1")) == set(apart.texts("host2")) == {"train.py", "data/a b.csv"}
+        assert values(cluster, "1") == [1, 1]
+        assert eventually(lambda: not list(incoming.iterdir()))
+
+
+def test_a_notebook_in_the_home_folder_is_refused_before_anything_starts(
+    apart: Apart, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(apart.work))
+    with pytest.raises(UsageError, match="a folder of their own"):
+        Cluster(hosts=apart.names[:2], sync=True)
