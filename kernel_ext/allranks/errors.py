@@ -34,10 +34,10 @@ class NoCluster(AllranksError, RuntimeError):
 class CannotStart(AllranksError, RuntimeError):
     """The ranks or their world could not be started."""
 
-    def __init__(self, message: str, *, port_taken: bool = False) -> None:
+    def __init__(self, message: str, *, transient: bool = False) -> None:
         super().__init__(message)
-        self.port_taken = port_taken
-        """Whether a port that was free when it was chosen was another process's by then: others will do."""
+        self.transient = transient
+        """Whether the cause may be gone at the next try, such as a port that was taken after it had been chosen."""
 
 
 class HostUnreachable(AllranksError, RuntimeError):

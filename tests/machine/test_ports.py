@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from allranks.machine.ports import free_ports, says_port_is_taken
+from allranks.machine.ports import free_ports, says_port_is_taken, says_transient
 
 RING = "import mlx.core as mx; mx.distributed.init(strict=True, backend='ring')"
 
@@ -47,4 +47,13 @@ def test_mlx_is_understood(taken: int, tmp_path: Path) -> None:
 
 
 def test_other_trouble_is_not() -> None:
-    assert not says_port_is_taken("rank 1: a neighbour of rank 1 did not join in 30 s")
+    assert not says_transient("rank 1: a neighbour of rank 1 did not join in 30 s")
+    assert not says_transient("ranks 0-1 ended by mpirun, which exited with code 213:\nThere are not enough slots")
+
+
+def test_a_port_and_the_listener_of_mpirun_may_be_free_at_the_next_try() -> None:
+    assert says_transient("rank 0: [Errno 98] Address already in use")
+    assert says_transient(
+        "ranks 0-1 ended by mpirun, which exited with code 213:\n"
+        "The PMIx server's listener thread failed to start. We cannot\ncontinue."
+    )

@@ -15,7 +15,7 @@ from allranks.arguments import can_be, hosts_of, lease_of, rdma_links
 from allranks.discovery.running import RunningCluster, left_behind_on
 from allranks.errors import CannotStart, CellInterrupted, NoCluster, UsageError
 from allranks.head.world.detached import detached_file, left_behind, only_left_behind, read_detached, readable
-from allranks.head.world.ranks import Ranks
+from allranks.head.world.ranks import START_TRIES, Ranks
 from allranks.notebook.comms import ProxiedComms
 from allranks.settings import Settings
 from allranks_backends.registry import cannot_run, choose
@@ -138,7 +138,7 @@ class Cluster(ClusterValues, ClusterViews):
             self._refuse_if_left_behind()
             self._settings.attached_as = ""
         began = time.monotonic()
-        for tries_left in (2, 1, 0):
+        for tries_left in reversed(range(START_TRIES)):
             try:
                 with undisturbed():  # what is half made could not be ended
                     self._ranks = Ranks(self._settings, comms=ProxiedComms())
@@ -152,7 +152,7 @@ class Cluster(ClusterValues, ClusterViews):
                 self.down()
                 if isinstance(error, KeyboardInterrupt):
                     raise CellInterrupted("start-up cancelled; everything was cleaned up") from None
-                again = isinstance(error, CannotStart) and error.port_taken and not self._settings.joins
+                again = isinstance(error, CannotStart) and error.transient and not self._settings.joins
                 if not (again and tries_left):
                     raise
             else:

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from allranks.errors import CannotStart
 from allranks.head.state.monitor import Monitor
-from allranks.machine.ports import says_port_is_taken
+from allranks.machine.ports import says_transient
 from allranks.messages.lifeline import Lifeline
 from allranks.messages.questions import Reply, RequestFailed
 from allranks.messages.requests import Form, GiveUpAborting, Joined, MayConnect, Meet, Refusals, Spawn, StopForming
@@ -103,7 +103,7 @@ def form(
             listing = "; ".join(f"{rank_label(ranks)}: {failure}" for failure, ranks in alike(failures).items())
             raise CannotStart(
                 f"could not form the {plan.backend} world of {plan.size}. {listing}.",
-                port_taken=says_port_is_taken(listing),
+                transient=says_transient(listing),
             )
     except BaseException:
         _stop(answers, monitor, lifeline)

@@ -17,7 +17,7 @@ from allranks_backends.registry import get_backend
 from . import checkpoints
 from .change import RankVariables, SavedFiles, WorldChange
 from .checkpoints import Say
-from .ranks import Ranks
+from .ranks import START_TRIES, Ranks
 
 SEEN_WITHIN = 2.0
 """Seconds in which ranks that wait for a dead one are seen waiting."""
@@ -260,10 +260,20 @@ def _restart(ranks: Ranks, hosts: Sequence[Host], backend: str, say: Say) -> Non
     try:
         ranks.owed |= {**dict.fromkeys(range(len(hosts))), **ranks.owed, **saved}
         ranks.save()
-        _end_all(ranks)
-        ranks.plan_next(hosts, backend)
-        monitor.truncate(len(hosts))
-        ranks.launch(range(len(hosts)))
-        ranks.form()
+        _start_again(ranks, hosts, backend)
     except CannotStart as error:
         raise CannotStart(f"{error}\n{checkpoints.where(checkpoints.saved_files(ranks.owed))}".strip()) from None
+
+
+def _start_again(ranks: Ranks, hosts: Sequence[Host], backend: str) -> None:
+    """End all processes, and start one for each of `hosts`; as `Cluster.up` does, try again if that may help."""
+    for tries_left in reversed(range(START_TRIES)):
+        _end_all(ranks)  # also those of a try that failed
+        ranks.plan_next(hosts, backend)
+        ranks.monitor.truncate(len(hosts))
+        ranks.launch(range(len(hosts)))
+        try:
+            return ranks.form()
+        except CannotStart as error:
+            if not (error.transient and tries_left):
+                raise

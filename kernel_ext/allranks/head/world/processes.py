@@ -162,7 +162,7 @@ class Processes:
         `everybody`: whether these are all; then mpirun is ended, too.
         """
         self._know(numbers)
-        ended = {number: self._monitor.ranks[number].pid or 0 for number in numbers}
+        ended = {number: pid for number in numbers if (pid := self._monitor.ranks[number].pid)}
         for number in numbers:
             self._monitor.ranks[number].pid = None  # its end is no longer that of a rank
         if backend.launcher == "mpirun" and everybody:

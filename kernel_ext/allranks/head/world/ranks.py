@@ -20,7 +20,7 @@ from allranks.hosts.addresses import LOOPBACK
 from allranks.hosts.hosts import Hosts
 from allranks.hosts.listener import Listener, Progress
 from allranks.hosts.local import LocalHost
-from allranks.machine.ports import says_port_is_taken
+from allranks.machine.ports import says_transient
 from allranks.machine.shortages import shortages
 from allranks.messages.lifeline import Lifeline
 from allranks.messages.questions import Reply
@@ -36,6 +36,7 @@ from .process_events import ProcessEvents
 from .processes import Processes
 
 START_WITHIN = 60.0  # seconds a rank's process gets to come up
+START_TRIES = 3  # of a start that fails for a cause that may be gone at the next try
 TAKE_OVER_WITHIN = 10.0  # seconds the ranks of a detached cluster get to find the new notebook; they try once a second
 EVERYWHERE = "0.0.0.0"
 
@@ -221,7 +222,7 @@ class Ranks:
             forming.form(*world, spawn=spawn, until_connected=self._until_connected)
         except CannotStart as error:
             lacks = shortages(self.host.directory.parent)
-            raise CannotStart(f"{error}{lacks}", port_taken=error.port_taken) from None
+            raise CannotStart(f"{error}{lacks}", transient=error.transient) from None
         self.monitor.links = self.backend.links(self.plan)
         self.wait_for("ready", lambda rank: rank.ready)
         self.save()
@@ -298,7 +299,8 @@ class Ranks:
             said += (
                 "\nNo rank can be started any more: end what is left with %distributed down, then run %distributed up."
             )
-        return CannotStart(said, port_taken=says_port_is_taken(said))
+        first = self.plan is not None and self.plan.generation == 1  # later, the log may be about an earlier world
+        return CannotStart(said, transient=says_transient(said if first else why))
 
     def ask(
         self, numbers: Sequence[int], question: Question[A], buffers: Sequence[Buffer] = ()
