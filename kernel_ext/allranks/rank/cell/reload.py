@@ -132,8 +132,10 @@ class Reloader:
         Modules that were loaded before the reloader was there, or by another kind of loader, are not in `read`. Such a
         module counts as changed if its file is newer than the reloader.
         """
+        if known := read.get(path) or self._loaded.get(path):
+            return known  # though the file may be gone
         now = _stat(path)
-        return read.get(path) or self._loaded.get(path) or (now if now[0] < self._since else _UNKNOWN)
+        return now if now[0] < self._since else _UNKNOWN
 
     def prepare(self, number: int, committed: int, folder: str) -> Prepared:
         """Execute the modules that have changed, pending `decide`.
