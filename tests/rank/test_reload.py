@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import allranks
-from allranks.rank.cell.reload import Prepared, Reloader
+from allranks.rank.modules.reload import Prepared, Reloader
 
 
 class Folder:
@@ -804,6 +804,6 @@ def test_an_old_function_that_nothing_holds_is_freed(folder: Folder) -> None:
 
 
 def test_the_module_needs_neither_mlx_nor_ipython_before_the_first_commit() -> None:
-    code = "import sys, allranks.rank.cell.reload; print({'mlx', 'IPython', 'numpy'} & set(sys.modules))"
+    code = "import sys, allranks.rank.modules.reload; print({'mlx', 'IPython', 'numpy'} & set(sys.modules))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "set()"

@@ -26,7 +26,6 @@ from allranks.messages.wire import Buffer, encode
 from allranks.rank.cell.calls import Calls
 from allranks.rank.cell.comms import Comms
 from allranks.rank.cell.recorder import CellRecorder
-from allranks.rank.cell.reload import Reloader
 from allranks.rank.cell.stdio import RankStream
 from allranks.rank.cell.tasks import Tasks
 from allranks.rank.collectives.barrier import Barrier
@@ -35,6 +34,7 @@ from allranks.rank.collectives.record import Record
 from allranks.rank.debug.debugger import Debugger
 from allranks.rank.metrics.log import Log
 from allranks.rank.metrics.meters import Meters
+from allranks.rank.modules.reload import Reloader
 from allranks.rank.values import checkpoint
 from allranks.rank.values.trial import Beginning
 from allranks.rank.world import recompile

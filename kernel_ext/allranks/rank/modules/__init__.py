@@ -1,0 +1,6 @@
+"""Modules of the working folder: reloaded when their source has changed.
+
+Runs in: a rank's main thread.
+Called by: ``rank.agent``.
+May call: nothing of ours.
+"""
