@@ -105,19 +105,18 @@ class ClusterFolder(ClusterBase):
         if self._sync is None:
             settings = self._settings
             folder = Folder(Path(settings.folder))
-            self._sync = FolderSync(folder, works_in=settings.cwd, named=settings.cwd_named)
+            self._sync = FolderSync(folder, works_in=settings.cwd, named=settings.cwd_named, placed=settings.folders)
         return self._sync
 
     def _bring(self, ranks: Ranks, overwrite: bool, progress: Callable[[str], None]) -> SyncResult:
-        stop, sync = Stop(), self._folder_sync()
+        stop, sync, before = Stop(), self._folder_sync(), dict(self._settings.folders)
         with self._changing:
             try:
                 with stop.noted():
                     result = sync.bring(ranks, overwrite=overwrite, progress=progress, go_on=stop.raise_if_pressed)
             except KeyboardInterrupt:
                 raise CellInterrupted("stopped while files were sent; the hosts have what they had") from None
-            if (folders := sync.folders()) != self._settings.folders:
-                self._settings.folders = folders
+            if self._settings.folders != before:
                 ranks.save()
         if progress is not _silent:
             self._said_left_out = result.contents.left_out

@@ -27,6 +27,7 @@ from allranks.messages.requests import (
     DropFiles,
     FileEntry,
     FolderOpened,
+    Nothing,
     OpenFolder,
     Piece,
     PutPieces,
@@ -69,15 +70,18 @@ class _There:
 
 
 class FolderSync:
-    """`named` is the working folder of the ranks where the user has named one."""
+    """The copies of `folder`.
 
-    def __init__(self, folder: Folder, *, works_in: str, named: bool) -> None:
+    `works_in` is the working folder of ranks without a copy, and `named` whether the user chose it. `placed` gets, for
+    each host, the folder in which its ranks work; those that start later are to begin there.
+    """
+
+    def __init__(self, folder: Folder, *, works_in: str, named: bool, placed: dict[str, str]) -> None:
         self.folder = folder
         self._works_in, self._named = works_in, named
         self._token, self._numbers = secrets.token_hex(8), itertools.count(1)
         self._there: dict[str, _There] = {}
-        self._placed: set[str] = set()
-        """Ranks, by uuid, that work where they should."""
+        self._placed = placed
         self.last: Contents | None = None
         """What was found last."""
 
@@ -309,30 +313,22 @@ class FolderSync:
 
     # Where ranks work.
 
-    def folders(self) -> dict[str, str]:
-        """Where the ranks of each host work."""
-        return {host: there.opened.folder for host, there in self._there.items()}
-
     def _place(self, ranks: Ranks, go_on: Callable[[], None]) -> None:
-        """Have ranks that are new work in the folder; later they may go elsewhere."""
-        new = [
-            rank
-            for rank in ranks.monitor.ranks
-            if rank.dead is None
-            and rank.uuid not in self._placed
-            and rank.host in self._there
-            and not self._there[rank.host].opened.same
-        ]
-        if not new:
-            return
-        folders = {rank.rank: self._there[rank.host].opened.folder for rank in new}
-        hosts = {rank.rank: rank.host for rank in new}
-        asked = {rank: ranks.ask([rank], WorkIn(folder=folder)) for rank, folder in folders.items()}
-        futures = {rank: answers[rank] for rank, answers in asked.items() if rank in answers}
-        wait_and_show(lambda: not wait(futures.values(), SHOW_EVERY).not_done, futures, lambda _rank: "", go_on)
-        for rank, answer in futures.items():
-            _settled(hosts[rank], folders[rank], answer)
-        self._placed |= {rank.uuid for rank in new}
+        """Have the ranks of hosts that have got the folder work in it, once: those that start later begin there."""
+        folders = {host: there.opened.folder for host, there in self._there.items() if not there.opened.same}
+        new = {host: folder for host, folder in folders.items() if self._placed.get(host) != folder}
+        members = [rank for rank in ranks.monitor.ranks if rank.host in new and rank.dead is None]
+        busy = {rank.rank for rank in ranks.monitor.busy([rank.rank for rank in members])}
+        answers: dict[int, Future[Reply[Nothing]]] = {}
+        for rank in members:
+            if rank.rank not in busy:
+                answers |= ranks.ask([rank.rank], WorkIn(folder=new[rank.host]))
+        wait_and_show(lambda: not wait(answers.values(), SHOW_EVERY).not_done, answers, lambda _rank: "", go_on)
+        for rank in members:
+            if rank.rank in answers:
+                _settled(rank.host, new[rank.host], answers[rank.rank])
+        later = {rank.host for rank in members if rank.rank not in answers}
+        self._placed.update({host: folder for host, folder in new.items() if host not in later})
 
     # Asking.
 
