@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+import textwrap
 import threading
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -254,3 +258,32 @@ def test_a_notebook_in_the_home_folder_is_refused_before_anything_starts(
     monkeypatch.setenv("HOME", str(apart.work))
     with pytest.raises(UsageError, match="a folder of their own"):
         Cluster(hosts=apart.names[:2], sync=True)
+
+
+def test_ranks_of_mpi_work_in_the_folder_too(apart: Apart, need_mpi: None) -> None:
+    with Cluster(hosts=["localhost", *apart.names[:2]], backend="mpi", sync=True) as cluster:
+        code = "import train; (train.step(), mx.distributed.all_sum(mx.ones(1)).item())"
+        assert values(cluster, code) == [(1, 3)] * 3
+        (apart.work / "train.py").write_text("def step():\n    return 'new'\n")
+        assert values(cluster, "train.step()") == ["new"] * 3
+
+
+def test_a_notebook_that_takes_the_world_over_goes_on_with_it(apart: Apart) -> None:
+    name = f"sync-{uuid.uuid4().hex[:6]}"
+    program = f"""
+        import os, signal
+        from allranks import Cluster
+        cluster = Cluster(hosts={apart.names[:2]!r}, backend="ring", sync=True, name={name!r}).up()
+        cluster.run("import train; kept = rank; os.chdir('data')").check()
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    program = textwrap.dedent(program).replace("os.chdir('data')", "import os; os.chdir('data')")
+    assert subprocess.run([sys.executable, "-c", program], cwd=apart.work).returncode == -signal.SIGKILL
+    (apart.work / "train.py").write_text("def step():\n    return 'new'\n")
+    cluster = Cluster.attach(name)
+    try:
+        assert cluster.auto_sync
+        where = "train.step(), kept, os.path.basename(os.getcwd())"
+        assert values(cluster, where) == [("new", 0, "data"), ("new", 1, "data")], "they stay where the user sent them"
+    finally:
+        cluster.down()
