@@ -223,10 +223,12 @@ def test_another_notebook_knows_what_was_sent(apart: Apart) -> None:
 def test_a_folder_that_the_user_names(apart: Apart) -> None:
     """The same on all hosts; here, it is not the notebook's own."""
     named = apart.work.parent / "named"
+    named.mkdir()
     for name in apart.names[:2]:
-        apart.hosts.mounted(name, "-t", "tmpfs", "none", str(apart.work.parent / "homes"))
+        apart.hosts.mounted(name, "-t", "tmpfs", "none", str(named))
     with Cluster(hosts=apart.names[:2], backend="ring", cwd=named, sync=True) as cluster:
         assert values(cluster, "import os, train; (os.getcwd(), train.step())") == [(str(named), 1)] * 2
+        assert not list(named.iterdir()), "here it stays as it was"
 
 
 def test_ctrl_c_while_files_are_sent_changes_nothing(apart: Apart) -> None:

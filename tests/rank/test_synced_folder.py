@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -158,6 +159,13 @@ def test_the_notebooks_own_folder_is_recognised(tmp_path: Path) -> None:
 def test_hosts_that_share_a_folder_give_it_one_identity(folder: str, tmp_path: Path) -> None:
     again, other = open_folder("/nowhere", [], folder), open_folder("/nowhere", [], str(tmp_path / "other"))
     assert again.identity == open_folder("/nowhere", [], folder).identity != other.identity
+
+
+def test_hosts_that_open_a_shared_folder_at_once_agree_on_its_identity(tmp_path: Path) -> None:
+    for number in range(50):
+        with ThreadPoolExecutor(4) as hosts:
+            opened = hosts.map(lambda _: open_folder("/nowhere", [], f"{tmp_path}/{number}"), range(4))  # noqa: B023
+        assert len({each.identity for each in opened}) == 1
 
 
 def test_what_was_begun_long_ago_is_forgotten(folder: str) -> None:

@@ -61,8 +61,7 @@ def open_folder(here: str, sample: Sequence[tuple[bytes, int, int]], folder: str
     (ours / "incoming").mkdir(parents=True, exist_ok=True)
     with suppress(FileExistsError), open(ours / ".gitignore", "x") as file:
         file.write("*\n")
-    with suppress(FileExistsError), open(ours / "id", "x") as file:
-        file.write(secrets.token_hex(8))
+    _name_once(ours)
     _forget(ours / "incoming", forget)
     files, changed = list[FileEntry](), list[FileEntry]()
     for path, known in _read(ours).items():
@@ -206,6 +205,22 @@ def _ours(root: Path) -> Path:
 
 def _incoming(folder: str, transfer: str) -> Path:
     return _ours(Path(folder)) / "incoming" / Path(transfer).name
+
+
+def _name_once(ours: Path) -> None:
+    """Give the folder an identity, whole or not at all: another host that shares it may do the same at this moment."""
+    if (ours / "id").exists():
+        return
+    mine = ours / f"id.{secrets.token_hex(8)}"
+    mine.write_text(mine.suffix[1:])
+    try:
+        os.link(mine, ours / "id")
+    except FileExistsError:
+        pass
+    except OSError:  # a file system without links
+        os.replace(mine, ours / "id")
+    finally:
+        mine.unlink(missing_ok=True)
 
 
 def _forget(incoming: Path, named: str) -> None:
