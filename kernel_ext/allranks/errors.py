@@ -44,8 +44,8 @@ class HostUnreachable(AllranksError, RuntimeError):
     """A host could not be reached, or could not be set up."""
 
 
-class CannotSync(AllranksError, RuntimeError):
-    """The working folder could not be brought to a host, or the modules' state is unknown; the ranks are as before."""
+class CannotCopy(AllranksError, RuntimeError):
+    """Files could not be brought to a host or from one; the message says what is there now."""
 
 
 class Busy(AllranksError, RuntimeError):

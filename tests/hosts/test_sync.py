@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from allranks import Cluster
-from allranks.errors import CannotSync, CellInterrupted, UsageError
+from allranks.errors import CannotCopy, CellInterrupted, UsageError
 from tests.hosts.apart import Apart
 from tests.hosts.lab import Hosts
 from tests.waiting import comes_true, eventually
@@ -116,14 +116,14 @@ def test_a_full_disk_on_one_host_changes_none(apart: Apart) -> None:
         assert values(cluster, "import train; train.step()") == [1, 1]
         (apart.work / "train.py").write_text("def step():\n    return 'new'\n")
         (apart.work / "large").write_bytes(os.urandom(3 << 20))
-        with pytest.raises(CannotSync, match=r"^host2: .* are to be sent, and .* are free there") as raised:
+        with pytest.raises(CannotCopy, match=r"^host2: .* are to be sent, and .* are free there") as raised:
             cluster.run("1")
         assert "host1" not in str(raised.value)
         assert "large" not in apart.texts("host1")
         # Less than was free when the folder was opened, and another fills the disk meanwhile.
         (apart.work / "large").write_bytes(os.urandom(600 << 10))
         apart.hosts.within("host2", "dd", "if=/dev/zero", f"of={place}/filler", "bs=1k", "count=700")
-        with pytest.raises(CannotSync, match=r"host2: .*(No space left on device|are free there)"):
+        with pytest.raises(CannotCopy, match=r"host2: .*(No space left on device|are free there)"):
             cluster.run("1")
         assert set(apart.texts("host1")) == {"train.py", "data/a b.csv"} and "STEP" in apart.texts("host1")["train.py"]
         (apart.work / "large").unlink()
@@ -136,7 +136,7 @@ def test_a_folder_that_cannot_be_written_is_named_with_what_to_do(apart: Apart) 
     place.mkdir()
     apart.hosts.mounted("host1", "-t", "tmpfs", "-o", "ro", "none", str(place))
     with Cluster(hosts=apart.names[:2], backend="ring") as cluster:
-        with pytest.raises(CannotSync, match=r"^host1: .*Read-only file system.* Choose a folder .* with --cwd\.$"):
+        with pytest.raises(CannotCopy, match=r"^host1: .*Read-only file system.* Choose a folder .* with --cwd\.$"):
             cluster.sync()
         assert values(cluster, "1") == [1, 1]
 
@@ -203,7 +203,7 @@ def test_a_host_that_goes_in_the_middle_keeps_what_it_had(apart: Apart) -> None:
         apart.hosts.link("host2", "down")
         syncing.join(WITHIN)
         apart.hosts.link("host2", "up")
-        assert [type(error) for error in raised] == [CannotSync] and "host2" in str(raised[0])
+        assert [type(error) for error in raised] == [CannotCopy] and "host2" in str(raised[0])
         assert "STEP" in apart.texts("host1")["train.py"] and "STEP" in apart.texts("host2")["train.py"]
         assert comes_true(cluster, lambda now: all(rank.state == "idle" for rank in now.ranks), WITHIN)
         assert values(cluster, "train.step()") == ["new", "new"]
@@ -289,3 +289,14 @@ def test_a_notebook_that_takes_the_world_over_goes_on_with_it(apart: Apart) -> N
         assert values(cluster, where) == [("new", 0, "data"), ("new", 1, "data")], "they stay where the user sent them"
     finally:
         cluster.down()
+
+
+def test_files_of_ranks_on_other_hosts_come_back(apart: Apart) -> None:
+    with Cluster(hosts=[*apart.names[:2], "localhost"], backend="ring", sync=True) as cluster:
+        cluster.run("import os; os.makedirs('runs', exist_ok=True); open('runs/loss', 'w').write(str(rank))").check()
+        cluster.run("open('runs/a', 'w').write('a')").check()
+        result = cluster.fetch("runs/*")
+        fetched = {name: (apart.work / "fetched" / name).read_text() for name in result.files}
+        assert fetched == {"runs/a": "a", **{f"rank-{rank}/runs/loss": str(rank) for rank in range(3)}}
+        cluster.sync()
+        assert "fetched" not in " ".join(apart.texts("host1")), "it is not sent to hosts"

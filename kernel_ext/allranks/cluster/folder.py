@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from allranks.arguments import parse_size
-from allranks.errors import CannotSync, CellInterrupted
+from allranks.errors import CannotCopy, CellInterrupted
+from allranks.files.fetch import TARGET, Fetch, FetchResult
 from allranks.files.folder import Contents, Folder, Stamp
 from allranks.files.result import SyncResult, left_out_lines
 from allranks.files.sync import FolderSync
@@ -68,7 +69,7 @@ class ClusterFolder(ClusterBase):
         ``cwd`` names, or one of its own below ``~/allranks``. `progress` is called with a line before the first files
         are sent to a host.
 
-        Raises UsageError for the home folder, CannotSync where a host cannot take the files (then no host has changed),
+        Raises UsageError for the home folder, CannotCopy where a host cannot take the files (then no host has changed),
         CellInterrupted, and what `run` raises.
         """
         ranks = self._refuse_if_unable(range(self.size))
@@ -80,6 +81,34 @@ class ClusterFolder(ClusterBase):
         result = self._bring(ranks, overwrite, progress)
         self._reload(ranks, result)
         return result
+
+    def fetch(
+        self,
+        pattern: str,
+        *,
+        ranks: Sequence[int] | int | None = None,
+        to: str | Path | None = None,
+        overwrite: bool = False,
+    ) -> FetchResult:
+        """Bring files of the ranks here: into the folder ``fetched`` beside the notebook, or `to` another one.
+
+        `pattern` is one of `glob`, with ``**``, relative to each rank's working folder, absolute, or below ``~``. A
+        file that is equal on all ranks that have it is fetched once, under its own path; where files of one path
+        differ, each is below ``rank-0``, ``rank-1`` and so on. Ranks may be running a cell. Times of modification are
+        kept. In ``fetched``, files are replaced; in another folder only with `overwrite`.
+
+        Raises UsageError where no rank has such a file, or it is here already, CannotCopy where a file cannot be read
+        there or written here, or changes meanwhile, NoCluster, and CellInterrupted (files that are whole by then stay).
+        """
+        chosen, living = self.choose_ranks(ranks), self._up()
+        target = Path(self._settings.folder, TARGET) if to is None else Path(to).expanduser().absolute()
+        stop = Stop()
+        try:
+            with stop.noted():
+                fetch = Fetch(living, chosen, target, stop.raise_if_pressed)
+                return fetch.run(pattern, overwrite=overwrite or to is None)
+        except KeyboardInterrupt:
+            raise CellInterrupted(f"stopped; files that are whole are in {target}") from None
 
     def _before_cell(self, ranks: Ranks) -> str:
         """Bring what has changed since the last cell, where that is wanted; returns what the user should know."""
@@ -162,7 +191,7 @@ class ClusterFolder(ClusterBase):
         answers, _ = self._replies(self._ask_all(DecideReload(reload=number, commit=commit), None))
         for rank, reply in answers.items():
             if isinstance(reply, RequestFailed):
-                raise CannotSync(f"rank {rank}: its modules could not be updated: {reply.kind}: {reply}")
+                raise CannotCopy(f"rank {rank}: its modules could not be updated: {reply.kind}: {reply}")
 
 
 def _failures(answers: Mapping[int, Any]) -> dict[int, str]:

@@ -18,7 +18,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from allranks.errors import CannotSync
+from allranks.errors import CannotCopy
 from allranks.head.world.ranks import Ranks
 from allranks.messages.questions import Reply, RequestFailed
 from allranks.messages.requests import (
@@ -101,7 +101,7 @@ class FolderSync:
     def bring(
         self, ranks: Ranks, *, overwrite: bool, progress: Callable[[str], None], go_on: Callable[[], None]
     ) -> SyncResult:
-        """Send what has changed. Raises CannotSync, and what `go_on` raises; then no host has changed.
+        """Send what has changed. Raises CannotCopy, and what `go_on` raises; then no host has changed.
 
         `progress` is called with a line before a host gets files for the first time.
         """
@@ -183,7 +183,7 @@ class FolderSync:
             there.moved, there.total = 0, plan.nbytes
             if plan.nbytes > there.opened.free:
                 free = human_bytes(there.opened.free)
-                raise CannotSync(f"{host}: {human_bytes(plan.nbytes)} are to be sent, and {free} are free there.")
+                raise CannotCopy(f"{host}: {human_bytes(plan.nbytes)} are to be sent, and {free} are free there.")
         try:
             with ThreadPoolExecutor(len(plans)) as senders:
                 sent = {
@@ -221,7 +221,7 @@ class FolderSync:
     def _put(
         self, ranks: Ranks, host: str, plan: _Plan, contents: Contents, transfer: str, stop: threading.Event
     ) -> None:
-        """Send the files to one host, as fast as it takes them. Raises CannotSync."""
+        """Send the files to one host, as fast as it takes them. Raises CannotCopy."""
         there, under_way = self._there[host], deque[tuple[Future[Reply[Answer]], int]]()
 
         def settle() -> None:
@@ -260,7 +260,7 @@ class FolderSync:
             yield pieces, buffers
 
     def _content(self, path: str, stamp: Stamp) -> Iterator[bytes]:
-        """Parts of the file. Raises CannotSync where it is not what it was when the folder was read."""
+        """Parts of the file. Raises CannotCopy where it is not what it was when the folder was read."""
         file = self.folder.path / path
         try:
             if stamp.mode == 0o120000:
@@ -272,9 +272,9 @@ class FolderSync:
                     left -= len(data)
                     yield data
         except OSError as error:
-            raise CannotSync(f"{path} cannot be read here ({error.strerror}).") from None
+            raise CannotCopy(f"{path} cannot be read here ({error.strerror}).") from None
         if left:
-            raise CannotSync(f"{path} was changed while it was read. Run the cell again.")
+            raise CannotCopy(f"{path} was changed while it was read. Run the cell again.")
 
     def _commit(
         self, ranks: Ranks, contents: Contents, plans: Mapping[str, _Plan], transfer: str, overwrite: bool
@@ -290,11 +290,11 @@ class FolderSync:
 
         try:
             answers = self._answers(ranks, {host: self._there[host].rank for host in plans}, question, lambda: None)
-        except CannotSync as error:
+        except CannotCopy as error:
             for host in plans:
                 self._there.pop(host)
             others = "; the other hosts have the new files" if len(plans) > 1 else ""
-            raise CannotSync(f"{error} Run the cell again{others}.") from None
+            raise CannotCopy(f"{error} Run the cell again{others}.") from None
         results = {}
         for host, plan in plans.items():
             there = self._there[host]
@@ -339,7 +339,7 @@ class FolderSync:
         question: Callable[[str], Question[A]],
         go_on: Callable[[], None],
     ) -> dict[str, A]:
-        """What the receiving rank of each host answers. Raises CannotSync, naming each that could not."""
+        """What the receiving rank of each host answers. Raises CannotCopy, naming each that could not."""
         asked = {host: ranks.ask([rank], question(host)) for host, rank in receivers.items()}
         futures = {receivers[host]: next(iter(answers.values())) for host, answers in asked.items() if answers}
         wait_and_show(lambda: not wait(futures.values(), SHOW_EVERY).not_done, futures, lambda _rank: "", go_on)
@@ -347,13 +347,13 @@ class FolderSync:
         for host, rank in receivers.items():
             try:
                 if rank not in futures:
-                    raise CannotSync(f"{host}: rank {rank}, which receives for its host, has died.")
+                    raise CannotCopy(f"{host}: rank {rank}, which receives for its host, has died.")
                 there = self._there.get(host)
                 given[host] = _settled(host, there.opened.folder if there else self.target, futures[rank]).answer
-            except CannotSync as error:
+            except CannotCopy as error:
                 failed[host] = str(error)
         if failed:
-            raise CannotSync("\n".join(failed.values()))
+            raise CannotCopy("\n".join(failed.values()))
         return given
 
 
@@ -370,14 +370,14 @@ def _alike_plans(plans: Mapping[str, _Plan]) -> Iterable[tuple[tuple[int, int], 
 
 
 def _settled(host: str, folder: str, answer: Future[Reply[A]]) -> Reply[A]:
-    """The answer. Raises CannotSync with what the host says, and what to do."""
+    """The answer. Raises CannotCopy with what the host says, and what to do."""
     try:
         return answer.result(WITHIN)
     except RequestFailed as error:
-        raise CannotSync(f"{host}: {_explained(str(error), folder)}") from None
+        raise CannotCopy(f"{host}: {_explained(str(error), folder)}") from None
     except (ConnectionError, TimeoutError) as error:
         why = str(error) or f"no answer within {WITHIN:g} s"
-        raise CannotSync(
+        raise CannotCopy(
             f"{host}: {why}, while files were sent; it has what it had. Run the cell again once %distributed status "
             "shows its ranks."
         ) from None
@@ -394,11 +394,11 @@ def _explained(said: str, folder: str) -> str:
 
 def _raise_all(sent: Mapping[str, Future[None]]) -> None:
     failed = {str(error): None for each in sent.values() if each.done() and (error := each.exception())}
-    others = [error for each in sent.values() if (error := each.exception()) and not isinstance(error, CannotSync)]
+    others = [error for each in sent.values() if (error := each.exception()) and not isinstance(error, CannotCopy)]
     if others:
         raise others[0]
     if failed:
-        raise CannotSync("\n".join(failed))
+        raise CannotCopy("\n".join(failed))
 
 
 def _stamp(entry: FileEntry) -> Stamp:

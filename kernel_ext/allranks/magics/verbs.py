@@ -225,6 +225,9 @@ class Verbs:
         result = cluster.sync(limit=options.limit, include=options.include, overwrite=options.overwrite, progress=print)
         print(result)
 
+    def _fetch(self, options: argparse.Namespace) -> None:
+        print(self._need().fetch(options.pattern, ranks=options.ranks, to=options.to, overwrite=options.overwrite))
+
     def _timeline(self, options: argparse.Namespace) -> None:
         timeline = self._need().last_timeline
         if timeline is None:

@@ -130,3 +130,57 @@ class DecideReload(Question[Nothing]):
     runs = "main"
     reload: int
     commit: bool
+
+
+class FoundFile(Struct, array_like=True, frozen=True):
+    """A file on a rank's host."""
+
+    path: bytes
+    """Absolute."""
+    name: bytes
+    """Relative to the rank's working folder, or to what an absolute pattern names before any wildcard."""
+    size: int
+    mtime_ns: int
+    identity: tuple[int, int]
+    """Device and inode: ranks of one host may find the same file."""
+
+
+class FilesFound(Answer):
+    folder: bytes
+    """The rank's working folder."""
+    files: list[FoundFile]
+    more: int = 0
+    """How many others there are, beyond those that one answer can name."""
+
+
+class FindFiles(Question[FilesFound]):
+    """Files that match a pattern, as of `glob` with ``**``; it may begin with ``~``."""
+
+    runs = "thread"
+    pattern: bytes
+
+
+class Digest(Answer):
+    digest: bytes
+
+
+class DigestFile(Question[Digest]):
+    """A digest of a file's content, by which files of several ranks are compared."""
+
+    runs = "thread"
+    path: bytes
+
+
+class FileRead(Answer):
+    size: int
+    mtime_ns: int
+    """Of the whole file, now."""
+
+
+class ReadFile(Question[FileRead]):
+    """A part of a file, in the answer's buffer."""
+
+    runs = "thread"
+    path: bytes
+    offset: int
+    count: int

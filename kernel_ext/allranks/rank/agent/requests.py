@@ -22,7 +22,7 @@ from allranks.rank.cell.stdio import RankStream
 from allranks.rank.collectives.exchanges import exchanges_of
 from allranks.rank.collectives.trace import TRACE, now
 from allranks.rank.debug import introspection
-from allranks.rank.files import synced_folder
+from allranks.rank.files import found_files, synced_folder
 from allranks.rank.values import checkpoint, process_state, variables
 from allranks.rank.values.trial import Trial, try_to_load
 
@@ -280,6 +280,16 @@ class Requests:
     def decide_reload(self, request: requests.DecideReload, _: Buffers) -> Reply[Nothing]:
         self._agent.reloader.decide(request.reload, request.commit)
         return DONE
+
+    def find_files(self, request: requests.FindFiles, _: Buffers) -> Reply[requests.FilesFound]:
+        return Reply(found_files.find(request.pattern))
+
+    def digest_file(self, request: requests.DigestFile, _: Buffers) -> Reply[requests.Digest]:
+        return Reply(requests.Digest(found_files.digest(request.path)))
+
+    def read_file(self, request: requests.ReadFile, _: Buffers) -> Reply[requests.FileRead]:
+        answer, data = found_files.read(request.path, request.offset, request.count)
+        return Reply(answer, [data])
 
     # Looking into the rank.
 

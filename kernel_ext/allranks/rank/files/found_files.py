@@ -1,0 +1,58 @@
+"""Files on this host that the notebook fetches."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import os
+import stat
+
+from allranks.messages.requests import FileRead, FilesFound, FoundFile
+
+MOST = 50_000
+"""Files that one answer names."""
+
+
+def find(pattern: bytes) -> FilesFound:
+    """See `requests.FindFiles`. Folders are left out, and what is neither a file nor a folder."""
+    folder, pattern = os.getcwdb(), os.path.expanduser(pattern)
+    base, found, more = _base(folder, pattern), list[FoundFile](), 0
+    for each in sorted(glob.iglob(pattern, recursive=True)):
+        path = os.path.normpath(os.path.join(folder, each))
+        try:
+            now = os.stat(path)
+        except OSError:  # it has just gone, or is a link to nothing
+            continue
+        if not stat.S_ISREG(now.st_mode):
+            continue
+        if len(found) == MOST:
+            more += 1
+            continue
+        name = os.path.relpath(path, base)
+        found.append(FoundFile(path, name, now.st_size, now.st_mtime_ns, (now.st_dev, now.st_ino)))
+    return FilesFound(folder, found, more)
+
+
+def _base(folder: bytes, pattern: bytes) -> bytes:
+    """The folder that names are relative to."""
+    if not os.path.isabs(pattern) and b".." not in pattern.split(b"/"):
+        return folder
+    fixed = os.path.dirname(pattern)
+    while glob.has_magic(fixed):
+        fixed = os.path.dirname(fixed)
+    return os.path.join(folder, fixed)
+
+
+def digest(path: bytes) -> bytes:
+    """See `requests.DigestFile`. Raises OSError."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "blake2b").digest()
+
+
+def read(path: bytes, offset: int, count: int) -> tuple[FileRead, bytes]:
+    """See `requests.ReadFile`. Raises OSError."""
+    with open(path, "rb") as file:
+        file.seek(offset)
+        data = file.read(count)
+        now = os.fstat(file.fileno())
+    return FileRead(now.st_size, now.st_mtime_ns), data
