@@ -113,8 +113,8 @@ class RemoteError:
 
     @property
     def missing_module(self) -> str:
-        """The name that a ModuleNotFoundError is about, without its submodules; empty for other errors."""
-        found = re.match(r"No module named '(\w+)", self.evalue) if self.ename == "ModuleNotFoundError" else None
+        """The name that a ModuleNotFoundError is about, empty for other errors, and for a submodule."""
+        found = re.match(r"No module named '(\w+)'$", self.evalue) if self.ename == "ModuleNotFoundError" else None
         return found[1] if found else ""
 
     def __str__(self) -> str:

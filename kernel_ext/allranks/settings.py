@@ -23,6 +23,10 @@ class Settings:
     """The notebook's working folder."""
     sync: bool = False
     """Whether each cell first brings that to the other hosts."""
+    sync_limit: int | None = None
+    """Bytes of it that are sent; None for the default."""
+    sync_include: Sequence[str] = ()
+    """Patterns of files that are sent though they would be left out."""
     folders: dict[str, str] = field(default_factory=dict)
     """Where it is on hosts that have got it, by their names."""
     mpi_args: Sequence[str] = ()

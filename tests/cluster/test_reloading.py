@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from allranks import Cluster
-from allranks.errors import CellInterrupted
+from allranks.errors import CannotCopy, CellInterrupted
 from tests.jupyter import Notebook
 from tests.waiting import eventually, idle
 
@@ -93,6 +93,41 @@ def test_a_module_of_the_notebook_is_no_variable_to_push(kernel: Notebook) -> No
     failed = kernel.run("%%distributed\njs.dumps(1)")
     assert "js is a module that the notebook has imported: import json as js in the cell." in failed.all
     kernel.ok("%distributed down")
+
+
+@pytest.mark.slow
+def test_a_rank_that_does_not_respond_keeps_all_from_it_and_from_the_cell(pair: Cluster, work: Path) -> None:
+    pair.run("import builtins; builtins.whose = rank").check()
+    stops = (
+        "import os, signal\nif whose == 1 and not os.path.exists('went'):\n    os.kill(os.getpid(), signal.SIGSTOP)\n"
+    )
+    (work / "mine.py").write_text(stops + "N = 2\n\ndef f():\n    return N\n")
+    with pytest.raises(CannotCopy, match=r"^rank 1 did not respond while modules were reloaded"):
+        pair.run("mine.f()")
+    (work / "went").touch()
+    os.kill(pair.snapshot.ranks[1].pid or 0, signal.SIGCONT)
+    assert idle(pair)
+    assert values(pair, "mine.f(), f(), mine.N") == [(2, 2, 2)] * 2
+
+
+def test_a_decision_that_is_lost_is_learned_with_the_next_cell(
+    pair: Cluster, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (work / "mine.py").write_text("N = 2\n\ndef f():\n    return N\n")
+    with monkeypatch.context() as patched:
+        patched.setattr("allranks.cluster.folder.DECIDED_WITHIN", 0.0)
+        with pytest.raises(CannotCopy, match="did not respond while modules"):
+            pair.run("mine.f()")
+    assert values(pair, "mine.f(), f(), mine.N") == [(2, 2, 2)] * 2
+
+
+def test_a_module_that_calls_a_collective_is_refused_on_all_and_blocks_none(pair: Cluster, work: Path) -> None:
+    (work / "mine.py").write_text(
+        "import mlx.core as mx\nN = mx.distributed.all_sum(mx.ones(1)).item()\n\ndef f():\n    return N\n"
+    )
+    assert values(pair, "mine.f()") == [1, 1]
+    assert "mine.py, line 2: CollectiveAborted: a module that is reloaded cannot call collectives" in str(pair.sync())
+    assert values(pair, "mx.distributed.all_sum(mx.ones(1)).item()") == [2, 2]
 
 
 def test_ranks_that_run_a_cell_reload_later(pair: Cluster, work: Path) -> None:

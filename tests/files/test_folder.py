@@ -74,6 +74,19 @@ def test_a_changed_gitignore_is_read_again(work: Path) -> None:
     assert sorted(folder.scan().files) == ["a.csv", "a.txt"]
 
 
+def test_a_new_gitignore_beside_another_is_read(work: Path) -> None:
+    put(work, {".gitignore": "*.csv\n", "sub/a.log": ""})
+    folder = Folder(work)
+    assert sorted(folder.scan().files) == [".gitignore", "sub/a.log"]
+    put(work, {"sub/.gitignore": "*.log\n"})
+    assert sorted(folder.scan().files) == [".gitignore", "sub/.gitignore"]
+
+
+def test_a_copy_in_the_folder_is_not_sent_again(work: Path) -> None:
+    put(work, {"train.py": "x", "run/.allranks/sent": "", "run/train.py": "x"})
+    assert list(Folder(work).scan().files) == ["train.py"]
+
+
 def test_secrets_are_sent_only_when_named(work: Path) -> None:
     put(work, {".env": "KEY=1", ".env.example": "", "sub/server.key": "", "sub/id_rsa": "", "train.py": ""})
     found = Folder(work).scan()

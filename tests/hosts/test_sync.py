@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from allranks import Cluster
-from allranks.errors import CannotCopy, CellInterrupted, UsageError
+from allranks.errors import CannotCopy, CellInterrupted, UsageError, WorldBroken
 from tests.hosts.apart import Apart
 from tests.hosts.lab import Hosts
 from tests.waiting import comes_true, eventually
@@ -108,6 +109,74 @@ def test_what_ranks_wrote_there_is_neither_replaced_nor_removed(apart: Apart) ->
         assert apart.texts("host2")["own.txt"] == "from here"
 
 
+def test_a_file_that_was_changed_there_is_named_by_each_sync_and_one_that_is_gone_comes_again(apart: Apart) -> None:
+    with Cluster(hosts=apart.names[:1], backend="ring", sync=True) as cluster:
+        cluster.run("1").check()
+        (apart.copy("host1") / "data" / "a b.csv").write_text("theirs")
+        (apart.copy("host1") / "train.py").unlink()
+        for _ in range(2):
+            assert "data/a b.csv (it was changed there since it was sent" in str(cluster.sync())
+            assert apart.texts("host1")["data/a b.csv"] == "theirs"
+            assert values(cluster, "import train; train.step()") == [1]
+        assert cluster.sync(overwrite=True).hosts["host1"].refused == {}
+        assert apart.texts("host1")["data/a b.csv"] == "1,2"
+
+
+def test_files_and_links_that_turn_into_folders_and_back(apart: Apart) -> None:
+    (apart.work / "other").mkdir()
+    (apart.work / "other" / "b").write_text("other")
+    (apart.work / "link").symlink_to("other")
+    (apart.work / "file").write_text("file")
+    with Cluster(hosts=apart.names[:1], backend="ring") as cluster:
+        cluster.sync()
+        for name in ("link", "file"):
+            (apart.work / name).unlink()
+            (apart.work / name).mkdir()
+            (apart.work / name / "b").write_text(f"in {name}")
+        assert cluster.sync().hosts["host1"].refused == {}
+        root = apart.copy("host1")
+        assert [(root / name / "b").read_text() for name in ("link", "file", "other")] == [
+            "in link",
+            "in file",
+            "other",
+        ]
+        (apart.work / "file" / "b").unlink()
+        (apart.work / "file").rmdir()
+        (apart.work / "file").write_text("again")
+        assert cluster.sync().hosts["host1"].refused == {}
+        assert (root / "file").read_text() == "again"
+
+
+def test_a_copy_that_is_removed_while_ranks_work_in_it_is_made_again(apart: Apart) -> None:
+    with Cluster(hosts=apart.names[:1], backend="ring", sync=True) as cluster:
+        cluster.run("1").check()
+        shutil.rmtree(apart.copy("host1"))
+        (apart.work / "train.py").write_text("def step():\n    return 'new'\n")
+        with pytest.raises(CannotCopy, match=r"^host1: "):
+            cluster.run("1")
+        assert values(cluster, "import os, train; (os.path.exists('train.py'), train.step())") == [(True, "new")]
+
+
+def test_a_rank_that_dies_while_files_are_sent_gets_no_cell(apart: Apart) -> None:
+    with Cluster(hosts=apart.names[:1], ranks_per_host=2, backend="ring", sync=True) as cluster:
+        cluster.run("1").check()
+        apart.hosts.slow_towards("host1", 50)
+        (apart.work / "large").write_bytes(os.urandom(12 << 20))
+        incoming, pid = apart.copy("host1") / ".allranks" / "incoming", cluster.snapshot.ranks[1].pid
+        assert pid
+
+        def kill() -> None:
+            assert eventually(lambda: [each for each in incoming.rglob("*") if each.is_file()])
+            os.kill(pid, signal.SIGKILL)
+
+        killing = threading.Thread(target=kill)
+        killing.start()
+        with pytest.raises(WorldBroken, match="rank 1 died"):
+            cluster.run("1", timeout=WITHIN)
+        killing.join(WITHIN)
+        assert (apart.copy("host1") / "large").exists()
+
+
 def test_a_full_disk_on_one_host_changes_none(apart: Apart) -> None:
     place = apart.home("host2") / "allranks"
     place.mkdir()
@@ -120,15 +189,22 @@ def test_a_full_disk_on_one_host_changes_none(apart: Apart) -> None:
             cluster.run("1")
         assert "host1" not in str(raised.value)
         assert "large" not in apart.texts("host1")
+        apart.hosts.within("host2", "mount", "-o", "remount,size=9m", str(place))
+        assert values(cluster, "import os; os.path.getsize('large') >> 20") == [3, 3], "room was made"
+        (apart.work / "large").unlink()
+        cluster.run("1").check()
+        apart.hosts.within("host2", "mount", "-o", "remount,size=1m", str(place))
+        (apart.work / "train.py").write_text("def step():\n    return 'newer'\n")
         # Less than was free when the folder was opened, and another fills the disk meanwhile.
         (apart.work / "large").write_bytes(os.urandom(600 << 10))
         apart.hosts.within("host2", "dd", "if=/dev/zero", f"of={place}/filler", "bs=1k", "count=700")
         with pytest.raises(CannotCopy, match=r"host2: .*(No space left on device|are free there)"):
             cluster.run("1")
-        assert set(apart.texts("host1")) == {"train.py", "data/a b.csv"} and "STEP" in apart.texts("host1")["train.py"]
+        assert set(apart.texts("host1")) == {"train.py", "data/a b.csv"}
+        assert "'new'" in apart.texts("host1")["train.py"]
         (apart.work / "large").unlink()
         apart.hosts.within("host2", "rm", f"{place}/filler")
-        assert values(cluster, "train.step()") == ["new", "new"], "the session goes on"
+        assert values(cluster, "train.step()") == ["newer", "newer"], "the session goes on"
 
 
 def test_a_folder_that_cannot_be_written_is_named_with_what_to_do(apart: Apart) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -12,16 +13,23 @@ from pathlib import Path
 
 import pytest
 
-from allranks.messages.requests import FileEntry, FilesCommitted, Piece
+from allranks.messages.requests import CommitFiles, FileEntry, FilesCommitted, FolderOpened, OpenFolder, Piece
+from allranks.messages.requests.files import CHANGED, NOT_OURS
 from allranks.rank.files import synced_folder
-from allranks.rank.files.synced_folder import CHANGED, LINK, NOT_OURS, commit, drop, open_folder, put
+from allranks.rank.files.synced_folder import IN_THE_WAY, LINK, begin, commit, drop, open_folder, put
 
 THEN = 1_600_000_000_123_456_789
 
 
+def opened(
+    folder: str, *, here: str = "/nowhere", sample: list[tuple[bytes, int, int]] | None = None, origin: str = "a"
+) -> FolderOpened:
+    return open_folder(OpenFolder(here=here, sample=sample or [], folder=folder, origin=origin))
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> str:
-    return open_folder("/nowhere", [], str(tmp_path / "copy")).folder
+    return opened(str(tmp_path / "copy")).folder
 
 
 def send(
@@ -32,12 +40,22 @@ def send(
     overwrite: bool = False,
     mode: int = 0o100644,
     mtime: int = THEN,
+    origin: str = "a",
 ) -> FilesCommitted:
     entries = [FileEntry(os.fsencode(path), len(data), mtime, mode) for path, data in files.items()]
+    begin(folder, "t")
     if any(files.values()):
         pieces = [Piece(number, 0) for number, data in enumerate(files.values()) if data]
         put(folder, "t", pieces, [data for data in files.values() if data])
-    return commit(folder, "t", entries, [os.fsencode(each) for each in remove or []], overwrite)
+    return commit_all(folder, entries, [os.fsencode(each) for each in remove or []], overwrite=overwrite, origin=origin)
+
+
+def commit_all(
+    folder: str, files: list[FileEntry], remove: list[bytes], *, overwrite: bool = False, origin: str = "a"
+) -> FilesCommitted:
+    return commit(
+        CommitFiles(folder=folder, origin=origin, transfer="t", files=files, remove=remove, overwrite=overwrite)
+    )
 
 
 def has(folder: str) -> dict[str, str]:
@@ -51,7 +69,7 @@ def has(folder: str) -> dict[str, str]:
 
 
 def known(folder: str) -> list[bytes]:
-    return [entry.path for entry in open_folder("/nowhere", [], folder).files]
+    return [entry.path for entry in opened(folder).files]
 
 
 def test_files_arrive_with_their_time_and_are_known_afterwards(folder: str) -> None:
@@ -63,17 +81,19 @@ def test_files_arrive_with_their_time_and_are_known_afterwards(folder: str) -> N
 
 
 def test_files_in_pieces_that_come_in_any_order(folder: str) -> None:
+    begin(folder, "t")
     put(folder, "t", [Piece(0, 3)], [b"def"])
     put(folder, "t", [Piece(0, 0)], [b"abc"])
-    commit(folder, "t", [FileEntry(b"a", 6, THEN, 0o100755)], [], False)
+    commit_all(folder, [FileEntry(b"a", 6, THEN, 0o100755)], [])
     assert has(folder) == {"a": "abcdef"} and os.access(f"{folder}/a", os.X_OK)
 
 
 def test_nothing_changes_where_a_file_is_not_whole(folder: str) -> None:
     send(folder, {"a": b"old"})
+    begin(folder, "t")
     put(folder, "t", [Piece(0, 0), Piece(1, 0)], [b"new", b"ha"])
     with pytest.raises(OSError, match="b was changed while it was sent"):
-        commit(folder, "t", [FileEntry(b"a", 3, THEN, 0o100644), FileEntry(b"b", 4, THEN, 0o100644)], [], False)
+        commit_all(folder, [FileEntry(b"a", 3, THEN, 0o100644), FileEntry(b"b", 4, THEN, 0o100644)], [])
     assert has(folder) == {"a": "old"}
     drop(folder, "t")
     assert not list(Path(folder, ".allranks", "incoming").iterdir())
@@ -127,9 +147,9 @@ def test_a_file_that_was_changed_there_is_reported_when_the_folder_is_opened(fol
     send(folder, {"a": b"1", "b": b"1", "c": b"1"})
     Path(folder, "a").write_text("changed")
     Path(folder, "b").unlink()
-    opened = open_folder("/nowhere", [], folder)
-    assert [entry.path for entry in opened.files] == [b"c"]
-    assert [entry.path for entry in opened.changed] == [b"a", b"b"]
+    again = opened(folder)
+    assert [entry.path for entry in again.files] == [b"c"]
+    assert [entry.path for entry in again.changed] == [b"a"], "what is missing is sent again"
 
 
 @pytest.mark.parametrize("path", ["../out", "/tmp/out", "sub/../../out", "link/out", ".allranks/sent"])
@@ -143,36 +163,38 @@ def test_a_folder_that_is_a_hosts_home_is_refused(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("HOME", str(tmp_path))
     for path in ("~", str(tmp_path), "/"):
         with pytest.raises(PermissionError, match="home folder"):
-            open_folder("/nowhere", [], path)
+            opened(path)
 
 
 def test_the_notebooks_own_folder_is_recognised(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("1")
     now = os.stat(tmp_path / "a")
     same = [(b"a", now.st_ino, now.st_ctime_ns)]
-    assert open_folder(str(tmp_path), same, str(tmp_path / "copy")).same
+    assert opened(str(tmp_path / "copy"), here=str(tmp_path), sample=same).same
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "a").write_text("1")
-    assert not open_folder(str(tmp_path / "other"), same, str(tmp_path / "copy")).same
+    assert not opened(str(tmp_path / "copy"), here=str(tmp_path / "other"), sample=same).same
 
 
 def test_hosts_that_share_a_folder_give_it_one_identity(folder: str, tmp_path: Path) -> None:
-    again, other = open_folder("/nowhere", [], folder), open_folder("/nowhere", [], str(tmp_path / "other"))
-    assert again.identity == open_folder("/nowhere", [], folder).identity != other.identity
+    again, other = opened(folder), opened(str(tmp_path / "other"))
+    assert again.identity == opened(folder).identity != other.identity
 
 
 def test_hosts_that_open_a_shared_folder_at_once_agree_on_its_identity(tmp_path: Path) -> None:
     for number in range(50):
         with ThreadPoolExecutor(4) as hosts:
-            opened = hosts.map(lambda _: open_folder("/nowhere", [], f"{tmp_path}/{number}"), range(4))  # noqa: B023
-        assert len({each.identity for each in opened}) == 1
+            all_of_them = hosts.map(lambda _: opened(f"{tmp_path}/{number}"), range(4))  # noqa: B023
+        assert len({each.identity for each in all_of_them}) == 1
 
 
 def test_what_was_begun_long_ago_is_forgotten(folder: str) -> None:
+    begin(folder, "old")
+    begin(folder, "new")
     put(folder, "old", [Piece(0, 0)], [b"1"])
     put(folder, "new", [Piece(0, 0)], [b"1"])
     os.utime(Path(folder, ".allranks", "incoming", "old"), (0, 0))
-    open_folder("/nowhere", [], folder)
+    opened(folder)
     assert [each.name for each in Path(folder, ".allranks", "incoming").iterdir()] == ["new"]
 
 
@@ -197,8 +219,9 @@ def test_a_process_that_ends_in_the_middle_leaves_each_file_old_or_new_and_known
     assert ended.returncode == -signal.SIGKILL
     contents = set(has(folder).values())
     assert contents == {"old", "newer"}
-    opened = open_folder("/nowhere", [], folder)
-    assert len(opened.files) == 40 and opened.changed == []
+    again = opened(folder)
+    assert len(again.files) == 40 and again.changed == []
+    drop(folder, "t")
     assert send(folder, dict.fromkeys(names, b"newest"), mtime=THEN + 2).refused == []
     assert set(has(folder).values()) == {"newest"}
 
@@ -206,6 +229,43 @@ def test_a_process_that_ends_in_the_middle_leaves_each_file_old_or_new_and_known
 def test_what_is_known_may_be_damaged(folder: str) -> None:
     send(folder, {"a": b"1"})
     Path(folder, ".allranks", "sent").write_bytes(b"\xff damaged")
-    assert open_folder("/nowhere", [], folder).files == []
+    assert opened(folder).files == []
     assert send(folder, {"a": b"1"}, mtime=THEN + 1).refused == [], "it is equal, and known again"
     assert synced_folder.OURS.decode() not in has(folder)
+
+
+def test_folders_of_several_notebooks_in_one_target_leave_each_other_alone(folder: str) -> None:
+    send(folder, {"a": b"1", "same": b"1"})
+    assert opened(folder, origin="b").files == []
+    refused = send(folder, {"a": b"2", "b": b"2", "same": b"1"}, remove=["a"], origin="b").refused
+    assert dict(refused) == {b"a": NOT_OURS}
+    assert send(folder, {}, remove=["b"]).refused == []
+    assert has(folder) == {"a": "1", "b": "2", "same": "1"}
+    assert [entry.path for entry in opened(folder).files] == [b"a"]
+    assert [entry.path for entry in opened(folder, origin="b").files] == [b"same", b"b"]
+
+
+def test_what_is_in_the_way_is_named(folder: str) -> None:
+    Path(folder, "a").mkdir()
+    Path(folder, "a", "own").touch()
+    Path(folder, "b").touch()
+    assert dict(send(folder, {"a": b"1", "b/c": b"1", "d": b"1"}).refused) == {b"a": IN_THE_WAY, b"b/c": IN_THE_WAY}
+    assert has(folder) == {"a/own": "", "b": "", "d": "1"}
+
+
+def test_nothing_is_written_to_a_transfer_that_is_over(folder: str) -> None:
+    """A part that comes late would leave a file with a hole."""
+    begin(folder, "t")
+    drop(folder, "t")
+    with pytest.raises(FileNotFoundError):
+        put(folder, "t", [Piece(0, 5)], [b"late"])
+
+
+def test_a_folder_that_another_notebook_does_not_let_go_of(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(synced_folder, "LOCKED_WITHIN", 0.2)
+    with open(Path(folder, ".allranks", "lock"), "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(TimeoutError, match="another notebook"):
+            send(folder, {"a": b"1"})
+    drop(folder, "t")
+    assert send(folder, {"a": b"1"}).refused == []

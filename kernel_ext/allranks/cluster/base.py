@@ -331,6 +331,10 @@ class ClusterBase:
         return reply
 
 
+def unsaid(_line: str) -> None:
+    """Takes a line of progress that nobody wants to see."""
+
+
 def no_answer(silent: Sequence[int], others: str = "") -> NoAnswer:
     """The error that names ranks which do not answer, with a sentence on the `others`."""
     one, which = len(silent) == 1, rank_list(list(silent)).replace(" ", "")

@@ -94,7 +94,7 @@ class ClusterCells(ClusterFolder):
         code, names = (runs, runs) if isinstance(runs, str) else (runs.text, "\n".join(runs.names))
         if len(chosen) < self.size:
             self._refuse_pending(ranks_up, chosen, names)
-        said = "\n".join(filter(None, (self._formed_late, self._before_cell(ranks_up))))
+        said = "\n".join(filter(None, (self._formed_late, self._before_cell(ranks_up, chosen))))
         number = next(self._cells)
         count = given.count or number
         if isinstance(runs, Call):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import wait
 from pathlib import Path
 from typing import Any
 
@@ -11,21 +12,19 @@ from allranks.arguments import parse_size
 from allranks.errors import CannotCopy, CellInterrupted
 from allranks.files.fetch import TARGET, Fetch, FetchResult
 from allranks.files.folder import Contents, Folder, Stamp
-from allranks.files.result import SyncResult, left_out_lines
+from allranks.files.result import HostSync, SyncResult, left_out_lines
 from allranks.files.sync import FolderSync
 from allranks.head.world.ranks import Ranks
 from allranks.messages.questions import Reply, RequestFailed
-from allranks.messages.requests import DecideReload, PrepareReload, ReloadPrepared, StopReload
+from allranks.messages.requests import DecideReload, PrepareReload, StopReload
 from allranks.notebook.front_end import autoreloads
 from allranks_backends.plan import alike, rank_label
 
-from .base import ClusterBase
+from .base import ClusterBase, unsaid
 from .stop import Stop
 
-SOURCE = ".py"
-
-
-def _silent(_line: str) -> None: ...
+DECIDED_WITHIN = 30.0
+"""Seconds that ranks get to keep or undo what they have reloaded, which they have in memory."""
 
 
 class ClusterFolder(ClusterBase):
@@ -36,7 +35,8 @@ class ClusterFolder(ClusterBase):
     """The folder's modules when ranks reloaded theirs last."""
     _committed = 0
     """Number of the last reload that all ranks were to keep."""
-    _said_left_out: Mapping[str, str] = {}
+    _reported: Sequence[str] = ()
+    """What the last cell reported of files that were not sent."""
 
     @property
     def auto_sync(self) -> bool:
@@ -51,6 +51,7 @@ class ClusterFolder(ClusterBase):
         if on:
             self._folder_sync().folder.refuse_if_too_much()
         self._settings.sync = on
+        self._save()
 
     def sync(
         self,
@@ -58,7 +59,7 @@ class ClusterFolder(ClusterBase):
         limit: int | str | None = None,
         include: Sequence[str] = (),
         overwrite: bool = False,
-        progress: Callable[[str], None] = _silent,
+        progress: Callable[[str], None] = unsaid,
     ) -> SyncResult:
         """Bring the notebook's working folder to all hosts that lack it, and reload modules that have changed.
 
@@ -69,18 +70,26 @@ class ClusterFolder(ClusterBase):
         ``cwd`` names, or one of its own below ``~/allranks``. `progress` is called with a line before the first files
         are sent to a host.
 
-        Raises UsageError for the home folder, CannotCopy where a host cannot take the files (then no host has changed),
-        CellInterrupted, and what `run` raises.
+        Raises UsageError for the home folder, CannotCopy where a host cannot take the files, CellInterrupted, and what
+        `run` raises. Until all hosts have all files, none has changed then.
         """
         ranks = self._refuse_if_unable(range(self.size))
-        sync = self._folder_sync()
+        sync, settings = self._folder_sync(), self._settings
         if limit is not None:
-            sync.folder.limit = parse_size(limit) if isinstance(limit, str) else limit
-        sync.folder.include = (*sync.folder.include, *include)
+            settings.sync_limit = parse_size(limit) if isinstance(limit, str) else limit
+        settings.sync_include = tuple(dict.fromkeys((*settings.sync_include, *include)))
+        sync.folder.limit, sync.folder.include = settings.sync_limit, settings.sync_include
+        self._save()
         sync.forget()
         result = self._bring(ranks, overwrite, progress)
+        self._news(result)
         self._reload(ranks, result)
         return result
+
+    def _save(self) -> None:
+        """For another notebook that takes the cluster over."""
+        if self._ranks is not None and self._ranks.plan is not None:
+            self._ranks.save()
 
     def fetch(
         self,
@@ -110,30 +119,35 @@ class ClusterFolder(ClusterBase):
         except KeyboardInterrupt:
             raise CellInterrupted(f"stopped; files that are whole are in {target}") from None
 
-    def _before_cell(self, ranks: Ranks) -> str:
+    def _before_cell(self, ranks: Ranks, chosen: Sequence[int]) -> str:
         """Bring what has changed since the last cell, where that is wanted; returns what the user should know."""
-        if not self._settings.sync:
-            if autoreloads():
-                result = SyncResult({}, Contents({}))
-                self._reload(ranks, result)
-                return "\n".join(result.of_modules())
+        if not (self._settings.sync or autoreloads()):
             return ""
-        result = self._bring(ranks, False, _silent)
-        sources = {path: stamp for path, stamp in result.contents.files.items() if path.endswith(SOURCE)}
-        if sources != self._sources:
-            self._reload(ranks, result)
-        lines = result.of_modules()
+        result, lines = SyncResult({}, Contents({})), list[str]()
+        if self._settings.sync:
+            result = self._bring(ranks, False, unsaid)
+            lines = self._news(result)
+        if not self._settings.sync or _sources(result.contents) != self._sources:
+            busy = [rank.rank for rank in ranks.monitor.busy(range(self.size))]
+            if not busy:
+                self._reload(ranks, result)
+            elif self._settings.sync:
+                result.not_reloaded = f"They are reloaded once {rank_label(busy)} runs no cell."
+        self._refuse_if_unable(chosen)  # it may have taken long
+        return "\n".join([*lines, *result.of_modules()])
+
+    def _news(self, result: SyncResult) -> list[str]:
+        """What was not sent, where that is not the same as before the last cell."""
         refused = {host: each for host, each in result.hosts.items() if each.refused}
-        lines += str(SyncResult(refused, Contents({}))).splitlines()
-        if result.contents.left_out != self._said_left_out:
-            self._said_left_out = result.contents.left_out
-            lines += left_out_lines(result.contents)
-        return "\n".join(lines)
+        kept = {host: HostSync(each.folder, refused=each.refused) for host, each in refused.items()}
+        lines = [*str(SyncResult(kept, Contents({}))).splitlines(), *left_out_lines(result.contents)]
+        before, self._reported = self._reported, lines
+        return lines if lines != before else []
 
     def _folder_sync(self) -> FolderSync:
         if self._sync is None:
             settings = self._settings
-            folder = Folder(Path(settings.folder))
+            folder = Folder(Path(settings.folder), settings.sync_limit, settings.sync_include)
             self._sync = FolderSync(folder, works_in=settings.cwd, named=settings.cwd_named, placed=settings.folders)
         return self._sync
 
@@ -144,54 +158,74 @@ class ClusterFolder(ClusterBase):
                 with stop.noted():
                     result = sync.bring(ranks, overwrite=overwrite, progress=progress, go_on=stop.raise_if_pressed)
             except KeyboardInterrupt:
-                raise CellInterrupted("stopped while files were sent; the hosts have what they had") from None
+                has = "may have some of the new files" if sync.putting_in_place else "have what they had"
+                raise CellInterrupted(f"stopped while files were sent; the hosts {has}") from None
             if self._settings.folders != before:
                 ranks.save()
-        if progress is not _silent:
-            self._said_left_out = result.contents.left_out
         return result
 
     # Modules.
 
     def _reload(self, ranks: Ranks, result: SyncResult) -> None:
-        """Have all ranks reload the modules that have changed, or none; `result` gets what became of that."""
-        if busy := [rank.rank for rank in ranks.monitor.busy(range(self.size))]:
-            result.not_reloaded = f"They are reloaded once {rank_label(busy)} runs no cell."
-            return
-        number = time.time_ns()  # also after another notebook's
-        try:
-            answers, silent = self._replies(
-                self._ask_all(PrepareReload(reload=number, committed=self._committed), None)
-            )
-        except BaseException:
-            for rank in ranks.monitor.ranks:
-                ranks.lifeline.tell(rank.uuid, StopReload(number))
-            self._decide(number, commit=False)
-            raise
-        failed = _failures(answers)
-        if silent:
-            failed |= dict.fromkeys(silent, "no answer")
-        changed = any(
-            reply.answer.reloaded or reply.answer.removed for reply in answers.values() if isinstance(reply, Reply)
-        )
-        if failed or changed:
-            self._decide(number, commit=not failed)
+        """Have all ranks reload the modules that have changed, or none; `result` gets the names, or why not.
+
+        Raises CannotCopy where a rank does not respond: its modules may differ from those of the others until the next
+        reload, which tells it first what was decided.
+        """
+        number, stop = time.time_ns(), Stop(around=True)  # a number that is higher than those of another notebook
+        with self._changing, stop.noted():
+            try:
+                answers, silent = self._replies(
+                    self._ask_all(PrepareReload(reload=number, committed=self._committed), None)
+                )
+            except BaseException:
+                for rank in ranks.monitor.ranks:
+                    ranks.lifeline.tell(rank.uuid, StopReload(number))
+                self._decide(ranks, number, commit=False)
+                raise
+            failed = _failures(answers)
+            given = [reply.answer for reply in answers.values() if isinstance(reply, Reply)]
+            changed = any(answer.reloaded or answer.removed for answer in given)
+            if silent or failed:
+                silent += self._decide(ranks, number, commit=False)
+            elif changed:
+                silent += self._decide(ranks, number, commit=True)
+            if silent:
+                self._sources = None
+                which = rank_label(sorted(set(silent)))
+                raise CannotCopy(
+                    f"{which} did not respond while modules were reloaded. Run the cell again once %distributed status "
+                    "no longer shows 'stopped' or 'away'."
+                )
+        stop.raise_if_pressed()
         if failed:
             result.not_reloaded = "; ".join(f"{rank_label(which)}: {why}" for why, which in alike(failed).items())
             return
-        given = [reply.answer for reply in answers.values() if isinstance(reply, Reply)]
         result.reloaded = list(dict.fromkeys(name for each in given for name in each.reloaded))
         result.removed = list(dict.fromkeys(name for each in given for name in each.removed))
-        self._sources = {path: stamp for path, stamp in result.contents.files.items() if path.endswith(SOURCE)}
+        self._sources = _sources(result.contents)
 
-    def _decide(self, number: int, *, commit: bool) -> None:
-        """A rank that loses its connection here learns of the decision with the next reload."""
+    def _decide(self, ranks: Ranks, number: int, *, commit: bool) -> list[int]:
+        """Tell all ranks; returns those that did not respond, which learn of it with the next reload."""
         if commit:
             self._committed = number
-        answers, _ = self._replies(self._ask_all(DecideReload(reload=number, commit=commit), None))
-        for rank, reply in answers.items():
-            if isinstance(reply, RequestFailed):
-                raise CannotCopy(f"rank {rank}: its modules could not be updated: {reply.kind}: {reply}")
+        asked = ranks.ask(range(self.size), DecideReload(reload=number, commit=commit))
+        wait(asked.values(), DECIDED_WITHIN)
+        silent = [rank for rank, answer in asked.items() if not answer.done()]
+        for rank, answer in asked.items():
+            if rank in silent:
+                continue
+            error = answer.exception()
+            if isinstance(error, RequestFailed):
+                raise CannotCopy(f"rank {rank}: its modules could not be updated: {error.kind}: {error}")
+            if error is not None:
+                silent.append(rank)
+        return silent
+
+
+def _sources(contents: Contents) -> dict[str, Stamp]:
+    """The modules of the folder."""
+    return {path: stamp for path, stamp in contents.files.items() if path.endswith(".py")}
 
 
 def _failures(answers: Mapping[int, Any]) -> dict[int, str]:
@@ -200,6 +234,6 @@ def _failures(answers: Mapping[int, Any]) -> dict[int, str]:
     for rank, reply in answers.items():
         if isinstance(reply, RequestFailed):
             failed[rank] = f"{reply.kind}: {reply}"
-        elif isinstance(reply.answer, ReloadPrepared) and reply.answer.error:
+        elif reply.answer.error:
             failed[rank] = reply.answer.error
     return failed

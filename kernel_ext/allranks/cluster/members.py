@@ -15,22 +15,18 @@ from allranks.head.world.ranks import Ranks
 from allranks_backends.plan import alike, rank_label
 from allranks_backends.registry import cannot_run
 
-from .base import ClusterBase, no_answer
+from .base import ClusterBase, no_answer, unsaid
 from .stop import undisturbed
 
 JUST_ENDING = 1.0
 """Seconds that ranks get which were just interrupted, or enter collectives that they had missed."""
 
 
-def _unsaid(_line: str) -> None:
-    pass
-
-
 class ClusterMembers(ClusterBase):
     """Heal, resize, rewire."""
 
     def heal(
-        self, *, source: int | None = None, kill: Sequence[int] = (), progress: Callable[[str], None] = _unsaid
+        self, *, source: int | None = None, kill: Sequence[int] = (), progress: Callable[[str], None] = unsaid
     ) -> WorldChange:
         """Replace dead ranks by new processes and re-form the world; the others keep all variables.
 
@@ -128,7 +124,7 @@ class ClusterMembers(ClusterBase):
         same = WorldChange(verb, self.size, self.backend, monitor.generation, changed=False)
         return replace(same, busy=tuple(busy), away=away)
 
-    def resize(self, size: int, *, source: int | None = None, progress: Callable[[str], None] = _unsaid) -> WorldChange:
+    def resize(self, size: int, *, source: int | None = None, progress: Callable[[str], None] = unsaid) -> WorldChange:
         """Grow or shrink the world to `size` ranks; those that stay keep their variables. Returns what became of them.
 
         With ``source``, a new rank gets the variables of that rank, as far as they can be sent. `progress` is as in
@@ -164,7 +160,7 @@ class ClusterMembers(ClusterBase):
         backend: str | None = None,
         *,
         connections: int | None = None,
-        progress: Callable[[str], None] = _unsaid,
+        progress: Callable[[str], None] = unsaid,
     ) -> WorldChange:
         """The same ranks over another backend; they keep their variables. Returns what became of them.
 

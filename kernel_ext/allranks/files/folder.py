@@ -33,6 +33,8 @@ SECRETS = GitIgnoreSpec.from_lines(
         *("id_rsa", "id_dsa", "id_ecdsa", "id_ed25519", ".ssh/", ".aws/", ".gnupg/", ".git-credentials", ".htpasswd"),
     ]
 )
+LINK = 0o120000
+"""As git has the mode of a symbolic link."""
 NOTEBOOKS = ".ipynb"
 """A notebook changes each time it is saved, and ranks run its cells, not its file."""
 
@@ -108,7 +110,8 @@ class Folder:
     def sample(self, files: Mapping[str, Stamp]) -> list[tuple[bytes, int, int]]:
         """Files by which a host recognises that it has this very folder: path, inode, and ctime in ns, the newest."""
         found = []
-        for path in sorted(files, key=lambda path: -files[path].mtime_ns)[:SAMPLE] or [""]:
+        regular = [path for path, stamp in files.items() if stamp.mode != LINK]
+        for path in sorted(regular, key=lambda path: -files[path].mtime_ns)[:SAMPLE] or [""]:
             try:
                 now = os.lstat(self.path / path)
             except OSError:
@@ -126,7 +129,7 @@ class Folder:
         except OSError:
             return
         names = {each.name for each in entries}
-        if "pyvenv.cfg" in names:
+        if "pyvenv.cfg" in names or (folder and ".allranks" in names):  # an environment, or a copy
             return
         if ".gitignore" in names and (spec := self._read_ignore(folder)) is not None:
             ignores = [(folder, spec), *ignores]
@@ -181,6 +184,7 @@ class Folder:
             if known is None or known[0] != now:
                 lines = file.read_text(errors="surrogateescape").splitlines()
                 known = self._ignores[folder] = now, GitIgnoreSpec.from_lines(lines)
+                self._ignored.clear()
             return known[1]
         except (OSError, ValueError):  # none, or no patterns
             return None
@@ -197,8 +201,10 @@ class Folder:
                 self._ignored.clear()
 
     def _stays_inside(self, path: str) -> bool:
-        target = os.readlink(self.path / path)
-        if os.path.isabs(target):
+        try:
+            if os.path.isabs(os.readlink(self.path / path)):
+                return False
+        except OSError:  # it has just gone
             return False
         real = os.path.realpath(self.path / path)
         inside = os.path.realpath(self.path)
@@ -228,5 +234,5 @@ def _below(folder: str, path: str) -> str:
 
 def _stamp(now: os.stat_result) -> Stamp:
     if stat.S_ISLNK(now.st_mode):
-        return Stamp(now.st_size, now.st_mtime_ns, 0o120000)
+        return Stamp(now.st_size, now.st_mtime_ns, LINK)
     return Stamp(now.st_size, now.st_mtime_ns, 0o100755 if now.st_mode & 0o100 else 0o100644)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from allranks.messages.requests.files import CHANGED, NOT_OURS
 from allranks_backends.plan import alike
 from allranks_widgets import human_bytes
 
@@ -24,7 +26,7 @@ class HostSync:
     nbytes: int = 0
     removed: Sequence[str] = ()
     refused: Mapping[str, str] = field(default_factory=dict)
-    """Files that were left as they are there, and why."""
+    """Files that are left as they are there, and why."""
     same: bool = False
     """Whether it has the notebook's folder itself."""
     with_host: str = ""
@@ -69,7 +71,8 @@ class SyncResult:
         if there.removed:
             said.append(f"Removed: {names(there.removed)}.")
         for why, paths in alike(there.refused).items():
-            said.append(f"Left as it is there: {names(paths)} ({why}; %distributed sync --overwrite replaces it).")
+            replaces = "; %distributed sync --overwrite replaces it" if why in (CHANGED, NOT_OURS) else ""
+            said.append(f"Left as it is there: {names(paths)} ({why}{replaces}).")
         return " ".join(said or [f"up to date in {there.folder}."])
 
     def of_modules(self) -> list[str]:
@@ -87,7 +90,8 @@ def left_out_lines(contents: Contents) -> list[str]:
     lines = []
     for why, paths in alike(contents.left_out).items():
         if why == SECRET:
-            said = f"{names(paths)}: may hold secrets. To send one: %distributed sync --include {paths[0]}"
+            one = shlex.quote(names(paths[:1]))
+            said = f"{names(paths)}: may hold secrets. To send one: %distributed sync --include {one}"
         elif why == TOO_LARGE:
             largest = [f"{path} ({human_bytes(contents.sizes[path])})" for path in paths[:SHOWN]]
             need = sum(each.size for each in contents.files.values()) + sum(contents.sizes.values())

@@ -12,10 +12,12 @@ import os
 import platform
 import secrets
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TypeVar
 
 from allranks.errors import CannotCopy
@@ -23,6 +25,7 @@ from allranks.head.world.ranks import Ranks
 from allranks.messages.questions import Reply, RequestFailed
 from allranks.messages.requests import (
     Answer,
+    BeginFiles,
     CommitFiles,
     DropFiles,
     FileEntry,
@@ -34,20 +37,21 @@ from allranks.messages.requests import (
     Question,
     WorkIn,
 )
+from allranks.messages.requests.files import CHANGED
 from allranks.messages.transfers import CHUNK
 from allranks.notebook.transfer_progress import SHOW_EVERY, wait_and_show
 from allranks_backends.plan import alike
 from allranks_widgets import human_bytes
 
-from .folder import Contents, Folder, Stamp
+from .folder import LINK, Contents, Folder, Stamp
 from .result import HostSync, SyncResult, files_text, names
 
 AHEAD = 8
 """Messages with parts of files that are sent ahead of their answers."""
 MOST_IN_ONE = 400
 """Files in one message: each costs some time there."""
-WITHIN = 120.0
-"""Seconds a host gets to put files in place."""
+WITHIN = 600.0
+"""Seconds a host gets to answer: to put many files in place may take long."""
 
 A = TypeVar("A", bound=Answer)
 
@@ -60,8 +64,8 @@ class _There:
     rank: int
     """The rank that receives for it."""
     files: dict[str, Stamp] = field(default_factory=dict)
-    refused: dict[str, Stamp] = field(default_factory=dict)
-    """Files that were left as they are there, as the notebook had them then: not tried again until they change."""
+    refused: dict[str, tuple[Stamp | None, str]] = field(default_factory=dict)
+    """Files that are left as they are there, and why. Not tried again until the notebook's, noted here, changes."""
     leader: str = ""
     """The host that gets the files, where both share the folder."""
     moved: int = 0
@@ -82,17 +86,21 @@ class FolderSync:
         self._token, self._numbers = secrets.token_hex(8), itertools.count(1)
         self._there: dict[str, _There] = {}
         self._placed = placed
-        self.last: Contents | None = None
-        """What was found last."""
+        self.putting_in_place = False
+        """Whether hosts have begun to put the files of the last sync in place."""
 
     @property
     def target(self) -> str:
         """Where the folder is on hosts that lack it: a folder of its own for each of the notebooks' folders."""
         if self._named:
             return self._works_in
-        path = str(self.folder.path)
-        unique = hashlib.sha256(f"{platform.node()}:{path}".encode(errors="surrogateescape")).hexdigest()[:8]
-        return f"~/allranks/{self.folder.path.name}-{unique}"
+        return f"~/allranks/{self.folder.path.name}-{self._origin}"
+
+    @property
+    def _origin(self) -> str:
+        """Names the notebook's folder among those of all machines."""
+        path = f"{platform.node()}:{self.folder.path}"
+        return hashlib.sha256(path.encode(errors="surrogateescape")).hexdigest()[:8]
 
     def forget(self) -> None:
         """Look at each host again."""
@@ -101,11 +109,13 @@ class FolderSync:
     def bring(
         self, ranks: Ranks, *, overwrite: bool, progress: Callable[[str], None], go_on: Callable[[], None]
     ) -> SyncResult:
-        """Send what has changed. Raises CannotCopy, and what `go_on` raises; then no host has changed.
+        """Send what has changed. Raises CannotCopy, and what `go_on` raises.
 
-        `progress` is called with a line before a host gets files for the first time.
+        Until files are put in place (`putting_in_place`), no host has changed then. `progress` is called with a line
+        before a host gets files for the first time.
         """
-        contents = self.last = self.folder.scan()
+        self.putting_in_place = False
+        contents = self.folder.scan()
         first = self._open(ranks, contents, go_on)
         plans = {host: self._plan(there, contents, overwrite) for host, there in self._leaders().items()}
         plans = {host: plan for host, plan in plans.items() if plan.send or plan.remove}
@@ -120,8 +130,9 @@ class FolderSync:
 
     def _result(self, host: str, done: Mapping[str, HostSync]) -> HostSync:
         there = self._there[host]
+        refused = {path: why for path, (_, why) in there.refused.items()}
         nothing = HostSync(there.opened.folder, same=there.opened.same, with_host=there.leader)
-        return done.get(host, nothing)
+        return replace(done.get(host, nothing), refused={} if there.leader else refused)
 
     # What each host has.
 
@@ -142,7 +153,9 @@ class FolderSync:
         if not new:
             return []
         sample = self.folder.sample(contents.files)
-        question = OpenFolder(here=self._works_in, sample=sample, folder=self.target, forget=self._token)
+        question = OpenFolder(
+            here=self._works_in, sample=sample, folder=self.target, origin=self._origin, forget=self._token
+        )
         opened = self._answers(ranks, new, lambda _host: question, go_on)
         leaders = {there.opened.identity: host for host, there in self._leaders().items()}
         for host, answer in opened.items():
@@ -150,7 +163,9 @@ class FolderSync:
             if not answer.same and leaders.setdefault(answer.identity, host) != host:
                 there.leader = leaders[answer.identity]
             there.files = {os.fsdecode(each.path): _stamp(each) for each in answer.files}
-            there.refused = {os.fsdecode(each.path): _stamp(each) for each in answer.changed}
+            there.refused = {os.fsdecode(each.path): (_stamp(each), CHANGED) for each in answer.changed}
+            if answer.made:
+                self._placed.pop(host, None)  # its ranks would stay in the folder that was removed
         return list(new)
 
     def _leaders(self) -> dict[str, _There]:
@@ -161,10 +176,12 @@ class FolderSync:
         send = [
             path
             for path, stamp in contents.files.items()
-            if there.files.get(path) != stamp and (overwrite or there.refused.get(path) != stamp)
+            if there.files.get(path) != stamp and (overwrite or there.refused.get(path, (None, ""))[0] != stamp)
         ]
         missing = [path for path in there.files if path not in contents.files and path not in contents.left_out]
-        remove = [path for path in missing if not os.path.lexists(self.folder.path / path)]
+        if overwrite:
+            missing += [path for path in there.refused if path not in contents.files]
+        remove = [path for path in missing if _is_gone(self.folder.path / path)]
         return _Plan(send, sum(contents.files[path].size for path in send), remove)
 
     # Sending.
@@ -178,13 +195,20 @@ class FolderSync:
         go_on: Callable[[], None],
     ) -> dict[str, HostSync]:
         transfer, stop = f"{self._token}-{next(self._numbers)}", threading.Event()
-        for host, plan in plans.items():
-            there = self._there[host]
-            there.moved, there.total = 0, plan.nbytes
-            if plan.nbytes > there.opened.free:
-                free = human_bytes(there.opened.free)
-                raise CannotCopy(f"{host}: {human_bytes(plan.nbytes)} are to be sent, and {free} are free there.")
         try:
+            for host, plan in plans.items():
+                there = self._there[host]
+                there.moved, there.total = 0, plan.nbytes
+                if plan.nbytes > there.opened.free:
+                    free = human_bytes(there.opened.free)
+                    raise CannotCopy(f"{host}: {human_bytes(plan.nbytes)} are to be sent, and {free} are free there.")
+            begin = {host: self._there[host] for host in plans}
+            self._answers(
+                ranks,
+                {host: there.rank for host, there in begin.items()},
+                lambda host: BeginFiles(folder=begin[host].opened.folder, transfer=transfer),
+                go_on,
+            )
             with ThreadPoolExecutor(len(plans)) as senders:
                 sent = {
                     host: senders.submit(self._put, ranks, host, plan, contents, transfer, stop)
@@ -201,7 +225,7 @@ class FolderSync:
                 there = self._there.pop(host)  # and what it has is looked at again
                 ranks.ask([there.rank], DropFiles(folder=there.opened.folder, transfer=transfer))
             raise
-        return self._commit(ranks, contents, plans, transfer, overwrite)
+        return self._commit(ranks, contents, plans, transfer, overwrite, go_on)
 
     def _wait(self, sent: Mapping[str, Future[None]], go_on: Callable[[], None]) -> None:
         """Wait for all, or the first that fails, and show how far each is."""
@@ -230,7 +254,7 @@ class FolderSync:
                 if stop.is_set():
                     return
                 wait([answer], SHOW_EVERY)
-            _settled(host, there.opened.folder, answer)
+            self._settled(host, there.opened.folder, answer)
             there.moved += size
 
         for pieces, buffers in self._messages(plan, contents):
@@ -263,7 +287,7 @@ class FolderSync:
         """Parts of the file. Raises CannotCopy where it is not what it was when the folder was read."""
         file = self.folder.path / path
         try:
-            if stamp.mode == 0o120000:
+            if stamp.mode == LINK:
                 yield os.fsencode(os.readlink(file))
                 return
             left = stamp.size
@@ -277,35 +301,47 @@ class FolderSync:
             raise CannotCopy(f"{path} was changed while it was read. Run the cell again.")
 
     def _commit(
-        self, ranks: Ranks, contents: Contents, plans: Mapping[str, _Plan], transfer: str, overwrite: bool
+        self,
+        ranks: Ranks,
+        contents: Contents,
+        plans: Mapping[str, _Plan],
+        transfer: str,
+        overwrite: bool,
+        go_on: Callable[[], None],
     ) -> dict[str, HostSync]:
-        """Put the files in place on all hosts; a stop waits for that."""
+        """Put the files in place on all hosts."""
 
         def question(host: str) -> CommitFiles:
             plan = plans[host]
             files = [FileEntry(os.fsencode(path), *contents.files[path]) for path in plan.send]
             remove = [os.fsencode(path) for path in plan.remove]
-            folder = self._there[host].opened.folder
-            return CommitFiles(folder=folder, transfer=transfer, files=files, remove=remove, overwrite=overwrite)
+            return CommitFiles(
+                folder=self._there[host].opened.folder,
+                origin=self._origin,
+                transfer=transfer,
+                files=files,
+                remove=remove,
+                overwrite=overwrite,
+            )
 
+        self.putting_in_place = True
         try:
-            answers = self._answers(ranks, {host: self._there[host].rank for host in plans}, question, lambda: None)
-        except CannotCopy as error:
+            answers = self._answers(ranks, {host: self._there[host].rank for host in plans}, question, go_on)
+        except BaseException:
             for host in plans:
-                self._there.pop(host)
-            others = "; the other hosts have the new files" if len(plans) > 1 else ""
-            raise CannotCopy(f"{error} Run the cell again{others}.") from None
+                self._there.pop(host)  # each is asked what it has, before the next sync
+            raise
         results = {}
         for host, plan in plans.items():
             there = self._there[host]
             refused = {os.fsdecode(path): why for path, why in answers[host].refused}
             sent = [path for path in plan.send if path not in refused]
             there.files |= {path: contents.files[path] for path in sent}
-            there.refused |= {path: contents.files[path] for path in plan.send if path in refused}
+            for path in (*plan.remove, *sent):
+                there.refused.pop(path, None)
+            there.refused |= {path: (contents.files.get(path), why) for path, why in refused.items()}
             for path in plan.remove:
                 there.files.pop(path, None)
-            for path in sent:
-                there.refused.pop(path, None)
             nbytes = sum(contents.files[path].size for path in sent)
             removed = [path for path in plan.remove if path not in refused]
             results[host] = HostSync(there.opened.folder, sent, nbytes, removed, refused)
@@ -326,7 +362,7 @@ class FolderSync:
         wait_and_show(lambda: not wait(answers.values(), SHOW_EVERY).not_done, answers, lambda _rank: "", go_on)
         for rank in members:
             if rank.rank in answers:
-                _settled(rank.host, new[rank.host], answers[rank.rank])
+                self._settled(rank.host, new[rank.host], answers[rank.rank])
         later = {rank.host for rank in members if rank.rank not in answers}
         self._placed.update({host: folder for host, folder in new.items() if host not in later})
 
@@ -342,19 +378,38 @@ class FolderSync:
         """What the receiving rank of each host answers. Raises CannotCopy, naming each that could not."""
         asked = {host: ranks.ask([rank], question(host)) for host, rank in receivers.items()}
         futures = {receivers[host]: next(iter(answers.values())) for host, answers in asked.items() if answers}
-        wait_and_show(lambda: not wait(futures.values(), SHOW_EVERY).not_done, futures, lambda _rank: "", go_on)
+        until = time.monotonic() + WITHIN
+        wait_and_show(
+            lambda: not wait(futures.values(), SHOW_EVERY).not_done or time.monotonic() > until,
+            futures,
+            lambda _rank: "",
+            go_on,
+        )
         failed, given = dict[str, str](), dict[str, A]()
         for host, rank in receivers.items():
             try:
                 if rank not in futures:
                     raise CannotCopy(f"{host}: rank {rank}, which receives for its host, has died.")
                 there = self._there.get(host)
-                given[host] = _settled(host, there.opened.folder if there else self.target, futures[rank]).answer
+                given[host] = self._settled(host, there.opened.folder if there else self.target, futures[rank])
             except CannotCopy as error:
                 failed[host] = str(error)
         if failed:
             raise CannotCopy("\n".join(failed.values()))
         return given
+
+    def _settled(self, host: str, folder: str, answer: Future[Reply[A]]) -> A:
+        """The answer. Raises CannotCopy with what the host says, and what to do."""
+        try:
+            return answer.result(0 if answer.done() else SHOW_EVERY).answer
+        except RequestFailed as error:
+            raise CannotCopy(f"{host}: {_explained(str(error), folder)}") from None
+        except (ConnectionError, TimeoutError) as error:
+            why = str(error) or f"no answer within {WITHIN:g} s"
+            has = "it may have some of the new files" if self.putting_in_place else "it has what it had"
+            raise CannotCopy(
+                f"{host}: {why}; {has}. Run the cell again once %distributed status shows its ranks."
+            ) from None
 
 
 @dataclass(frozen=True)
@@ -364,23 +419,14 @@ class _Plan:
     remove: Sequence[str]
 
 
+def _is_gone(path: Path) -> bool:
+    """Whether there is no such file, or a folder in its place."""
+    return not os.path.lexists(path) or (path.is_dir() and not path.is_symlink())
+
+
 def _alike_plans(plans: Mapping[str, _Plan]) -> Iterable[tuple[tuple[int, int], list[str]]]:
     """Hosts that get as much."""
     return alike({host: (len(plan.send), plan.nbytes) for host, plan in plans.items()}).items()
-
-
-def _settled(host: str, folder: str, answer: Future[Reply[A]]) -> Reply[A]:
-    """The answer. Raises CannotCopy with what the host says, and what to do."""
-    try:
-        return answer.result(WITHIN)
-    except RequestFailed as error:
-        raise CannotCopy(f"{host}: {_explained(str(error), folder)}") from None
-    except (ConnectionError, TimeoutError) as error:
-        why = str(error) or f"no answer within {WITHIN:g} s"
-        raise CannotCopy(
-            f"{host}: {why}, while files were sent; it has what it had. Run the cell again once %distributed status "
-            "shows its ranks."
-        ) from None
 
 
 def _explained(said: str, folder: str) -> str:

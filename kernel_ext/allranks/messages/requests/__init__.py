@@ -51,6 +51,7 @@ from .collectives import (
     StopForming,
 )
 from .files import (
+    BeginFiles,
     CommitFiles,
     DecideReload,
     Digest,
@@ -114,6 +115,7 @@ __all__ = [
     "Abort",
     "Acknowledge",
     "Answer",
+    "BeginFiles",
     "Begun",
     "CellTrace",
     "Clock",

@@ -6,6 +6,10 @@ from msgspec import Struct, field
 
 from .base import Answer, Nothing, Question, Request
 
+CHANGED = "it was changed there since it was sent"
+NOT_OURS = "another file is there, which was not sent from here"
+"""Why a file is not replaced on a host, unless the user wants that."""
+
 
 class FileEntry(Struct, array_like=True, frozen=True):
     """A file of the working folder, as the notebook's machine has it."""
@@ -23,12 +27,14 @@ class FolderOpened(Answer):
     """Its absolute path on the rank's host."""
     same: bool
     """Whether it is the notebook's own folder: on this machine, or on a file system that both hosts mount."""
+    made: bool = False
+    """Whether it was not there before."""
     identity: str = ""
     """The same on hosts that share the folder."""
     files: list[FileEntry] = field(default_factory=list)
     """What was sent before and is still as it was."""
     changed: list[FileEntry] = field(default_factory=list)
-    """What was sent before and was changed or removed on the host since."""
+    """What was sent before and was changed on the host since."""
     free: int = 0
     """Bytes free on its disk."""
 
@@ -45,6 +51,8 @@ class OpenFolder(Question[FolderOpened]):
     here: str
     sample: list[tuple[bytes, int, int]]
     folder: str
+    origin: str
+    """The notebook's folder that it is a copy of: several may be sent to one folder that the user has named."""
     forget: str = ""
 
 
@@ -56,8 +64,16 @@ class Piece(Struct, array_like=True, frozen=True):
     offset: int
 
 
+class BeginFiles(Question[Nothing]):
+    """A transfer begins."""
+
+    runs = "thread"
+    folder: str
+    transfer: str
+
+
 class PutPieces(Question[Nothing]):
-    """Keep parts of files until `CommitFiles`, or `DropFiles`."""
+    """Keep parts of files until `CommitFiles`, or `DropFiles`; fails where the transfer has not begun."""
 
     runs = "thread"
     folder: str
@@ -78,6 +94,7 @@ class CommitFiles(Question[FilesCommitted]):
 
     runs = "thread"
     folder: str
+    origin: str
     transfer: str
     files: list[FileEntry]
     remove: list[bytes]

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 Buffers: TypeAlias = Sequence[Buffer]
 DONE = Reply(Nothing())
+RELOADING = "a module that is reloaded cannot call collectives: call them in a cell"
 
 
 class Requests:
@@ -244,16 +245,18 @@ class Requests:
     # The working folder.
 
     def open_folder(self, request: requests.OpenFolder, _: Buffers) -> Reply[requests.FolderOpened]:
-        return Reply(synced_folder.open_folder(request.here, request.sample, request.folder, request.forget))
+        return Reply(synced_folder.open_folder(request))
+
+    def begin_files(self, request: requests.BeginFiles, _: Buffers) -> Reply[Nothing]:
+        synced_folder.begin(request.folder, request.transfer)
+        return DONE
 
     def put_pieces(self, request: requests.PutPieces, buffers: Buffers) -> Reply[Nothing]:
         synced_folder.put(request.folder, request.transfer, request.pieces, buffers)
         return DONE
 
     def commit_files(self, request: requests.CommitFiles, _: Buffers) -> Reply[requests.FilesCommitted]:
-        return Reply(
-            synced_folder.commit(request.folder, request.transfer, request.files, request.remove, request.overwrite)
-        )
+        return Reply(synced_folder.commit(request))
 
     def drop_files(self, request: requests.DropFiles, _: Buffers) -> Reply[Nothing]:
         synced_folder.drop(request.folder, request.transfer)
@@ -264,13 +267,14 @@ class Requests:
         return DONE
 
     def prepare_reload(self, request: requests.PrepareReload, _: Buffers) -> Reply[requests.ReloadPrepared]:
-        folder = self._agent.beginning.directory
+        folder, allowed = self._agent.beginning.directory, self._agent.cell.interrupt.allowed
+        self._agent.ledger.refuse_in_cell(RELOADING)  # a rank whose module fails first would never enter it
         self._reloading = request.reload
         try:
-            with self._agent.cell.interrupt.allowed():
-                prepared = self._agent.reloader.prepare(request.reload, request.committed, folder)
+            prepared = self._agent.reloader.prepare(request.reload, request.committed, folder, allowed)
         finally:
             self._reloading = None
+            self._agent.ledger.refuse_in_cell(None)
         return Reply(requests.ReloadPrepared(prepared.reloaded, prepared.removed, prepared.error))
 
     def stop_reload(self, request: requests.StopReload, _: Buffers) -> None:

@@ -23,16 +23,18 @@ from pathlib import Path
 
 import msgspec
 
-from allranks.messages.requests import FileEntry, FilesCommitted, FolderOpened, Piece
+from allranks.messages.requests import CommitFiles, FileEntry, FilesCommitted, FolderOpened, OpenFolder, Piece
+from allranks.messages.requests.files import CHANGED, NOT_OURS
 from allranks.messages.wire import Buffer
 
 OURS = b".allranks"
 """The folder in the folder for what is known of it."""
 FORGOTTEN_AFTER = 3600.0
 """Seconds after which a transfer that was neither committed nor dropped is removed."""
+LOCKED_WITHIN = 20.0
+"""Seconds to wait for another notebook that puts files in place."""
 LINK = 0o120000
-CHANGED = "it was changed there since it was sent"
-NOT_OURS = "another file is there, which was not sent from here"
+IN_THE_WAY = "a folder or a file of another kind is in its place"
 
 
 class Sent(msgspec.Struct, array_like=True, frozen=True):
@@ -42,6 +44,8 @@ class Sent(msgspec.Struct, array_like=True, frozen=True):
     size: int
     mtime_ns: int
     """Of the file on this host: its file system may round what was asked for."""
+    origin: str
+    """The notebook's folder that it came from."""
 
     def is_intact(self, now: os.stat_result | None) -> bool:
         return now is not None and (now.st_size, now.st_mtime_ns) == (self.size, self.mtime_ns)
@@ -50,35 +54,40 @@ class Sent(msgspec.Struct, array_like=True, frozen=True):
 _decoder = msgspec.msgpack.Decoder(list[Sent])
 
 
-def open_folder(here: str, sample: Sequence[tuple[bytes, int, int]], folder: str, forget: str = "") -> FolderOpened:
+def open_folder(request: OpenFolder) -> FolderOpened:
     """See `requests.OpenFolder`. Raises OSError, and PermissionError for a folder that is too much of this machine."""
-    if sample and all(_is_same(os.path.join(os.fsencode(here), path), inode, ctime) for path, inode, ctime in sample):
-        return FolderOpened(here, same=True)
-    root = Path(folder).expanduser().absolute()
+    here, sample = os.fsencode(request.here), request.sample
+    if sample and all(_is_same(os.path.join(here, path), inode, ctime) for path, inode, ctime in sample):
+        return FolderOpened(request.here, same=True)
+    root = Path(request.folder).expanduser().absolute()
     if root.resolve() in (Path.home().resolve(), Path("/")):
         raise PermissionError(f"{root} is the home folder or the root of the file system, which is never synced to")
-    ours = _ours(root)
+    made, ours = not root.exists(), _ours(root)
     (ours / "incoming").mkdir(parents=True, exist_ok=True)
     with suppress(FileExistsError), open(ours / ".gitignore", "x") as file:
         file.write("*\n")
     _name_once(ours)
-    _forget(ours / "incoming", forget)
+    _forget(ours / "incoming", request.forget)
     files, changed = list[FileEntry](), list[FileEntry]()
-    for path, known in _read(ours).items():
-        now = _stat(os.path.join(os.fsencode(root), path))
+    for path, states in _read(ours).items():
+        now, known = _stat(os.path.join(os.fsencode(root), path)), _from(request.origin, states)
         intact = next((sent.entry for sent in known if sent.is_intact(now)), None)
         if intact is not None:
             files.append(intact)
-        else:
+        elif known and now is not None:
             changed.append(known[-1].entry)
     identity, free = (ours / "id").read_text(), shutil.disk_usage(root).free
-    return FolderOpened(str(root), False, identity, files, changed, free)
+    return FolderOpened(str(root), False, made, identity, files, changed, free)
+
+
+def begin(folder: str, transfer: str) -> None:
+    """See `requests.BeginFiles`. Raises OSError."""
+    _incoming(folder, transfer).mkdir()
 
 
 def put(folder: str, transfer: str, pieces: Sequence[Piece], buffers: Sequence[Buffer]) -> None:
     """See `requests.PutPieces`. Raises OSError."""
     incoming = _incoming(folder, transfer)
-    incoming.mkdir(exist_ok=True)
     for piece, data in zip(pieces, buffers, strict=True):
         descriptor = os.open(incoming / str(piece.file), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -92,39 +101,63 @@ def put(folder: str, transfer: str, pieces: Sequence[Piece], buffers: Sequence[B
 
 def drop(folder: str, transfer: str) -> None:
     """See `requests.DropFiles`."""
-    shutil.rmtree(_incoming(folder, transfer), ignore_errors=True)
+    incoming = _incoming(folder, transfer)
+    gone = incoming.with_name(f"{transfer}-dropped")
+    with suppress(FileNotFoundError):
+        incoming.rename(gone)  # parts that come late find nothing
+    shutil.rmtree(gone, ignore_errors=True)
 
 
-def commit(
-    folder: str, transfer: str, files: Sequence[FileEntry], remove: Sequence[bytes], overwrite: bool
-) -> FilesCommitted:
-    """See `requests.CommitFiles`. Raises OSError where nothing was changed."""
-    root, ours, incoming = os.fsencode(folder), _ours(Path(folder)), _incoming(folder, transfer)
+def commit(request: CommitFiles) -> FilesCommitted:
+    """See `requests.CommitFiles`.
+
+    Raises OSError where a file cannot be put in place, and TimeoutError where another notebook does not let go of the
+    folder; what is in place then is known to be.
+    """
+    root, ours = os.fsencode(request.folder), _ours(Path(request.folder))
+    incoming, origin = _incoming(request.folder, request.transfer), request.origin
     with _locked(ours):
-        known, refused = _read(ours), dict[bytes, str]()
-        ready = dict[bytes, tuple[str, Sent]]()
-        for number, entry in enumerate(files):
-            if why := _why_not(root, entry.path, known.get(entry.path, ()), overwrite, incoming / str(number)):
-                refused[entry.path] = why
-            else:
-                ready[entry.path] = _prepared(incoming / str(number), entry)
-        # Whatever comes, each file is then in one of the states that are written down.
-        _write(ours, {**known, **{path: (*known.get(path, ()), sent) for path, (_, sent) in ready.items()}})
-        for path in remove:
-            if path in known and (why := _removed(root, path, known.pop(path), overwrite)):
-                refused[path] = why
-        for path, (file, sent) in ready.items():
-            target = os.path.join(root, path)
+        known, refused, failed = _read(ours), dict[bytes, str](), list[OSError]()
+        ready = [_prepared(incoming / str(number), entry, origin) for number, entry in enumerate(request.files)]
+        states = dict(known)
+        for sent in ready:
+            states[sent.entry.path] = (*known.get(sent.entry.path, ()), sent)
+        _write(ours, states)  # whatever comes, each file is then in one of the states that are written down
+        for path in request.remove:
+            before = known.pop(path, ())
+            if others := tuple(sent for sent in before if sent.origin != origin):
+                known[path] = others
             try:
-                os.makedirs(os.path.dirname(target), exist_ok=True)
-                os.replace(file, target)
+                why = _removed(root, path, _from(origin, before), request.overwrite)
             except OSError as error:
-                refused[path] = error.strerror or str(error)
+                known[path] = before
+                failed.append(error)
+            else:
+                refused |= {path: why} if why else {}
+        for number, sent in enumerate(ready):
+            path, part = sent.entry.path, incoming / str(number)
+            try:
+                why = _why_not(root, path, _from(origin, known.get(path, ())), request.overwrite, part)
+                if not why:
+                    _put_in_place(part, os.path.join(root, path))
+            except (IsADirectoryError, NotADirectoryError, FileExistsError):
+                why = IN_THE_WAY
+            except OSError as error:
+                failed.append(error)
+                continue
+            if why:
+                refused[path] = why
             else:
                 known[path] = (sent,)
         _write(ours, known)
     shutil.rmtree(incoming, ignore_errors=True)
+    if failed:
+        raise failed[0]
     return FilesCommitted(list(refused.items()))
+
+
+def _from(origin: str, states: Sequence[Sent]) -> list[Sent]:
+    return [sent for sent in states if sent.origin == origin]
 
 
 def _why_not(root: bytes, path: bytes, known: Sequence[Sent], overwrite: bool, new: Path) -> str:
@@ -140,14 +173,19 @@ def _why_not(root: bytes, path: bytes, known: Sequence[Sent], overwrite: bool, n
     if there is None or any(sent.is_intact(there) for sent in known):
         return ""
     if stat.S_ISDIR(there.st_mode):
-        return ""  # it is empty and goes, or `os.replace` says what it is
+        return ""  # `os.replace` says so
     if overwrite or (stat.S_ISREG(there.st_mode) and _is_equal(new, target)):
         return ""
     return CHANGED if known else NOT_OURS
 
 
-def _prepared(incoming: Path, entry: FileEntry) -> tuple[str, Sent]:
-    """The file as it will be, with what will be known of it. Raises OSError."""
+def _put_in_place(part: Path, target: bytes) -> None:
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    os.replace(os.fsencode(part), target)
+
+
+def _prepared(incoming: Path, entry: FileEntry, origin: str) -> Sent:
+    """Make the file as it will be; returns what will be known of it. Raises OSError."""
     if not incoming.exists():
         incoming.touch()  # an empty file has no pieces
     if incoming.stat().st_size != entry.size:
@@ -160,21 +198,21 @@ def _prepared(incoming: Path, entry: FileEntry) -> tuple[str, Sent]:
         incoming.chmod(0o755 if entry.mode & 0o100 else 0o644)
     os.utime(incoming, ns=(entry.mtime_ns, entry.mtime_ns), follow_symlinks=False)
     now = incoming.lstat()
-    return str(incoming), Sent(entry, now.st_size, now.st_mtime_ns)
+    return Sent(entry, now.st_size, now.st_mtime_ns, origin)
 
 
 def _removed(root: bytes, path: bytes, known: Sequence[Sent], overwrite: bool) -> str:
-    """Remove a file that was sent, and the folders that are empty without it; returns why it stays, if it does."""
+    """Remove a file that was sent, and the folders that are empty without it; returns why it stays, if it does.
+
+    Raises OSError.
+    """
     target = os.path.join(root, path)
     there = _stat(target)
-    if there is None:
+    if there is None or not known:
         return ""
     if not overwrite and not any(sent.is_intact(there) for sent in known):
         return CHANGED
-    try:
-        os.unlink(target)
-    except OSError as error:
-        return error.strerror or str(error)
+    os.unlink(target)
     folder = os.path.dirname(path)
     with suppress(OSError):
         while folder:
@@ -184,8 +222,16 @@ def _removed(root: bytes, path: bytes, known: Sequence[Sent], overwrite: bool) -
 
 
 def _is_same(path: bytes, inode: int, ctime_ns: int) -> bool:
-    now = _stat(path)
-    return now is not None and (now.st_ino, now.st_ctime_ns) == (inode, ctime_ns)
+    try:
+        # Opened, since NFS asks its server only then.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        now = os.fstat(descriptor)
+    finally:
+        os.close(descriptor)
+    return (now.st_ino, now.st_ctime_ns) == (inode, ctime_ns)
 
 
 def _is_equal(new: Path, there: bytes) -> bool:
@@ -233,9 +279,17 @@ def _forget(incoming: Path, named: str) -> None:
 
 @contextmanager
 def _locked(ours: Path) -> Iterator[None]:
-    """Two notebooks may sync to one folder."""
+    """Two notebooks may sync to one folder. Raises TimeoutError."""
+    deadline = time.monotonic() + LOCKED_WITHIN
     with open(ours / "lock", "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise TimeoutError("another notebook that syncs to this folder does not let go of it") from None
+            time.sleep(0.05)
         yield
 
 

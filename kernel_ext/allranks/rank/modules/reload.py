@@ -17,8 +17,8 @@ import os
 import sys
 import sysconfig
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from copy import copy
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, SourceFileLoader
@@ -37,6 +37,7 @@ _UNKNOWN: Stat = (-1, -1)
 _MISSING = object()
 _OWN = __name__.partition(".")[0]
 
+_LIBRARY = sysconfig.get_path("stdlib")
 _read: dict[str, Stat] = {}
 """The stat of each source file as the import system began to read it, until the next `note`."""
 _path_stats = SourceFileLoader.path_stats
@@ -44,8 +45,9 @@ _path_stats = SourceFileLoader.path_stats
 
 def _record_and_stat(loader: SourceFileLoader, path: str) -> Any:
     # The first of several reads counts: if later ones differ, the module counts as changed, which is the safe side.
-    with suppress(OSError):
-        _read.setdefault(path, _stat(path))
+    if not path.startswith(_LIBRARY) and "-packages/" not in path:
+        with suppress(OSError):
+            _read.setdefault(path, _stat(path))
     return _path_stats(loader, path)
 
 
@@ -121,8 +123,14 @@ class Reloader:
         now = _stat(path)
         return now if now[0] < self._since else _UNKNOWN
 
-    def prepare(self, number: int, committed: int, folder: str) -> Prepared:
-        """Execute the modules that have changed, pending `decide`.
+    def prepare(
+        self,
+        number: int,
+        committed: int,
+        folder: str,
+        interruptible: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> Prepared:
+        """Execute the modules that have changed, pending `decide`; KeyboardInterrupt comes only in `interruptible`.
 
         An earlier reload whose decision was lost is committed first if its number is at most `committed`, else undone.
         If a module raises, everything is put back; it counts as changed until it succeeds. KeyboardInterrupt is raised.
@@ -135,7 +143,8 @@ class Reloader:
             return Prepared([], [])
         self._pending = reload = _Reload(number, changed, removed)
         try:
-            reload.execute()
+            with interruptible():
+                reload.execute()
         except BaseException as error:
             self.decide(number, False)
             if not isinstance(error, Exception | SystemExit):
