@@ -152,7 +152,7 @@ def can_be(settings: Settings, backend: str, *, here: bool) -> None:
         )
     if settings.keep and settings.lease == 0:
         raise UsageError("--keep and --lease 0 contradict each other: choose one.")
-    if here and not Path(settings.cwd).is_dir():
+    if here and not settings.sync and not Path(settings.cwd).is_dir():
         raise UsageError(f"--cwd {settings.cwd}: no such folder.")
     if shutil.which(settings.python_here) is None:
         raise UsageError(f"--python {settings.python_here}: no such program.")

@@ -47,7 +47,7 @@ def test_the_next_cell_runs_what_was_edited_and_variables_stay(pair: Cluster, wo
     assert pair.apply(len, "abc") == [3, 3]
     (work / "mine.py").write_text("N = 3\n\ndef f():\n    return 10 * N\n")
     result = pair.sync()
-    assert result.reloaded == ["mine"] and result.hosts["localhost"].same
+    assert result.reloaded == {(0, 1): ("mine",)} and result.hosts["localhost"].same
     assert str(result).splitlines()[-1] == "Reloaded on all ranks: mine."
 
 

@@ -129,6 +129,20 @@ def test_a_folder_of_very_many_files_is_bounded_too(work: Path, monkeypatch: pyt
     assert sorted(Folder(work, limit=1000).scan().files) == ["a", "b", "c", "d"], "whoever sets a limit means it"
 
 
+def test_modules_are_the_last_to_be_left_out(work: Path) -> None:
+    put(work, {"train.py": "x" * 3000, "a": "x" * 2000, "b": "x" * 10})
+    assert sorted(Folder(work, limit=3500).scan().files) == ["b", "train.py"]
+
+
+def test_a_pattern_that_names_no_file_is_refused(work: Path) -> None:
+    put(work, {".gitignore": "data/\n", "data/a": ""})
+    folder = Folder(work)
+    folder.refuse_if_absent("data/a")
+    for pattern in (".git", "nosuch*"):
+        with pytest.raises(UsageError, match=r"no file in .* matches"):
+            folder.refuse_if_absent(pattern)
+
+
 @pytest.mark.parametrize("which", ["home", "root", "gone"])
 def test_the_home_folder_is_too_much(which: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))

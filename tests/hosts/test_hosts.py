@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import signal
 import socket
@@ -336,10 +337,51 @@ def test_a_host_key_that_has_changed(hosts3: Hosts) -> None:
     keys = [line.split(" ", 1)[1] for line in lines]
     known.write_text("\n".join([f"{lines[0].split()[0]} {keys[1]}", *lines[1:]]) + "\n")
     try:
-        with refused(hosts3, "host1: its host key has changed. If that is expected: ssh-keygen -R host1"):
+        said = r"host1: its host key has changed. If that is expected: (ssh-keygen .*-R \S+)\."
+        with pytest.raises(CannotStart, match=said) as raised:
+            Cluster(hosts=["host1"], backend="ring").up()
+        assert gone(hosts3, WITHIN), left(hosts3)
+        found = re.search(said, str(raised.value))
+        assert found is not None
+        subprocess.run(shlex.split(found[1]), check=True, capture_output=True)
+        with refused(hosts3, "host1: its host key is not known here", ["host1"]):
             pass
     finally:
         known.write_text(text)
+
+
+def test_a_host_whose_shell_greets_without_a_newline(hosts3: Hosts, tmp_path: Path) -> None:
+    (tmp_path / ".bashrc").write_text("printf 'Welcome!\\n{\"a\": 1}\\nready> '\n")
+    hosts3.restart_sshd("host1", HOME=str(tmp_path))
+    try:
+        with Cluster(hosts=["host1"], backend="ring") as cluster:
+            assert sums(cluster) == [1.0]
+    finally:
+        hosts3.restart_sshd("host1")
+    assert gone(hosts3, WITHIN)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["ForceCommand echo This account is for file transfer only.", "Banner {banner}\nForceCommand echo No shell."],
+)
+def test_a_host_that_runs_something_else_is_quoted(hosts3: Hosts, line: str, tmp_path: Path) -> None:
+    (tmp_path / "banner").write_text("Authorised use only.\n")
+    hosts3.restart_sshd("host1", line.format(banner=tmp_path / "banner") + "\n")
+    try:
+        with refused(hosts3, "^host1: (This account is for file transfer only|No shell)\\.$", ["host1"]):
+            pass
+    finally:
+        hosts3.restart_sshd("host1")
+
+
+def test_a_host_that_takes_passwords_only(hosts3: Hosts) -> None:
+    hosts3.restart_sshd("host1", "PubkeyAuthentication no\n")
+    try:
+        with refused(hosts3, "host1: its sshd accepts passwords only", ["host1"]):
+            pass
+    finally:
+        hosts3.restart_sshd("host1")
 
 
 def test_no_python_there(hosts3: Hosts) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import signal
@@ -103,9 +104,11 @@ def test_what_ranks_wrote_there_is_neither_replaced_nor_removed(apart: Apart) ->
             "train.py": apart.texts("host1")["train.py"],
         }
         (apart.work / "data" / "a b.csv").unlink()
-        cluster.sync()
+        for _ in range(2):
+            assert "data/a b.csv (it was changed there since it was sent" in str(cluster.sync())
         assert apart.texts("host2")["data/a b.csv"] == "1"
         cluster.sync(overwrite=True)
+        assert "data/a b.csv" not in apart.texts("host2")
         assert apart.texts("host2")["own.txt"] == "from here"
 
 
@@ -120,6 +123,35 @@ def test_a_file_that_was_changed_there_is_named_by_each_sync_and_one_that_is_gon
             assert values(cluster, "import train; train.step()") == [1]
         assert cluster.sync(overwrite=True).hosts["host1"].refused == {}
         assert apart.texts("host1")["data/a b.csv"] == "1,2"
+
+
+def test_empty_files_alone_and_files_that_vanish(apart: Apart) -> None:
+    with Cluster(hosts=apart.names[:1], backend="ring", sync=True) as cluster:
+        (apart.work / "lib").mkdir()
+        (apart.work / "lib" / "__init__.py").touch()
+        cluster.run("import lib").check()
+        (apart.work / "lib" / "__init__.py").unlink()
+        (apart.work / "lib").rmdir()
+        failed = cluster.run("import sys; sys.modules.pop('lib', None); import lib").errors
+        assert failed[0].ename == "ModuleNotFoundError"
+        over = threading.Event()
+
+        def churn() -> None:
+            for number in itertools.count():
+                file = apart.work / f"t{number % 50}.tmp"
+                file.write_text("x" * 100)
+                file.rename(apart.work / "state")
+                if over.is_set():
+                    return
+
+        churning = threading.Thread(target=churn)
+        churning.start()
+        try:
+            for number in range(10):
+                assert values(cluster, str(number)) == [number]
+        finally:
+            over.set()
+            churning.join(WITHIN)
 
 
 def test_files_and_links_that_turn_into_folders_and_back(apart: Apart) -> None:
@@ -145,6 +177,11 @@ def test_files_and_links_that_turn_into_folders_and_back(apart: Apart) -> None:
         (apart.work / "file").write_text("again")
         assert cluster.sync().hosts["host1"].refused == {}
         assert (root / "file").read_text() == "again"
+        (apart.work / "link" / "b").unlink()
+        (apart.work / "link").rmdir()
+        (apart.work / "link").symlink_to("other")
+        assert cluster.sync().hosts["host1"].refused == {}
+        assert (root / "link" / "b").read_text() == "other"
 
 
 def test_a_copy_that_is_removed_while_ranks_work_in_it_is_made_again(apart: Apart) -> None:
@@ -305,6 +342,26 @@ def test_a_folder_that_the_user_names(apart: Apart) -> None:
     with Cluster(hosts=apart.names[:2], backend="ring", cwd=named, sync=True) as cluster:
         assert values(cluster, "import os, train; (os.getcwd(), train.step())") == [(str(named), 1)] * 2
         assert not list(named.iterdir()), "here it stays as it was"
+
+
+def test_a_folder_that_the_user_names_is_made_here_too(apart: Apart) -> None:
+    named = apart.work.parent / "named"
+    with Cluster(hosts=["localhost", apart.names[0]], backend="ring", cwd=named, sync=True) as cluster:
+        assert values(cluster, "import os, train; (os.getcwd(), train.step())") == [(str(named), 1)] * 2
+    with (
+        pytest.raises(UsageError, match="lies in the notebook's folder"),
+        Cluster(hosts=["localhost"], backend="ring", cwd=apart.work / "run", sync=True) as cluster,
+    ):
+        cluster.run("1")
+
+
+def test_what_only_some_hosts_have_got_is_said_of_these(apart: Apart) -> None:
+    with Cluster(hosts=["localhost", apart.names[0]], backend="ring", sync=True) as cluster:
+        cluster.run("import train").check()
+        (apart.work / ".gitignore").write_text("train.py\n")
+        (apart.work / "train.py").write_text("def step():\n    return 'new'\n")
+        assert "Reloaded on rank 0: train." in str(cluster.sync())
+        assert values(cluster, "train.step()") == ["new", 1]
 
 
 def test_ctrl_c_while_files_are_sent_changes_nothing(apart: Apart) -> None:

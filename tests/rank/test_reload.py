@@ -12,6 +12,7 @@ import textwrap
 import types
 import weakref
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -807,3 +808,50 @@ def test_the_module_needs_neither_mlx_nor_ipython_before_the_first_commit() -> N
     code = "import sys, allranks.rank.modules.reload; print({'mlx', 'IPython', 'numpy'} & set(sys.modules))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "set()"
+
+
+def test_a_module_whose_file_comes_back_is_the_same_module(folder: Folder) -> None:
+    """As after `git checkout` of another branch, and back: instances stay those of the class that can be imported."""
+    folder.write("there.py", "class C:\n    v = 1\n")
+    folder.cell("import there; c = there.C(); module = there")
+    (folder.path / "there.py").unlink()
+    assert folder.reload().removed == ["there"] and "there" not in sys.modules
+    folder.write("there.py", "class C:\n    v = 22\n")
+    assert folder.reload().reloaded == ["there"]
+    folder.cell("import there")
+    assert folder.value("there is module and isinstance(c, there.C) and c.v") == 22
+
+
+def test_a_package_whose_import_failed_is_imported_from_the_start(folder: Folder) -> None:
+    folder.write("broken/__init__.py", "from .net import Net\n")
+    folder.write("broken/layers.py", "L = 1\n")
+    folder.write("broken/net.py", "class Nett: pass\n")
+    folder.write("other_one.py", "v = 1\n")
+    folder.cell("import other_one")
+    with pytest.raises(ImportError):
+        folder.cell("import broken")
+    folder.write("broken/net.py", "from .layers import L\nclass Net: pass\n")
+    folder.write("other_one.py", "v = 22\n")
+    assert folder.reload().reloaded == ["other_one"]
+    folder.cell("import broken; net = broken.Net()")
+    assert folder.value("other_one.v, broken.net.L") == (22, 1)
+
+
+def test_only_the_code_of_modules_can_be_interrupted(folder: Folder) -> None:
+    """An undo that was cut short would leave a module half old and half new."""
+    folder.write("cut.py", "import builtins\nv = 1\nbuiltins.inside = getattr(builtins, 'allowed', None)\n")
+    folder.cell("import cut, builtins")
+    folder.write("cut.py", "import builtins\nv = 2\nbuiltins.inside = builtins.allowed\nraise KeyboardInterrupt\n")
+
+    @contextmanager
+    def interruptible() -> Iterator[None]:
+        folder.cell("builtins.allowed = True")
+        try:
+            yield
+        finally:
+            folder.cell("builtins.allowed = False")
+
+    with pytest.raises(KeyboardInterrupt):
+        folder.reloader.prepare(1, 0, str(folder.path), interruptible)
+    assert folder.value("builtins.inside, builtins.allowed, cut.v") == (True, False, 1)
+    folder.cell("del builtins.inside, builtins.allowed")

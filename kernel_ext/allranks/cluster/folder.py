@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from allranks.arguments import parse_size
-from allranks.errors import CannotCopy, CellInterrupted
+from allranks.errors import CannotCopy, CellInterrupted, UsageError
 from allranks.files.fetch import TARGET, Fetch, FetchResult
 from allranks.files.folder import Contents, Folder, Stamp
 from allranks.files.result import HostSync, SyncResult, left_out_lines
@@ -18,12 +18,13 @@ from allranks.head.world.ranks import Ranks
 from allranks.messages.questions import Reply, RequestFailed
 from allranks.messages.requests import DecideReload, PrepareReload, StopReload
 from allranks.notebook.front_end import autoreloads
+from allranks.notebook.transfer_progress import SHOW_EVERY, wait_and_show
 from allranks_backends.plan import alike, rank_label
 
 from .base import ClusterBase, unsaid
 from .stop import Stop
 
-DECIDED_WITHIN = 30.0
+DECIDED_WITHIN = 10.0
 """Seconds that ranks get to keep or undo what they have reloaded, which they have in memory."""
 
 
@@ -75,8 +76,13 @@ class ClusterFolder(ClusterBase):
         """
         ranks = self._refuse_if_unable(range(self.size))
         sync, settings = self._folder_sync(), self._settings
+        for pattern in include:
+            sync.folder.refuse_if_absent(pattern)
         if limit is not None:
-            settings.sync_limit = parse_size(limit) if isinstance(limit, str) else limit
+            most = parse_size(limit) if isinstance(limit, str) else limit
+            if most < 1:
+                raise UsageError(f"--limit {limit}: nothing could be sent.")
+            settings.sync_limit = most
         settings.sync_include = tuple(dict.fromkeys((*settings.sync_include, *include)))
         sync.folder.limit, sync.folder.include = settings.sync_limit, settings.sync_include
         self._save()
@@ -175,13 +181,19 @@ class ClusterFolder(ClusterBase):
         number, stop = time.time_ns(), Stop(around=True)  # a number that is higher than those of another notebook
         with self._changing, stop.noted():
             try:
-                answers, silent = self._replies(
-                    self._ask_all(PrepareReload(reload=number, committed=self._committed), None)
+                asked = self._ask_all(PrepareReload(reload=number, committed=self._committed), None)
+                wait_and_show(
+                    lambda: not wait(asked.values(), SHOW_EVERY).not_done,
+                    asked,
+                    lambda rank: "" if asked[rank].done() else "reloads its modules",
+                    stop.raise_if_pressed,
                 )
+                answers, silent = self._replies(asked)
+            except KeyboardInterrupt:
+                self._undo(ranks, number)
+                raise CellInterrupted("stopped while modules were reloaded; all ranks keep those they had") from None
             except BaseException:
-                for rank in ranks.monitor.ranks:
-                    ranks.lifeline.tell(rank.uuid, StopReload(number))
-                self._decide(ranks, number, commit=False)
+                self._undo(ranks, number)
                 raise
             failed = _failures(answers)
             given = [reply.answer for reply in answers.values() if isinstance(reply, Reply)]
@@ -201,9 +213,19 @@ class ClusterFolder(ClusterBase):
         if failed:
             result.not_reloaded = "; ".join(f"{rank_label(which)}: {why}" for why, which in alike(failed).items())
             return
-        result.reloaded = list(dict.fromkeys(name for each in given for name in each.reloaded))
+        reloaded = {rank: reply.answer.reloaded for rank, reply in answers.items() if isinstance(reply, Reply)}
+        names = dict.fromkeys(name for each in reloaded.values() for name in each)
+        by_ranks = alike({name: tuple(rank for rank, each in reloaded.items() if name in each) for name in names})
+        result.reloaded = {numbers: tuple(modules) for numbers, modules in by_ranks.items()}
+        result.size = self.size
         result.removed = list(dict.fromkeys(name for each in given for name in each.removed))
         self._sources = _sources(result.contents)
+
+    def _undo(self, ranks: Ranks, number: int) -> None:
+        """End what modules do that are executed again, and have no rank keep them."""
+        for rank in ranks.monitor.ranks:
+            ranks.lifeline.tell(rank.uuid, StopReload(number))
+        self._decide(ranks, number, commit=False)
 
     def _decide(self, ranks: Ranks, number: int, *, commit: bool) -> list[int]:
         """Tell all ranks; returns those that did not respond, which learn of it with the next reload."""

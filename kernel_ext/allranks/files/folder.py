@@ -107,6 +107,15 @@ class Folder:
         sizes = self._shed(files)
         return Contents(files, {**left_out, **dict.fromkeys(sizes, TOO_LARGE)}, sizes)
 
+    def refuse_if_absent(self, pattern: str) -> None:
+        """Raises UsageError for a pattern that no file could be included by."""
+        try:
+            spec = GitIgnoreSpec.from_lines([pattern])
+        except ValueError as error:
+            raise UsageError(f"--include {pattern}: {error}.") from None
+        if not any(spec.match_file(path) for path, _ in self._walk("", [], spec, False)):
+            raise UsageError(f"--include {pattern}: no file in {self.path} matches.")
+
     def sample(self, files: Mapping[str, Stamp]) -> list[tuple[bytes, int, int]]:
         """Files by which a host recognises that it has this very folder: path, inode, and ctime in ns, the newest."""
         found = []
@@ -218,7 +227,8 @@ class Folder:
         if total <= limit and len(files) <= most:
             return {}
         shed = dict[str, int]()
-        for path, each in sorted(files.items(), key=lambda item: -item[1].size):
+        # What ranks import comes first.
+        for path, each in sorted(files.items(), key=lambda item: (item[0].endswith(".py"), -item[1].size)):
             if total <= limit and len(files) <= most:
                 break
             shed[path] = each.size

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from allranks.messages.requests.files import CHANGED, NOT_OURS
-from allranks_backends.plan import alike
+from allranks_backends.plan import alike, rank_label
 from allranks_widgets import human_bytes
 
 from .folder import SECRET, TOO_LARGE, Contents
@@ -39,8 +39,10 @@ class SyncResult:
 
     hosts: Mapping[str, HostSync]
     contents: Contents
-    reloaded: Sequence[str] = ()
-    """Modules that all ranks have reloaded, in this order."""
+    reloaded: Mapping[tuple[int, ...], Sequence[str]] = field(default_factory=dict)
+    """Modules that were reloaded, in this order, by the ranks that had loaded them and whose file changed."""
+    size: int = 0
+    """Number of ranks."""
     removed: Sequence[str] = ()
     """Modules whose file is gone."""
     not_reloaded: str = ""
@@ -77,7 +79,10 @@ class SyncResult:
 
     def of_modules(self) -> list[str]:
         """What became of the modules."""
-        lines = [f"Reloaded on all ranks: {', '.join(self.reloaded)}."] if self.reloaded else []
+        lines = []
+        for ranks, modules in self.reloaded.items():
+            where = "all ranks" if len(ranks) == self.size else rank_label(list(ranks))
+            lines.append(f"Reloaded on {where}: {', '.join(modules)}.")
         if self.removed:
             lines.append(f"No longer loaded, since their files are gone: {', '.join(self.removed)}.")
         if self.not_reloaded:

@@ -17,10 +17,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TypeVar
 
-from allranks.errors import CannotCopy
+from allranks.errors import CannotCopy, UsageError
 from allranks.head.world.ranks import Ranks
 from allranks.messages.questions import Reply, RequestFailed
 from allranks.messages.requests import (
@@ -50,6 +49,8 @@ AHEAD = 8
 """Messages with parts of files that are sent ahead of their answers."""
 MOST_IN_ONE = 400
 """Files in one message: each costs some time there."""
+TRIES = 5
+"""Of a sync in which a file is changed while it is read."""
 WITHIN = 600.0
 """Seconds a host gets to answer: to put many files in place may take long."""
 
@@ -71,6 +72,10 @@ class _There:
     moved: int = 0
     """Bytes that have arrived of what is being sent."""
     total: int = 0
+
+
+class FileChanged(CannotCopy):
+    """A file was changed while it was read; the folder is to be read again."""
 
 
 class FolderSync:
@@ -114,6 +119,17 @@ class FolderSync:
         Until files are put in place (`putting_in_place`), no host has changed then. `progress` is called with a line
         before a host gets files for the first time.
         """
+        for tries_left in reversed(range(TRIES)):
+            try:
+                return self._bring(ranks, overwrite=overwrite, progress=progress, go_on=go_on)
+            except FileChanged:
+                if not tries_left:
+                    raise
+        raise AssertionError
+
+    def _bring(
+        self, ranks: Ranks, *, overwrite: bool, progress: Callable[[str], None], go_on: Callable[[], None]
+    ) -> SyncResult:
         self.putting_in_place = False
         contents = self.folder.scan()
         first = self._open(ranks, contents, go_on)
@@ -147,6 +163,11 @@ class FolderSync:
         for host, there in self._there.items():
             there.rank = alive[host]
         here = ranks.reached.here.name
+        if here in alive and self._target_is_inside():
+            raise UsageError(
+                f"--cwd {self._works_in} lies in the notebook's folder {self.folder.path}, which would be copied into "
+                "itself: choose another."
+            )
         if here in alive and os.path.realpath(self._works_in) == os.path.realpath(self.folder.path):
             self._there[here] = _There(FolderOpened(self._works_in, same=True), alive[here])
         new = {host: rank for host, rank in alive.items() if host not in self._there}
@@ -168,6 +189,10 @@ class FolderSync:
                 self._placed.pop(host, None)  # its ranks would stay in the folder that was removed
         return list(new)
 
+    def _target_is_inside(self) -> bool:
+        target, folder = (os.path.realpath(os.path.expanduser(each)) for each in (self._works_in, self.folder.path))
+        return target != folder and os.path.commonpath([target, folder]) == folder
+
     def _leaders(self) -> dict[str, _There]:
         """One host for each folder that is a copy."""
         return {host: there for host, there in self._there.items() if not (there.opened.same or there.leader)}
@@ -181,8 +206,15 @@ class FolderSync:
         missing = [path for path in there.files if path not in contents.files and path not in contents.left_out]
         if overwrite:
             missing += [path for path in there.refused if path not in contents.files]
-        remove = [path for path in missing if _is_gone(self.folder.path / path)]
+        remove = [path for path in missing if self._is_gone(path, contents)]
         return _Plan(send, sum(contents.files[path].size for path in send), remove)
+
+    def _is_gone(self, path: str, contents: Contents) -> bool:
+        """Whether there is no such file, or a folder in its place, or a link in the place of a folder."""
+        file, parts = self.folder.path / path, path.split("/")
+        if any("/".join(parts[:end]) in contents.files for end in range(1, len(parts))):
+            return True
+        return not os.path.lexists(file) or (file.is_dir() and not file.is_symlink())
 
     # Sending.
 
@@ -273,7 +305,7 @@ class FolderSync:
         pieces, buffers, room = list[Piece](), list[bytes](), CHUNK
         for number, path in enumerate(plan.send):
             offset = 0
-            for data in self._content(path, contents.files[path]):
+            for data in self._content(path, contents.files[path], plan):
                 if len(data) > room or len(pieces) >= MOST_IN_ONE:
                     yield pieces, buffers
                     pieces, buffers, room = [], [], CHUNK
@@ -283,8 +315,8 @@ class FolderSync:
         if pieces:
             yield pieces, buffers
 
-    def _content(self, path: str, stamp: Stamp) -> Iterator[bytes]:
-        """Parts of the file. Raises CannotCopy where it is not what it was when the folder was read."""
+    def _content(self, path: str, stamp: Stamp, plan: _Plan) -> Iterator[bytes]:
+        """Parts of the file; none of one that is gone. Raises CannotCopy, and FileChanged."""
         file = self.folder.path / path
         try:
             if stamp.mode == LINK:
@@ -295,10 +327,17 @@ class FolderSync:
                 while left and (data := content.read(min(CHUNK, left))):
                     left -= len(data)
                     yield data
+        except FileNotFoundError:
+            plan.vanished.add(path)
+            return
         except OSError as error:
-            raise CannotCopy(f"{path} cannot be read here ({error.strerror}).") from None
+            raise CannotCopy(
+                f"{path} cannot be read here ({error.strerror}). Name it in .gitignore, or let it be read."
+            ) from None
         if left:
-            raise CannotCopy(f"{path} was changed while it was read. Run the cell again.")
+            raise FileChanged(
+                f"{path} was changed each time it was read. Name it in .gitignore, or run the cell again."
+            )
 
     def _commit(
         self,
@@ -313,7 +352,11 @@ class FolderSync:
 
         def question(host: str) -> CommitFiles:
             plan = plans[host]
-            files = [FileEntry(os.fsencode(path), *contents.files[path]) for path in plan.send]
+            files = [
+                (number, FileEntry(os.fsencode(path), *contents.files[path]))
+                for number, path in enumerate(plan.send)
+                if path not in plan.vanished
+            ]
             remove = [os.fsencode(path) for path in plan.remove]
             return CommitFiles(
                 folder=self._there[host].opened.folder,
@@ -335,7 +378,7 @@ class FolderSync:
         for host, plan in plans.items():
             there = self._there[host]
             refused = {os.fsdecode(path): why for path, why in answers[host].refused}
-            sent = [path for path in plan.send if path not in refused]
+            sent = [path for path in plan.send if path not in refused and path not in plan.vanished]
             there.files |= {path: contents.files[path] for path in sent}
             for path in (*plan.remove, *sent):
                 there.refused.pop(path, None)
@@ -417,11 +460,8 @@ class _Plan:
     send: Sequence[str]
     nbytes: int
     remove: Sequence[str]
-
-
-def _is_gone(path: Path) -> bool:
-    """Whether there is no such file, or a folder in its place."""
-    return not os.path.lexists(path) or (path.is_dir() and not path.is_symlink())
+    vanished: set[str] = field(default_factory=set)
+    """Files that were gone when they were to be sent."""
 
 
 def _alike_plans(plans: Mapping[str, _Plan]) -> Iterable[tuple[tuple[int, int], list[str]]]:
@@ -431,7 +471,9 @@ def _alike_plans(plans: Mapping[str, _Plan]) -> Iterable[tuple[tuple[int, int], 
 
 def _explained(said: str, folder: str) -> str:
     advice = ""
-    if "No space left" in said:
+    if "No such file" in said:
+        advice = f" Its folder {folder} was removed: run the cell again, which makes it again."
+    elif "No space left" in said:
         advice = f" Make room on its disk ({folder}), or choose another folder with --cwd."
     elif "Read-only" in said or "Permission denied" in said or "never synced" in said:
         advice = " Choose a folder that its user may write in with --cwd."

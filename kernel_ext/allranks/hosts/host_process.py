@@ -7,6 +7,7 @@ import logging
 import subprocess
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,7 @@ from allranks.messages.host_messages import (
     Start,
     Started,
     Trouble,
+    begins_event,
     read_event,
     to_line,
 )
@@ -96,6 +98,8 @@ class HostEnd:
         """How an engine there reaches the controller."""
         self.lifeline_url = ""
         """How a rank there reaches the notebook."""
+        self.printed: deque[str] = deque(maxlen=5)
+        """The last lines that came and are no events."""
         self.trouble = ""
         """Why it could not carry out an order."""
         self.ended: HostGone | None = None
@@ -244,8 +248,10 @@ class HostEnd:
             try:
                 event = read_event(line)
             except NotUnderstood as error:
-                if line.startswith(b"{"):  # and not what a login shell prints
+                if begins_event(line) >= 0:
                     self._hear(Trouble(f"{error}: it may have another version of allranks"))
+                elif printed := line.decode(errors="replace").strip():  # by a login shell
+                    self.printed.append(printed)
                 continue
             if isinstance(event, Gone):
                 return True

@@ -119,7 +119,7 @@ class DistributedMagics(Verbs, Magics):
                 else:
                     print(f"{name} is a notebook variable: copy it to the ranks with %distributed push {name}.")
         for name in dict.fromkeys(error.missing_module for error in result.errors.values()):
-            if name and any(Path(path).exists() for path in (name, f"{name}.py")):
+            if name and not cluster.auto_sync and any(Path(path).exists() for path in (name, f"{name}.py")):
                 print(f"{name} is beside the notebook, not where the ranks work: %distributed sync --on brings it.")
         result.check()
 

@@ -100,6 +100,11 @@ class Verbs:
                 for name, now in vars(options).items()
                 if name in self.up_with and now != self.up_with[name]
             ]
+            if [each.partition(" ")[0] for each in differ] == ["sync"]:
+                raise UsageError(
+                    f"already up: {ranks_text(cluster.size, cluster.backend)}. %distributed sync "
+                    f"{'--on' if options.sync else '--off'} switches what --sync does."
+                )
             how = f" (started with {'; '.join(differ)})" if differ else ""
             raise UsageError(
                 f"already up: {ranks_text(cluster.size, cluster.backend)}. Resize with %distributed resize N, or stop "

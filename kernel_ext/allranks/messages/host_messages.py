@@ -290,6 +290,11 @@ def read_order(line: bytes) -> tuple[HostOrder, int | None, Serial | None]:
     return _ORDERS[found["type"]](**body), found["number"], (head, order) if head else None
 
 
+def begins_event(line: bytes) -> int:
+    """Where an event begins in a line, after a prompt without a newline, say; -1 where the line has none."""
+    return line.find(b'{"type": "')
+
+
 def read_event(line: bytes) -> HostEvent:
     """What `to_line` was given. Raises NotUnderstood for anything else, such as what a login shell prints."""
     import msgspec  # no host process needs it
@@ -297,7 +302,7 @@ def read_event(line: bytes) -> HostEvent:
     from .wire import NotUnderstood
 
     try:
-        found = json.loads(line)
+        found = json.loads(line[max(0, begins_event(line)) :])
         kind = _EVENTS[found["type"]]
         event: HostEvent = msgspec.convert(found["body"], kind)
     except (ValueError, TypeError, KeyError, RecursionError, msgspec.MsgspecError) as error:

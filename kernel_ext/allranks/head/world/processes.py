@@ -81,7 +81,7 @@ class Processes:
             self._lifeline.keys[0],
             end.engine_info,
             cwd=shared.folders.get(end.name, shared.cwd),
-            cwd_may_lack=not host.local and (shared.sync or not shared.cwd_named),
+            cwd_may_lack=shared.sync or not (host.local or shared.cwd_named),
             env=dict(shared.env),
             lease=shared.lease,
         )

@@ -33,9 +33,14 @@ FORWARDS = ("-R", "127.0.0.1:0:127.0.0.1:9")
 _NOT_INSTALLED = "allranks is not installed for {python} there. There: {python} -m pip install allranks"
 _NO_FORWARDING = "its sshd does not forward ports. Set AllowTcpForwarding yes in its sshd_config"
 _NO_PYTHON = "there is no {python} there. Name the Python that has allranks with --python"
+_PASSWORDS = (
+    "its sshd accepts passwords only, and none can be typed here. Set PubkeyAuthentication yes in its sshd_config"
+)
 _CAUSES = (
+    ("Permission denied (password", _PASSWORDS),  # and no public key
+    ("Permission denied (keyboard-interactive", _PASSWORDS),
     ("Permission denied (", "it refused the ssh key. Copy the key there with: ssh-copy-id {words}"),
-    ("REMOTE HOST IDENTIFICATION HAS CHANGED", "its host key has changed. If that is expected: ssh-keygen -R {key}"),
+    ("REMOTE HOST IDENTIFICATION HAS CHANGED", "its host key has changed. If that is expected: {remove}"),
     ("Host key verification failed", "its host key is not known here. Accept it once with: ssh {words}"),
     ("Could not resolve hostname", "unknown host name. Add it to ~/.ssh/config or DNS"),
     ("Connection refused", "nothing listens for ssh there. Turn on Remote Login (macOS) or sshd (Linux)"),
@@ -83,6 +88,8 @@ def explained(said: Sequence[str], name: str, python: str) -> str:
         sign = sign.replace("{python}", python)
         if line := next((line for line in reversed(said) if sign in line), ""):
             words = shlex.join(word for word in destination(name) if word != "--")
-            key = shlex.quote(known_as(name))
-            return meaning.format(words=words, key=key, python=shlex.quote(python), said=line.partition(": ")[2])
+            # ssh names the entry as known_hosts has it, which may be that of an alias.
+            remove = next((each for each in said if each.startswith("ssh-keygen ")), "")
+            remove = remove or f"ssh-keygen -R {shlex.quote(known_as(name))}"
+            return meaning.format(words=words, remove=remove, python=shlex.quote(python), said=line.partition(": ")[2])
     return said[-1].rstrip(".")

@@ -65,7 +65,8 @@ class Login:
 
     def why_not(self, more: Sequence[str] = ()) -> str:
         """What ssh, the host's shell, or `more` complained of, in words; empty where nothing did."""
-        self._complaints.join(0.05)  # the last one may still be on its way
+        # The last ones may still be on their way; from an ssh that ends, all of them come.
+        self._complaints.join(ENDS_WITHIN if self.closed else 0.05)
         said = [*self.said, *more]
         return explained(said, self._name, self._python) if said else ""
 

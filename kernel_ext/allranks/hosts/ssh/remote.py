@@ -230,11 +230,14 @@ class RemoteHost(HostEnd):
 
     def _why_not(self) -> str:
         """What went wrong, and what to do, from what ssh and the host said."""
-        login = self._connection.login
-        if login is not None and (said := login.why_not([self.trouble] if self.trouble else [])):
+        login, more = self._connection.login, [self.trouble] if self.trouble else []
+        if not self.alive:  # else it may still be greeting
+            more = [*self.printed, *more]
+        if login is not None and (said := login.why_not(more)):
             return said
         if self.alive:
-            return f"it accepted the connection but did not answer within {READY_WITHIN:g} s"
+            printed = f"; what it printed ends with {self.printed[-1]!r}" if self.printed else ""
+            return f"it accepted the connection but did not answer within {READY_WITHIN:g} s{printed}"
         return "the connection closed without an error message"
 
     def _how_ended(self) -> HostGone:

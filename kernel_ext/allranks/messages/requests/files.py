@@ -87,7 +87,7 @@ class FilesCommitted(Answer):
 
 
 class CommitFiles(Question[FilesCommitted]):
-    """Put all files of a transfer in place, in the order of their numbers, and `remove` others that were sent before.
+    """Put files of a transfer in place, each with its number in that, and `remove` others that were sent before.
 
     A file that something else has written or changed on the host is left as it is, unless `overwrite`.
     """
@@ -96,7 +96,7 @@ class CommitFiles(Question[FilesCommitted]):
     folder: str
     origin: str
     transfer: str
-    files: list[FileEntry]
+    files: list[tuple[int, FileEntry]]
     remove: list[bytes]
     overwrite: bool
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import fcntl
 import filecmp
+import glob
 import os
 import secrets
 import shutil
@@ -118,9 +119,9 @@ def commit(request: CommitFiles) -> FilesCommitted:
     incoming, origin = _incoming(request.folder, request.transfer), request.origin
     with _locked(ours):
         known, refused, failed = _read(ours), dict[bytes, str](), list[OSError]()
-        ready = [_prepared(incoming / str(number), entry, origin) for number, entry in enumerate(request.files)]
+        ready = {number: _prepared(incoming / str(number), entry, origin) for number, entry in request.files}
         states = dict(known)
-        for sent in ready:
+        for sent in ready.values():
             states[sent.entry.path] = (*known.get(sent.entry.path, ()), sent)
         _write(ours, states)  # whatever comes, each file is then in one of the states that are written down
         for path in request.remove:
@@ -133,8 +134,9 @@ def commit(request: CommitFiles) -> FilesCommitted:
                 known[path] = before
                 failed.append(error)
             else:
-                refused |= {path: why} if why else {}
-        for number, sent in enumerate(ready):
+                if why:
+                    refused[path], known[path] = why, before
+        for number, sent in ready.items():
             path, part = sent.entry.path, incoming / str(number)
             try:
                 why = _why_not(root, path, _from(origin, known.get(path, ())), request.overwrite, part)
@@ -213,12 +215,25 @@ def _removed(root: bytes, path: bytes, known: Sequence[Sent], overwrite: bool) -
     if not overwrite and not any(sent.is_intact(there) for sent in known):
         return CHANGED
     os.unlink(target)
+    _remove_compiled(target)
     folder = os.path.dirname(path)
     with suppress(OSError):
         while folder:
             os.rmdir(os.path.join(root, folder))
             folder = os.path.dirname(folder)
     return ""
+
+
+def _remove_compiled(source: bytes) -> None:
+    """Remove what Python made of a source: else its folder would stay, and could be imported as a namespace package."""
+    folder, name = os.path.split(source)
+    stem, extension = os.path.splitext(name)
+    if extension != b".py":
+        return
+    with suppress(OSError):
+        for each in glob.glob(os.path.join(glob.escape(folder), b"__pycache__", glob.escape(stem) + b".*.pyc")):
+            os.unlink(each)
+        os.rmdir(os.path.join(folder, b"__pycache__"))
 
 
 def _is_same(path: bytes, inode: int, ctime_ns: int) -> bool:

@@ -12,6 +12,7 @@ What the commit does to functions, classes and instances is in `update`.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import linecache
 import os
 import sys
@@ -84,6 +85,8 @@ class Reloader:
         self._loaded: dict[str, Stat] = {}
         """The versions of source files that were read, for when their folder becomes the working folder."""
         self._sources: dict[str, _Source] = {}
+        self._dropped: dict[str, _Source] = {}
+        """Modules whose files are gone, by name."""
         self._pending: _Reload | None = None
         self._older = Older()
         # A module may be edited between its import and the end of the cell. So the import system itself tells which
@@ -138,6 +141,7 @@ class Reloader:
         if self._pending is not None:
             self.decide(self._pending.number, self._pending.number <= committed)
         self.note(folder)
+        self._take_back()
         changed, removed = self._compared()
         if not changed and not removed:
             return Prepared([], [])
@@ -152,8 +156,33 @@ class Reloader:
             return Prepared([], [], self._folder.describe(error, reload.failed))
         return Prepared(list(reload.executed), list(removed))
 
+    def _take_back(self) -> None:
+        """Use modules again whose files were gone and are back, as after `git checkout` of another branch.
+
+        Their instances would be those of no class that can be imported otherwise.
+        """
+        for name, source in list(self._dropped.items()):
+            if name in sys.modules:  # imported anew
+                del self._dropped[name]
+            elif _stat_or_none(source.path) not in (None, _UNKNOWN):
+                sys.modules[name] = source.module
+                self._sources[name] = _Source(source.module, source.path, _UNKNOWN)
+                del self._dropped[name]
+
+    def _is_orphan(self, name: str) -> bool:
+        """Whether its package is not loaded: the import of that failed, and the next one is to import this again."""
+        package = name.rpartition(".")[0]
+        if not package or package in sys.modules:
+            return False
+        try:
+            return importlib.util.find_spec(package) is not None
+        except (ImportError, ValueError):
+            return False
+
     def _compared(self) -> tuple[dict[str, _Source], list[str]]:
         """Modules that have changed, and names of those whose file is gone."""
+        for name in [name for name in self._sources if self._is_orphan(name)]:
+            _drop(name, self._sources.pop(name).module)
         stats: dict[str, Stat | None] = {}
         for path in {source.path for source in self._sources.values()}:
             stats[path] = _stat_or_none(path)
@@ -183,6 +212,7 @@ class Reloader:
             gone = self._sources.pop(name, None)
             if gone is not None:
                 _drop(name, gone.module)
+                self._dropped[name] = gone
         update = Update(self._older)
         for module, before in reload.snapshots:
             update.add(module, before)
