@@ -27,6 +27,7 @@ from allranks.messages.requests import (
     BeginFiles,
     CommitFiles,
     DropFiles,
+    EnterFolder,
     FileEntry,
     FolderOpened,
     Nothing,
@@ -34,7 +35,6 @@ from allranks.messages.requests import (
     Piece,
     PutPieces,
     Question,
-    WorkIn,
 )
 from allranks.messages.requests.files import CHANGED
 from allranks.messages.transfers import CHUNK
@@ -401,7 +401,7 @@ class FolderSync:
         answers: dict[int, Future[Reply[Nothing]]] = {}
         for rank in members:
             if rank.rank not in busy:
-                answers |= ranks.ask([rank.rank], WorkIn(folder=new[rank.host]))
+                answers |= ranks.ask([rank.rank], EnterFolder(folder=new[rank.host]))
         wait_and_show(lambda: not wait(answers.values(), SHOW_EVERY).not_done, answers, lambda _rank: "", go_on)
         for rank in members:
             if rank.rank in answers:

@@ -57,6 +57,7 @@ from .files import (
     Digest,
     DigestFile,
     DropFiles,
+    EnterFolder,
     FileEntry,
     FileRead,
     FilesCommitted,
@@ -71,7 +72,6 @@ from .files import (
     ReadFile,
     ReloadPrepared,
     StopReload,
-    WorkIn,
 )
 from .looks import (
     CellTrace,
@@ -135,6 +135,7 @@ __all__ = [
     "DigestFile",
     "Drop",
     "DropFiles",
+    "EnterFolder",
     "EnterMissed",
     "Entered",
     "Entries",
@@ -202,6 +203,5 @@ __all__ = [
     "Variable",
     "Variables",
     "Welcome",
-    "WorkIn",
     "answer_type",
 ]

@@ -109,7 +109,7 @@ class DropFiles(Question[Nothing]):
     transfer: str
 
 
-class WorkIn(Question[Nothing]):
+class EnterFolder(Question[Nothing]):
     """Make this the working folder of the rank, and of what takes its place."""
 
     runs = "main"

@@ -128,7 +128,7 @@ class Agent:
         self._ready = True
         self.lifeline.send(Ready(self.meters.memory()))
 
-    def work_in(self, folder: str) -> None:
+    def enter_folder(self, folder: str) -> None:
         """Make `folder` the working folder of this process, and of the trials that load variables as it would."""
         os.chdir(folder)
         self.beginning = replace(self.beginning, directory=os.getcwd())

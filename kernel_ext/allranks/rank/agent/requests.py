@@ -262,8 +262,8 @@ class Requests:
         synced_folder.drop(request.folder, request.transfer)
         return DONE
 
-    def work_in(self, request: requests.WorkIn, _: Buffers) -> Reply[Nothing]:
-        self._agent.work_in(request.folder)
+    def enter_folder(self, request: requests.EnterFolder, _: Buffers) -> Reply[Nothing]:
+        self._agent.enter_folder(request.folder)
         return DONE
 
     def prepare_reload(self, request: requests.PrepareReload, _: Buffers) -> Reply[requests.ReloadPrepared]:
