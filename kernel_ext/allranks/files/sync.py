@@ -54,6 +54,8 @@ TRIES = 5
 WITHIN = 600.0
 """Seconds a host gets to answer: to put many files in place may take long."""
 
+RECEIVER_DIED = "{}: rank {}, which receives for its host, has died. %distributed heal replaces it."
+
 A = TypeVar("A", bound=Answer)
 
 
@@ -133,6 +135,12 @@ class FolderSync:
         self.putting_in_place = False
         contents = self.folder.scan()
         first = self._open(ranks, contents, go_on)
+        for there in self._leaders().values():  # others' files are not ours to report once the notebook has none
+            there.refused = {
+                path: (stamp, why)
+                for path, (stamp, why) in there.refused.items()
+                if path in contents.files or why == CHANGED
+            }
         plans = {host: self._plan(there, contents, overwrite) for host, there in self._leaders().items()}
         plans = {host: plan for host, plan in plans.items() if plan.send or plan.remove}
         for (count, nbytes), group in _alike_plans({host: plan for host, plan in plans.items() if host in first}):
@@ -278,7 +286,7 @@ class FolderSync:
         self, ranks: Ranks, host: str, plan: _Plan, contents: Contents, transfer: str, stop: threading.Event
     ) -> None:
         """Send the files to one host, as fast as it takes them. Raises CannotCopy."""
-        there, under_way = self._there[host], deque[tuple[Future[Reply[Answer]], int]]()
+        there, under_way = self._there[host], deque[tuple[Future[Reply[Nothing]], int]]()
 
         def settle() -> None:
             answer, size = under_way.popleft()
@@ -293,8 +301,10 @@ class FolderSync:
             if stop.is_set():
                 return
             question = PutPieces(folder=there.opened.folder, transfer=transfer, pieces=pieces)
-            answer: Future[Reply[Answer]] = ranks.ask([there.rank], question, buffers)[there.rank]  # type: ignore[assignment]
-            under_way.append((answer, sum(map(len, buffers))))
+            asked = ranks.ask([there.rank], question, buffers)
+            if there.rank not in asked:
+                raise CannotCopy(RECEIVER_DIED.format(host, there.rank))
+            under_way.append((asked[there.rank], sum(map(len, buffers))))
             if len(under_way) >= AHEAD:
                 settle()
         while under_way and not stop.is_set():
@@ -432,7 +442,7 @@ class FolderSync:
         for host, rank in receivers.items():
             try:
                 if rank not in futures:
-                    raise CannotCopy(f"{host}: rank {rank}, which receives for its host, has died.")
+                    raise CannotCopy(RECEIVER_DIED.format(host, rank))
                 there = self._there.get(host)
                 given[host] = self._settled(host, there.opened.folder if there else self.target, futures[rank])
             except CannotCopy as error:

@@ -24,6 +24,7 @@ from pathlib import Path
 
 import msgspec
 
+from allranks.machine.files import open_part
 from allranks.messages.requests import CommitFiles, FileEntry, FilesCommitted, FolderOpened, OpenFolder, Piece
 from allranks.messages.requests.files import CHANGED, NOT_OURS
 from allranks.messages.wire import Buffer
@@ -90,7 +91,7 @@ def put(folder: str, transfer: str, pieces: Sequence[Piece], buffers: Sequence[B
     """See `requests.PutPieces`. Raises OSError."""
     incoming = _incoming(folder, transfer)
     for piece, data in zip(pieces, buffers, strict=True):
-        descriptor = os.open(incoming / str(piece.file), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = open_part(incoming / str(piece.file))
         try:
             view, offset = memoryview(data), piece.offset
             while view:  # a disk that is nearly full takes a part
