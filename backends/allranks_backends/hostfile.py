@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 from .plan import Host
 from .registry import BackendError, get_backend
+from .runtimes.checks import login_and_port
 
 MOST_RANKS = 10_000
 """Ranks that a hostfile may ask for: more is a slip of the pen."""
@@ -22,8 +24,6 @@ MOST_BYTES = 16_000_000
 LONGEST_NAME = 253
 """Characters of a host's name, by the rules of DNS."""
 _EXPECTED = '{"ssh": "mac1", "ips": ["192.168.0.1"], "rdma": [null, "rdma_en2"]}'
-_SLOTS = re.compile(r"slots\s*=\s*(\S+)")
-_MAX_SLOTS = re.compile(r"max[-_]slots\s*=\s*\d+")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(=.*)?", re.DOTALL)
 
 
@@ -119,15 +119,47 @@ def _host(where: str, entry: object) -> Host:
         raise HostfileError(f'{where} has "ssh": {_shown(name)}; expected the name or address to ssh to')
     _check_name(f'{where}, "ssh"', name)
     where = f"{where} ({_printable(name)})"
+    name = _with_login(where, name, entry.get("user"), entry.get("port"))
     ips = _strings(f'{where}, "ips"', entry.get("ips", []), "IPv4 addresses")
-    return host_named(name, ips, _rdma(where, entry.get("rdma", [])))
+    python, cwd = (_path(f'{where}, "{field}"', entry.get(field)) for field in ("python", "cwd"))
+    return replace(host_named(name, ips, _rdma(where, entry.get("rdma", []))), python=python, cwd=cwd)
 
 
 def host_named(name: str, ips: tuple[str, ...] = (), rdma: tuple[tuple[str, ...], ...] = ()) -> Host:
     """The host a user calls ``name``: ``localhost`` for any loopback name; an IPv4 name is also its address."""
     if is_local(name):
         return Host("localhost" if _is_loopback(name) else name, True, ips or ("127.0.0.1",), rdma)
-    return Host(name, False, ips or ((name,) if _is_address(name) else ()), rdma)
+    return Host(name, False, ips or ((name,) if _is_address(name, 4) else ()), rdma)
+
+
+def hosts_in(words: str) -> list[Host]:
+    """The host that a line of MPI's form, or an entry of ``--hosts``, stands for: once for each of its ranks.
+
+    Raises HostfileError.
+    """
+    return _hosts_in(_cut(repr(words)), words)
+
+
+def _with_login(where: str, name: str, user: object, port: object) -> str:
+    """``user@name:port``, as an entry has them in fields of their own."""
+    if user is not None:
+        if not isinstance(user, str) or "@" in name:
+            raise HostfileError(f'{where} has "user": {_shown(user)}; expected one user, here or in "ssh"')
+        name = f"{user}@{name}"
+    if port is not None:
+        if isinstance(port, bool) or not isinstance(port, int) or login_and_port(name)[1] is not None:
+            raise HostfileError(f'{where} has "port": {_shown(port)}; expected one number, here or in "ssh"')
+        name = f"{name}:{port}"
+    _check_name(where, name)
+    return name
+
+
+def _path(where: str, value: object) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str) or not value.startswith(("/", "~/")) or "\0" in value or not _is_unicode(value):
+        raise HostfileError(f"{where} is {_shown(value)}; expected a path there that begins with / or ~/")
+    return value
 
 
 def _rdma(where: str, row: object) -> tuple[tuple[str, ...], ...]:
@@ -188,33 +220,47 @@ def _from_lines(text: str) -> HostfileWorld:
     for number, line in enumerate(text.splitlines(), start=1):
         words = line.split("#", 1)[0].strip()
         if words:
-            where = f"line {number}, {_cut(repr(words))}"
-            name, count = _slots(where, words)
-            _check_name(where, name)
-            if len(hosts) + count > MOST_RANKS:
-                raise HostfileError(f"{where}: that makes more than {MOST_RANKS:,} ranks; expected fewer slots")
-            hosts += [host_named(name)] * count
+            hosts += _hosts_in(f"line {number}, {_cut(repr(words))}", words, most=MOST_RANKS - len(hosts))
     return HostfileWorld(tuple(hosts))
 
 
-def _slots(where: str, words: str) -> tuple[str, int]:
+def _hosts_in(where: str, words: str, most: int = MOST_RANKS) -> list[Host]:
+    name, options = _options(where, words)
+    _check_name(where, name)
+    slots = options.pop("slots", "1")
+    if not (slots.isascii() and slots.isdigit()):
+        raise HostfileError(f"{where}: slots is {_printable(slots)}; expected a number of ranks, 0 or more")
+    count = int(slots.lstrip("0")[:10] or 0)  # more digits are too many ranks in any case
+    if count > most:
+        raise HostfileError(f"{where}: that makes more than {MOST_RANKS:,} ranks; expected fewer slots")
+    python, cwd = (_path(f"{where}: {field}", options.get(field)) for field in ("python", "cwd"))
+    return [replace(host_named(name), python=python, cwd=cwd)] * count
+
+
+def _options(where: str, words: str) -> tuple[str, dict[str, str]]:
+    """The name, and the options by name."""
     name, *rest = words.split(maxsplit=1)
-    options = _MAX_SLOTS.sub("", " ".join(rest)).strip()
-    if not options:
-        return name, 1
-    match = _SLOTS.fullmatch(options)
-    if not match:
-        raise HostfileError(
-            f"{where}: {_cut(repr(options))} is not understood; expected <host> slots=<number of ranks>"
-        )
-    if not (match[1].isascii() and match[1].isdigit()):
-        raise HostfileError(f"{where}: slots is {_printable(match[1])}; expected a number of ranks, 0 or more")
-    return name, int(match[1].lstrip("0")[:10] or 0)  # so many digits are too many ranks in any case
-
-
-def _is_address(name: str) -> bool:
     try:
-        return bool(ip_address(name))
+        given = shlex.split(re.sub(r"\s*=\s*", "=", "".join(rest)))
+    except ValueError as error:
+        raise HostfileError(f"{where}: {error}") from None
+    options = {}
+    for each in given:
+        field, _, value = each.partition("=")
+        if field.replace("_", "-") == "max-slots" and value.isdigit():
+            continue
+        if field not in ("slots", "python", "cwd") or not value or field in options:
+            raise HostfileError(
+                f"{where}: {_cut(repr(each))} is not understood; expected <host> slots=<number of ranks>"
+                " python=<path> cwd=<folder>"
+            )
+        options[field] = value
+    return name, options
+
+
+def _is_address(name: str, version: int | None = None) -> bool:
+    try:
+        return version in (None, ip_address(name).version)
     except ValueError:
         return False
 

@@ -28,6 +28,10 @@ class Host:
     cuda: tuple[str, ...] = ()
     """The CUDA devices ranks may use there, as CUDA_VISIBLE_DEVICES names them; empty for all of them, from 0. One that
     is listed twice is shared by two ranks."""
+    python: str | None = None
+    """The interpreter of its ranks, where the user named one for this host."""
+    cwd: str | None = None
+    """Their working folder, likewise."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,8 @@ class Platform:
     """mlx version."""
     mpirun: str | None = None
     """Path of the ``mpirun`` an MPI world would be started with."""
+    other_python: str = ""
+    """Path of its interpreter, where that is another than the notebook's ranks would be started with."""
 
 
 @dataclass(frozen=True)

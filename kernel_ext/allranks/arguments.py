@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from allranks_backends.hostfile import host_named, read_hostfile
+from allranks_backends.hostfile import HostfileError, hosts_in, read_hostfile
 from allranks_backends.plan import Host
 from allranks_backends.registry import BackendError, get_backend
 
@@ -46,8 +46,7 @@ def hosts_of(
         found, named = list(world.hosts), world.backend
         env = {name: value for name, _, value in (setting.partition("=") for setting in world.envs)}
     elif hosts is not None:
-        names = hosts.split(",") if isinstance(hosts, str) else hosts
-        found = [host_named(name.strip()) for name in names if name.strip()]
+        found = named_hosts(hosts)
         if not found:
             raise UsageError("--hosts: no hosts given.")
     else:
@@ -59,6 +58,15 @@ def hosts_of(
     found = [replace(host, name=HERE.name) if host.local else host for host in found]
     # A hostfile names a host once for each of its ranks, and all of these are one host.
     return [host for host in found for _ in range(ranks_per_host)], named, env
+
+
+def named_hosts(hosts: Sequence[str] | str) -> list[Host]:
+    """What ``--hosts`` names: each may be followed by ``slots=``, ``python=`` and ``cwd=``. Raises UsageError."""
+    names = hosts.split(",") if isinstance(hosts, str) else hosts
+    try:
+        return [host for name in names if name.strip() for host in hosts_in(name.strip())]
+    except HostfileError as error:
+        raise UsageError(f"--hosts: {error}.") from None
 
 
 def fits_here(option: str, count: int) -> None:

@@ -13,6 +13,8 @@ class Settings:
 
     name: str
     python: str
+    python_named: bool
+    """Whether the user named it for all hosts; else a host may have one of its own, or one that `setup` made."""
     python_here: str
     """The same on the notebook's own machine, where it is not meant for other hosts only."""
     cwd: str

@@ -136,7 +136,7 @@ def described(**fields: Any) -> HostedCluster:
         "backend": "ring",
         "size": 2,
         "hosts": ["mac1"],
-        "logins": ["mac1"],
+        "logins": {"mac1": sys.executable},
         "host": "mac1",
         "notebook": "process 7 on laptop",
         "python": sys.executable,
@@ -204,7 +204,7 @@ def test_a_number_that_is_no_ranks_is_not_written_down(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
         try:
             description = Description()
-            order = Describe("1234", "main", "mpi", 1, ["mac1"], [], "mac1", "", sys.executable, {"rank 0": other.pid})
+            order = Describe("1234", "main", "mpi", 1, ["mac1"], {}, "mac1", "", sys.executable, {"rank 0": other.pid})
             description.take(order)
             description.update([tmp_path], {}, 0.0, None)
         finally:
@@ -213,8 +213,10 @@ def test_a_number_that_is_no_ranks_is_not_written_down(tmp_path: Path) -> None:
 
 
 def test_of_one_name_the_one_that_runs_is_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    gone = replace(described(cluster="gone", host="localhost", logins=[]), folders=["a"])
-    lives = described(cluster="lives", host="mac1", logins=["mac1", "mac2"], away_since=1.0, folders=["b"])
+    gone = replace(described(cluster="gone", host="localhost", logins={}), folders=["a"])
+    lives = described(
+        cluster="lives", host="mac1", logins=dict.fromkeys(["mac1", "mac2"], "python"), away_since=1.0, folders=["b"]
+    )
     parts = [OnHost(gone, []), OnHost(lives, [HOST_PROCESS, "rank 0"])]
     asked: list[str] = []
 
@@ -231,7 +233,7 @@ def test_of_one_name_the_one_that_runs_is_meant(tmp_path: Path, monkeypatch: pyt
 
 def test_the_files_of_all_of_one_name_are_removed_where_none_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     parts = [
-        OnHost(replace(described(cluster=name, host="localhost", logins=[]), folders=[name], since=since), [])
+        OnHost(replace(described(cluster=name, host="localhost", logins={}), folders=[name], since=since), [])
         for name, since in (("old", 1.0), ("newest", 3.0), ("older", 2.0))
     ]
     asked: list[str] = []

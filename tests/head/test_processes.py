@@ -47,7 +47,7 @@ def test_ranks_that_mpirun_has_never_started_are_not_waited_for() -> None:
     for number, (host, pid) in enumerate([(HERE, None), (BOX, 101), (BOX, None)]):
         monitor.put(Rank(number, host, f"rank-{number}", pid))
     processes = Processes(
-        Settings("main", "python", "python", "/", cwd_named=False, env={}), monitor, lifeline, hosts, events
+        Settings("main", "python", False, "python", "/", cwd_named=False, env={}), monitor, lifeline, hosts, events
     )
     processes.stop(get_backend("mpi"), range(3), everybody=True)
     assert (ends[HERE].waited, ends[BOX].waited) == ([MPIRUN], [101])

@@ -59,6 +59,10 @@ class Asked:
     mca: Mapping[str, str] = field(default_factory=dict)
     """Settings of Open MPI in the notebook's environment, which mpirun gives to all ranks, without ``OMPI_MCA_``."""
 
+    def python_of(self, host: str) -> str:
+        """The interpreter that was named for this host, or is everybody's."""
+        return next((each.python for each in self.ranks if each.name == host and each.python), self.python)
+
     def needs(self, what: str) -> bool:
         """Whether the backend that is asked for needs this (see ``Backend.needs``)."""
         return self.backend in BACKENDS and BACKENDS[self.backend].needs == what

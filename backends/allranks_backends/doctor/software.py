@@ -40,13 +40,17 @@ def _no_python(host: HostFacts, asked: Asked) -> Finding:
         return Finding(
             "error",
             host.name,
-            f"{asked.python} was not found by the shell that ssh starts, but a login shell finds one"
+            f"{asked.python_of(host.name)} was not found by the shell that ssh starts, but a login shell finds one"
             " (conda and pyenv often set PATH there only).",
             said,
             f"%distributed up --python {shlex.quote(host.login_python)}",
         )
     return Finding(
-        "error", host.name, f"{asked.python} was not found.", said, "name the Python that has allranks with --python"
+        "error",
+        host.name,
+        f"{asked.python_of(host.name)} was not found.",
+        said,
+        "name the Python that has allranks with --python",
     )
 
 

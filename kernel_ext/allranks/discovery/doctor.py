@@ -19,6 +19,7 @@ from typing import Any
 
 from allranks.arguments import hosts_of, known_backend, parse_size
 from allranks.hosts.ssh.command import FORWARDS, SSH_OPTIONS, destination
+from allranks.hosts.ssh.interpreter import interpreter_of
 from allranks.machine.facts import versions
 from allranks_backends.doctor import COMMANDS, Asked, Finding, HostFacts, examine, facts_of, in_place
 from allranks_backends.doctor.facts import Reach, version_in
@@ -109,9 +110,10 @@ def doctor(
         **(_open_mpi() if by_mpirun else {}),
     )
     names = [bare_name(host.name) for host in distinct if not host.local]
-    told = survey(distinct, _commands(asked, names), options=[*SSH_OPTIONS, *FORWARDS])
+    pythons = {host.name: shlex.join(interpreter_of(host.python or python).words()) for host in distinct}
+    told = survey(distinct, lambda host: _commands(asked, pythons[host.name], names), options=[*SSH_OPTIONS, *FORWARDS])
     facts = [_facts(each) for each in told]
-    reaches = _reaches([(each.host, fact) for each, fact in zip(told, facts) if fact.python is not None], asked)
+    reaches = _reaches([(each.host, fact) for each, fact in zip(told, facts) if fact.python is not None], pythons)
     facts = [replace(fact, reaches=reaches.get(fact.name, {})) for fact in facts]
     findings, looked_at = examine(facts, asked)
     return Diagnosis(tuple(findings), tuple(host.name for host in distinct), tuple(looked_at))
@@ -142,14 +144,14 @@ def asked_by(options: argparse.Namespace) -> Diagnosis:
     )
 
 
-def _commands(asked: Asked, names: Sequence[str]) -> dict[str, str]:
+def _commands(asked: Asked, python: str, names: Sequence[str]) -> dict[str, str]:
     fill = {
-        "{python}": shlex.quote(asked.python),
+        "{python}": python,
         "{probe}": shlex.quote(_probe()),
         "{names}": shlex.join(names),
         "{prted}": shlex.quote(asked.prted),
         "{mpirun}": shlex.quote(asked.mpirun),
-        "{abortable}": _abortable(asked),
+        "{abortable}": _abortable(asked, python),
     }
     commands = dict(COMMANDS)
     for name, command in COMMANDS.items():
@@ -161,14 +163,13 @@ def _commands(asked: Asked, names: Sequence[str]) -> dict[str, str]:
     return commands
 
 
-def _abortable(asked: Asked) -> str:
+def _abortable(asked: Asked, python: str) -> str:
     """A command that says on a host whether collectives could be aborted there, where that is a question."""
     if not in_place.applies((), asked):
         return "true"
     backend = get_backend(asked.backend)
     env = MPI().rank_env(asked.mpirun) if asked.by_mpirun and asked.mpirun else {}
     settings = [f"{name}={shlex.quote(value)}" for name, value in env.items()]
-    python = shlex.quote(asked.python)
     return " ".join([*settings, python, "-m", "allranks.rank.probe.abortable", backend.init_name])
 
 
@@ -222,19 +223,19 @@ def _facts(told: Surveyed) -> HostFacts:
     return HostFacts(**known, addresses=addresses)
 
 
-def _reaches(hosts: Sequence[tuple[Host, HostFacts]], asked: Asked) -> dict[str, dict[str, Reach]]:
+def _reaches(hosts: Sequence[tuple[Host, HostFacts]], pythons: Mapping[str, str]) -> dict[str, dict[str, Reach]]:
     """Every host listens on a port and tries those of the others."""
     ports = {host.name: random.choice(PORTS) for host, _ in hosts}
     targets = {facts.name: (facts.addresses[0], ports[facts.name]) for _, facts in hosts if facts.addresses}
     if len(targets) < 2:
         return {}
     found: dict[str, dict[str, Reach]] = {}
-    python, probe = shlex.quote(asked.python), shlex.quote(_probe())
+    probe = shlex.quote(_probe())
     listening = [host for host, facts in hosts if facts.name in targets]
 
     def command(host: Host) -> dict[str, str]:
         others = [f"{address}:{port}" for name, (address, port) in targets.items() if name != host.name]
-        return {"reach": f"{python} -c {probe} --reach {ports[host.name]} {LISTENING} {shlex.join(others)}"}
+        return {"reach": f"{pythons[host.name]} -c {probe} --reach {ports[host.name]} {LISTENING} {shlex.join(others)}"}
 
     for told in survey(listening, command):
         answers: Mapping[str, str] = json.loads(told.out("reach").strip() or "{}")

@@ -9,16 +9,18 @@ import shlex
 import sys
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
+from allranks.arguments import named_hosts
 from allranks.errors import NoCluster, UsageError
 from allranks.head.world.detached import Detached, detached_clusters, detached_file
 from allranks.hosts.ssh.command import explained
+from allranks.hosts.ssh.interpreter import Interpreter, interpreter_of
 from allranks.machine.clusters import HOST_PROCESS, HostedCluster
 from allranks.units import duration_text, ranks_text
-from allranks_backends.hostfile import host_named, is_local
+from allranks_backends.hostfile import host_named
 from allranks_backends.plan import Host
 
 from .survey import survey
@@ -95,8 +97,8 @@ class RunningCluster:
     def beside(self) -> str:
         """That it shares hosts with a cluster which has just started, and what ends it."""
         told = self.cluster
-        asked = [part.asked for part in self.parts]
-        command = command_to_end(told.cluster, dict.fromkeys([*asked, *told.logins]), told.python)
+        asked = {part.asked: part.cluster.python for part in self.parts}
+        command = command_to_end(told.cluster, {**told.logins, **asked})
         return (
             f"{told.name} also runs on {', '.join(asked)}: {ranks_text(told.size, told.backend)} of {told.notebook}, "
             f"{self.notebook}. To end it: {command}"
@@ -139,39 +141,47 @@ class Ending:
     """How many ranks, by host."""
     unreached: Mapping[str, str]
     """Hosts that could not be asked, and why: its ranks may still run there."""
-    python: str = sys.executable
-    """The Python that has allranks there."""
+    pythons: Mapping[str, str] = field(default_factory=dict)
+    """The Python that has allranks on each of these."""
 
     def __str__(self) -> str:
         each = [f"{ranks_text(count)} on {host}" for host, count in self.ended.items() if count]
         return f"{self.name} has ended: {', '.join(each) or 'no rank was running'}."
 
 
-def command_to_end(key: str, hosts: Iterable[str], python: str) -> str:
-    """What ends the cluster with this id on these hosts, from a shell."""
-    return shlex.join(["allranks", "down", key, "--hosts", ",".join(hosts), "--python", python])
+def command_to_end(key: str, pythons: Mapping[str, str]) -> str:
+    """What ends the cluster with this id on these hosts, from a shell, given the Python that has allranks on each."""
+    if len(each := set(pythons.values())) == 1:
+        return shlex.join(["allranks", "down", key, "--hosts", ",".join(pythons), "--python", *each])
+    hosts = ",".join(f"{host} python={shlex.quote(python)}" for host, python in pythons.items())
+    return shlex.join(["allranks", "down", key, "--hosts", hosts])
 
 
-def running_clusters(hosts: Iterable[str] = (), python: str | None = None) -> Search:
-    """This user's clusters with a process on this machine, or on one of `hosts`, where `python` has allranks."""
-    parts, unreached = _ask(_pythons(hosts, python or sys.executable))
+def running_clusters(hosts: Sequence[str] = (), python: str | None = None) -> Search:
+    """This user's clusters with a process on this machine, or on one of `hosts`, where `python` has allranks.
+
+    Raises UsageError for a host that is none.
+    """
+    parts, unreached = _ask(_pythons(hosts, python))
     return Search(_clusters(part for part in parts if part.running), unreached)
 
 
-def end_cluster(name: str, hosts: Iterable[str] = (), python: str | None = None, *, force: bool = False) -> Ending:
+def end_cluster(name: str, hosts: Sequence[str] = (), python: str | None = None, *, force: bool = False) -> Ending:
     """End a cluster on this machine, on `hosts`, and where this machine knows that it has ranks.
 
     `name` is its name, its id, or what this begins with. Raises NoCluster where there is none, and UsageError where
     several are called so, or a notebook is attached and it is not to be ended all the same (`force`).
     """
-    parts, unreached = _ask(_pythons(hosts, python or sys.executable))
+    asked = _pythons(hosts, python)
+    parts, unreached = _ask(asked)
     detached = detached_clusters()
     name = _whole_id(name, [part.cluster for part in parts], detached)
     ids = {kept.cluster for each, kept in detached.items() if name in (each, kept.cluster)} | {name}
     mine = [part for part in parts if part.cluster.cluster in ids or part.cluster.name == name]
     ids |= {part.cluster.cluster for part in mine}
-    elsewhere = _elsewhere(mine, [kept for kept in detached.values() if kept.cluster in ids])
-    more, silent = _ask({host: python or there for host, there in elsewhere.items() if host not in {HERE, *hosts}})
+    elsewhere = _elsewhere(python, mine, [kept for kept in detached.values() if kept.cluster in ids])
+    asked |= (more_hosts := {host: each for host, each in elsewhere.items() if host not in asked})
+    more, silent = _ask(more_hosts)
     unreached |= silent
     mine += [part for part in more if part.cluster.cluster in ids]
     if run := {part.cluster.cluster for part in mine if part.running}:  # others of this name are leftover files
@@ -188,16 +198,17 @@ def end_cluster(name: str, hosts: Iterable[str] = (), python: str | None = None,
         raise UsageError(
             f"a notebook is attached to {name!r}: {where}. End it there with %distributed down, or here with --force."
         )
-    pythons = {part.asked: python or part.cluster.python for part in mine}
+    pythons = {part.asked: asked[part.asked] for part in mine}
     answers, silent = _run(pythons, key)
     for leftover in found.keys() - {key}:  # files of older clusters whose processes are all gone
         silent |= _run(pythons, leftover)[1]
     ended = {host: sum(str(each).startswith("rank ") for each in names) for host, names in answers.items()}
-    unreached |= silent | _not_asked(mine, {*hosts, *elsewhere})
+    unreached |= silent | _not_asked(mine, asked)
     for each, kept in detached.items():
         if kept.cluster in found and not unreached:
             detached_file(each).unlink(missing_ok=True)
-    return Ending(cluster.name, key, ended, unreached, python or cluster.python)
+    known = {host: each.path for host, each in asked.items()} | cluster.logins
+    return Ending(cluster.name, key, ended, unreached, {host: known[host] for host in unreached})
 
 
 def _clusters(parts: Iterable[OnHost]) -> list[RunningCluster]:
@@ -218,20 +229,21 @@ def _whole_id(name: str, hosted: Sequence[HostedCluster], detached: Mapping[str,
     return next(iter(ids), name)
 
 
-def _pythons(hosts: Iterable[str], python: str) -> dict[str, str]:
-    """Which Python has allranks on this machine and on `hosts`, each of them once."""
-    return dict.fromkeys([HERE, *(name for name in hosts if not is_local(name))], python)
+def _pythons(hosts: Sequence[str], python: str | None) -> dict[str, Interpreter]:
+    """Which Python has allranks on this machine and on `hosts`, each of them once. Raises UsageError."""
+    named = {host.name: interpreter_of(host.python or python) for host in named_hosts(hosts) if not host.local}
+    return {HERE: Interpreter(sys.executable), **named}
 
 
-def _elsewhere(mine: Sequence[OnHost], detached: Sequence[Detached]) -> dict[str, str]:
+def _elsewhere(python: str | None, mine: Sequence[OnHost], detached: Sequence[Detached]) -> dict[str, Interpreter]:
     """The other hosts of a cluster whose notebook was on this machine, and which Python has allranks there."""
     found: dict[str, str] = {}
     for kept in detached:
-        found |= dict.fromkeys(kept.logins, str(kept.settings.get("python") or sys.executable))
+        found |= {host: str(saved.get("python")) for host, saved in kept.logins.items()}
     for part in mine:
         if part.cluster.host == part.asked == HERE:
-            found |= dict.fromkeys(part.cluster.logins, part.cluster.python)
-    return found
+            found |= part.cluster.logins
+    return {host: Interpreter(python or there) for host, there in found.items()}
 
 
 def _not_asked(mine: Sequence[OnHost], asked: Collection[str]) -> dict[str, str]:
@@ -256,7 +268,7 @@ def left_behind_on(answers: Mapping[str, Sequence[object]]) -> list[RunningClust
     return _clusters(parts)
 
 
-def _ask(pythons: Mapping[str, str]) -> tuple[list[OnHost], dict[str, str]]:
+def _ask(pythons: Mapping[str, Interpreter]) -> tuple[list[OnHost], dict[str, str]]:
     """What hosts have of any cluster, and why the others cannot be asked; for each, which Python has allranks there."""
     answers, unreached = _run(pythons, "list")
     parts, strange = _parts(answers)
@@ -279,15 +291,13 @@ def _parts(answers: Mapping[str, Sequence[object]]) -> tuple[list[OnHost], dict[
     return [*parts.values()], unreached
 
 
-def _run(pythons: Mapping[str, str], what: str) -> tuple[dict[str, list[object]], dict[str, str]]:
+def _run(pythons: Mapping[str, Interpreter], what: str) -> tuple[dict[str, list[object]], dict[str, str]]:
     """The answers of `MODULE` on these hosts, and why the others have none."""
     folders = [kept.directory for kept in detached_clusters().values()]
 
     def command(host: Host) -> dict[str, str]:
-        words = (
-            [sys.executable, "-m", MODULE, what, *folders] if host.local else [pythons[host.name], "-m", MODULE, what]
-        )
-        return {"clusters": shlex.join(words)}
+        more = folders if host.local else []
+        return {"clusters": shlex.join([*pythons[host.name].words(), "-m", MODULE, what, *more])}
 
     answers: dict[str, list[object]] = {}
     unreached = {}
@@ -300,5 +310,5 @@ def _run(pythons: Mapping[str, str], what: str) -> tuple[dict[str, list[object]]
             answers[name] = msgspec.json.decode(answer.out, type=list[object])
         except msgspec.DecodeError:
             said = answer.err.splitlines() or ["it did not answer in time"]
-            unreached[name] = explained(said, name, pythons[name])
+            unreached[name] = explained(said, name, pythons[name].path)
     return answers, unreached

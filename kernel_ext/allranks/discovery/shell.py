@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Mapping
 
-from allranks.errors import AllranksError
+from allranks.errors import AllranksError, UsageError
 from allranks.units import duration_text, ranks_text
 from allranks_widgets.table import text_table
 
@@ -29,7 +29,11 @@ def add_arguments(lists: argparse.ArgumentParser, ends: argparse.ArgumentParser)
 
 def list_clusters(options: argparse.Namespace) -> int:
     """Print what runs; returns the exit code: 1 if a host could not be asked."""
-    found = running_clusters(_hosts(options), options.python)
+    try:
+        found = running_clusters(_hosts(options), options.python)
+    except UsageError as error:
+        print(f"allranks: {error}", file=sys.stderr)
+        return 2
     if options.json:
         print(json.dumps([each.as_json() for each in found.clusters], indent=2))
     elif found.clusters:
@@ -71,6 +75,6 @@ def _complain(unreached: Mapping[str, str], ending: Ending | None = None) -> int
     for host, why in unreached.items():
         print(f"allranks: {host} could not be asked: {why}.", file=sys.stderr)
     if unreached and ending is not None:
-        again = command_to_end(ending.id, unreached, ending.python)
+        again = command_to_end(ending.id, ending.pythons)
         print(f"allranks: ranks may still run there. To end them: {again}", file=sys.stderr)
     return 1 if unreached else 0

@@ -24,6 +24,7 @@ from .host_process import HostEnd, OnEvent
 from .joined import JoinedHost
 from .listener import Listener, Progress
 from .local import LocalHost
+from .ssh.interpreter import Interpreter, interpreter_of
 from .ssh.reaching import reach
 from .ssh.remote import RemoteHost, SavedHost
 
@@ -83,12 +84,16 @@ class Hosts:
                 self.others[host.name].end()
         ends = reach(
             missing,
-            python=self._settings.python,
+            python=self._interpreter,
             engine_info=self.here.engine_info,
             lifeline_url=self.here.lifeline_url,
             on_event=self._on_event,
         )
         self.others.update({end.name: end for end in ends})
+
+    def _interpreter(self, host: Host) -> Interpreter:
+        named = self._settings.python if self._settings.python_named else None
+        return interpreter_of(host.python or named)
 
     def keep(self, file: Path) -> None:
         """Have all of them outlive this process by the lease; `file` tells another one how to attach."""
@@ -107,7 +112,6 @@ class Hosts:
             self.others[host.name] = RemoteHost.again(
                 host,
                 saved[host.name],
-                python=self._settings.python,
                 engine_info=self.here.engine_info,
                 lifeline_url=self.here.lifeline_url,
                 on_event=self._on_event(host.name),
@@ -161,13 +165,18 @@ class Hosts:
         counts = Counter(host.name for host in reached)
         by_name = {host.name: host for host in reached}
         others = [
-            Site(name, _with_devices(self.others[name].platform, host.cuda), counts[name], local=False)
+            Site(name, _with_devices(self._platform(name), host.cuda), counts[name], local=False)
             for name, host in by_name.items()
             if not host.local
         ]
         mine = by_name.get(self.here.name)
         platform = _with_devices(here, mine.cuda if mine else ())
         return [Site(self.here.name, platform, counts[self.here.name]), *others]
+
+    def _platform(self, name: str) -> Platform:
+        end = self.others[name]
+        python = end.python if isinstance(end, RemoteHost) else self._settings.python
+        return replace(end.platform, other_python="" if python == self._settings.python else python)
 
     def worth_naming(self, backend: str, *, rdma: bool) -> bool:
         """Whether to advise a backend that can run: JACCL where links are known, MPI where mpirun starts the ranks."""

@@ -38,8 +38,8 @@ class HostedCluster:
     backend: str
     size: int
     hosts: list[str]
-    logins: list[str]
-    """Other hosts that have processes of it, by their names for ssh."""
+    logins: dict[str, str]
+    """Other hosts that have processes of it, by their names for ssh, and the Python that has allranks there."""
     host: str
     """The name of this machine there."""
     notebook: str

@@ -37,6 +37,7 @@ def description() -> dict[str, Any]:
         "addresses": addresses,
         "platform": machine(),
         "cuda": os.environ.get("CUDA_VISIBLE_DEVICES", ""),
+        "python": sys.executable,
         "left_behind": left_behind,
     }
 

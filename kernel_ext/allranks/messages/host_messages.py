@@ -78,14 +78,15 @@ class Describe:
     size: int
     hosts: list[str]
     """Those with ranks, as the notebook calls them."""
-    logins: list[str]
-    """Those that the notebook has logged in to, also if no rank is left there; none that a scheduler has."""
+    logins: dict[str, str]
+    """Those that the notebook has logged in to, also if no rank is left there, and the interpreter there; none that a
+    scheduler has."""
     host: str
     """This one, likewise."""
     notebook: str
     """Where it runs, in words."""
     python: str
-    """The interpreter of the ranks on other hosts."""
+    """The interpreter of the ranks on this one."""
     pids: dict[str, int]
     """Processes of its ranks on this host, by name: a launcher's are not the host process's own."""
 
@@ -185,6 +186,8 @@ class Prepared:
     platform: HostPlatform
     cuda: str
     """``CUDA_VISIBLE_DEVICES``."""
+    python: str
+    """Its interpreter, as that calls itself."""
     left_behind: list[Any] = field(default_factory=list)
     """Other clusters of this user that run there without a notebook, as `machine.clusters.listed` has them."""
 

@@ -29,7 +29,7 @@ from allranks_backends.registry import get_backend
 
 from .change import SavedVariables
 
-ASKED_FOR = ("env", "cwd", "python", "connections", "mpi_args", "check", "ordered", "sync")
+ASKED_FOR = ("env", "cwd", "python", "python_named", "connections", "mpi_args", "check", "ordered", "sync")
 """Settings in which clusters that are alike are equal."""
 
 
@@ -134,7 +134,9 @@ class Detached:
 
     def is_like(self, settings: Settings, hosts: Sequence[Host], backend: str) -> bool:
         """Whether it is what was asked for with these settings, hosts and backend."""
-        if [host["name"] for host in self.hosts] != [host.name for host in hosts]:
+        if [(host["name"], host["python"], host["cwd"]) for host in self.hosts] != [
+            (host.name, host.python, host.cwd) for host in hosts
+        ]:
             return False
         asked = json.loads(json.dumps({**vars(settings), "env": dict(settings.env)}))
         same = all(self.settings.get(name) == asked[name] for name in ASKED_FOR)

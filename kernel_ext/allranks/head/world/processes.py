@@ -16,6 +16,7 @@ from allranks.head.state.monitor import Monitor
 from allranks.hosts.host_process import HostEnd
 from allranks.hosts.hosts import Hosts
 from allranks.hosts.joined import JoinedHost
+from allranks.hosts.ssh.remote import RemoteHost
 from allranks.messages.host_messages import Describe, RankConfig
 from allranks.messages.lifeline import Lifeline
 from allranks.messages.requests import Exit, Spawn
@@ -80,8 +81,8 @@ class Processes:
             end.lifeline_url,
             self._lifeline.keys[0],
             end.engine_info,
-            cwd=shared.folders.get(end.name, shared.cwd),
-            cwd_may_lack=shared.sync or not (host.local or shared.cwd_named),
+            cwd=shared.folders.get(end.name) or host.cwd or shared.cwd,
+            cwd_may_lack=shared.sync or not (host.local or host.cwd or shared.cwd_named),
             env=dict(shared.env),
             lease=shared.lease,
         )
@@ -128,7 +129,8 @@ class Processes:
     def describe(self, plan: WorldPlan) -> None:
         """Each host writes down which cluster its ranks belong to."""
         hosts = list(dict.fromkeys(placement.host.name for placement in plan.placements))
-        logins = [name for name, end in self._hosts.others.items() if end.alive and not isinstance(end, JoinedHost)]
+        reached = {name: end for name, end in self._hosts.others.items() if end.alive}
+        logins = {name: end.python for name, end in reached.items() if isinstance(end, RemoteHost)}
         for end in (self._hosts.here, *self._hosts.others.values()):
             if isinstance(end, JoinedHost):  # a scheduler's processes are listed and ended by it
                 continue
@@ -144,7 +146,7 @@ class Processes:
                     logins,
                     end.name,
                     f"process {os.getpid()} on {platform.node()}",
-                    self._settings.python,
+                    end.python if isinstance(end, RemoteHost) else self._settings.python_here,
                     pids,
                 )
             )

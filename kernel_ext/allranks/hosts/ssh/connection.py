@@ -19,6 +19,7 @@ from typing import IO
 from allranks.messages.host_messages import Alive, Gone, Heard, HostEvent, HostOrder, Present, read_event, to_line
 from allranks.messages.wire import NotUnderstood
 
+from .interpreter import Interpreter
 from .login import Login
 
 ALIVE_EVERY = 1.0
@@ -45,7 +46,7 @@ class Connection:
     def __init__(
         self,
         name: str,
-        python: str,
+        python: Interpreter,
         tunnels: Mapping[int, int],
         *,
         hear_all: Callable[[IO[bytes]], bool],
@@ -53,7 +54,7 @@ class Connection:
         on_away: Callable[[bool, str], None],
         on_end: Callable[[], None],
     ) -> None:
-        self._name, self._python, self.tunnels = name, python, tunnels
+        self._name, self.python, self.tunnels = name, python, tunnels
         self._hear_all, self._on_event, self._on_away, self._on_end = hear_all, on_event, on_away, on_end
         self.login: Login | None = None
         """The one that is used, or was the last."""
@@ -75,7 +76,7 @@ class Connection:
 
     def begin(self) -> Login:
         """Log in, and start a host process."""
-        self.login = Login(self._name, self._python, tunnels=self.tunnels)
+        self.login = Login(self._name, self.python, tunnels=self.tunnels)
         self._follow(self.login)
         return self.login
 
@@ -200,7 +201,7 @@ class Connection:
 
         def attempt(*more: str, tunnels: Mapping[int, int]) -> tuple[Login, HostEvent | None]:
             arguments = [str(self.folder), *more]
-            self._attempt = login = Login(self._name, self._python, arguments, tunnels=tunnels, within=within)
+            self._attempt = login = Login(self._name, self.python, arguments, tunnels=tunnels, within=within)
             limit = threading.Timer(within + ANSWER_WITHIN, login.process.kill)
             limit.daemon = True
             limit.start()

@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from .command import CONNECT_WITHIN, destination, explained, ssh_options
+from .interpreter import Interpreter
 
 _ALLOCATED = re.compile(r"Allocated port (\d+) for remote forward to 127\.0\.0\.1:(\d+)")
 _NOISE = ("Warning: Permanently added", "Allocated port")
@@ -24,7 +25,7 @@ class Login:
     def __init__(
         self,
         name: str,
-        python: str,
+        python: Interpreter,
         arguments: Sequence[str] = (),
         *,
         tunnels: Mapping[int, int],
@@ -45,7 +46,7 @@ class Login:
         self.on_tunnel: Callable[[], None] = lambda: None
         """Called when there is another tunnel."""
         forwards = [word for here, there in tunnels.items() for word in ("-R", f"127.0.0.1:{there}:127.0.0.1:{here}")]
-        command = shlex.join([python, "-m", "allranks.rank.process.reach", *arguments])
+        command = shlex.join([*python.words(), "-m", "allranks.rank.process.reach", *arguments])
         self.process = subprocess.Popen(
             ["ssh", *ssh_options(within), *forwards, *destination(name), f"exec {command}"],
             stdin=subprocess.PIPE,
@@ -68,7 +69,7 @@ class Login:
         # The last ones may still be on their way; from an ssh that ends, all of them come.
         self._complaints.join(ENDS_WITHIN if self.closed else 0.05)
         said = [*self.said, *more]
-        return explained(said, self._name, self._python) if said else ""
+        return explained(said, self._name, self._python.path) if said else ""
 
     def end(self) -> None:
         """Close the connection, and wait until ssh has ended."""

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from allranks.errors import CannotStart
 from allranks_backends.plan import Host
 
+from .interpreter import Interpreter
 from .remote import READY_WITHIN, RemoteHost
 
 
 def reach(
     hosts: Sequence[Host],
     *,
-    python: str,
+    python: Callable[[Host], Interpreter],
     engine_info: Mapping[str, Any],
     lifeline_url: str,
     on_event: Any,
@@ -30,7 +31,7 @@ def reach(
         for host in hosts:
             end = RemoteHost.begin(
                 host,
-                python=python,
+                python=python(host),
                 engine_info=engine_info,
                 lifeline_url=lifeline_url,
                 on_event=on_event(host.name),

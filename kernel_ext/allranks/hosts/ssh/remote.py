@@ -22,6 +22,7 @@ from allranks_backends.runtimes.nccl import visible_devices
 
 from .connection import Connection
 from .differences import differing, listing
+from .interpreter import Interpreter
 from .login import engine_ports, port_of, through
 
 READY_WITHIN = 25.0
@@ -39,6 +40,8 @@ class SavedHost:
     """The port there for each port here."""
     prepared: str
     """What the host said of itself, as it came."""
+    python: str
+    """The interpreter there."""
 
 
 class RemoteHost(HostEnd):
@@ -51,7 +54,7 @@ class RemoteHost(HostEnd):
         self,
         host: Host,
         *,
-        python: str,
+        python: Interpreter,
         tunnels: Mapping[int, int],
         engine_info: Mapping[str, Any],
         lifeline_url: str,
@@ -59,7 +62,7 @@ class RemoteHost(HostEnd):
     ) -> None:
         """`tunnels` gives for a port here the one there; 0 for any."""
         super().__init__(host.name, on_event)
-        self.host, self._python = host, python
+        self.host = host
         self._engine_info_here, self._lifeline_here = engine_info, lifeline_url
         self._connection = Connection(
             host.name,
@@ -79,7 +82,7 @@ class RemoteHost(HostEnd):
         cls,
         host: Host,
         *,
-        python: str,
+        python: Interpreter,
         engine_info: Mapping[str, Any],
         lifeline_url: str,
         on_event: OnEvent,
@@ -105,7 +108,6 @@ class RemoteHost(HostEnd):
         host: Host,
         saved: SavedHost,
         *,
-        python: str,
         engine_info: Mapping[str, Any],
         lifeline_url: str,
         on_event: OnEvent,
@@ -114,7 +116,7 @@ class RemoteHost(HostEnd):
         tunnels = {int(here): there for here, there in saved.tunnels.items()}
         end = cls(
             host,
-            python=python,
+            python=Interpreter(saved.python),
             tunnels=tunnels,
             engine_info=engine_info,
             lifeline_url=lifeline_url,
@@ -131,7 +133,7 @@ class RemoteHost(HostEnd):
         """What `again` needs, in another process."""
         assert self.prepared is not None
         tunnels = {str(here): there for here, there in self._connection.tunnels.items()}
-        return SavedHost(str(self.directory), tunnels, to_line(self.prepared).decode())
+        return SavedHost(str(self.directory), tunnels, to_line(self.prepared).decode(), self.python)
 
     def ready(self, deadline: float) -> None:
         """Wait until it can start ranks. Raises CannotStart."""
@@ -147,9 +149,10 @@ class RemoteHost(HostEnd):
         if self.prepared is None or self.trouble or not login.has_tunnels:
             raise CannotStart(f"{self.name}: {self._why_not()}.")
         if differs := differing(self.prepared.versions):
-            raise CannotStart(f"{self.name} differs from this notebook:\n{listing(differs, self._python)}")
+            raise CannotStart(f"{self.name} differs from this notebook:\n{listing(differs, self.python)}")
         login.said.clear()  # what ssh said until now was no trouble
         self._connection.tunnels = dict(login.tunnels)
+        self._connection.python = Interpreter(self.python)
         self._use(Path(self.prepared.directory))
         self._connection.keep(self.directory)
 
@@ -163,6 +166,13 @@ class RemoteHost(HostEnd):
     def away(self) -> bool:
         """See `HostEnd.away`."""
         return self._connection.away_since is not None
+
+    @property
+    def python(self) -> str:
+        """The interpreter there."""
+        called = self._connection.python
+        made = self.prepared is not None and called.made_by_setup(self.prepared.python)
+        return self.prepared.python if self.prepared is not None and made else called.path
 
     @property
     def network(self) -> HostNetwork:

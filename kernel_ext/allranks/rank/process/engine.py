@@ -127,8 +127,9 @@ def _enter(config: RankConfig) -> None:
     os.environ.pop("PYTEST_CURRENT_TEST", None)
     # The notebook's choice of drawing backend names a front end this process does not have.
     os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"
-    if config.cwd and not (config.cwd_may_lack and not os.path.isdir(config.cwd)):
-        os.chdir(config.cwd)
+    folder = os.path.expanduser(config.cwd or "")
+    if folder and not (config.cwd_may_lack and not os.path.isdir(folder)):
+        os.chdir(folder)
 
 
 def _engine_config(config: RankConfig) -> Config:

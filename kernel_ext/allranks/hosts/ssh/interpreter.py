@@ -1,0 +1,53 @@
+"""Which Python a host is called with: one that was named, or the environment that `setup` made there."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import shlex
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+KEPT_IN = ".allranks"
+"""Where `setup` makes environments, in the home folder of a host."""
+CURRENT = "current"
+"""The link to the environment in use, in the folder of all that were made for one notebook's environment."""
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """Of one host."""
+
+    path: str
+    """There; it may begin with ``~/``."""
+    private: str = ""
+    """Folder, relative to the home folder, with an environment that is taken in place of `path` where it exists."""
+
+    def words(self) -> list[str]:
+        """What a shell there runs it by, before its arguments."""
+        if not self.private and not self.path.startswith("~/"):
+            return [self.path]
+        path = f'"$HOME"/{shlex.quote(self.path[2:])}' if self.path.startswith("~/") else shlex.quote(self.path)
+        first = ""
+        if self.private:  # the folder itself: the link may lead elsewhere before the cluster has ended
+            folder = f'"$HOME"/{shlex.quote(self.private)}/{CURRENT}'
+            first = f'd=$(cd {folder} 2>/dev/null && pwd -P) && [ -x "$d/bin/python" ] && exec "$d/bin/python" "$@"; '
+        return ["sh", "-c", f'{first}exec {path} "$@"', "sh"]
+
+    def made_by_setup(self, path: str) -> bool:
+        """Whether the Python at this path, as it calls itself, is that of the environment."""
+        return bool(self.private) and f"/{self.private}/" in path
+
+
+def interpreter_of(named: str | None) -> Interpreter:
+    """The one that was `named`, else that of `setup` or, where there is none, the path of this one."""
+    return Interpreter(named) if named else Interpreter(sys.executable, private_environment())
+
+
+def private_environment() -> str:
+    """Where `setup` makes environments that match this one, relative to a host's home folder."""
+    prefix = Path(sys.prefix)
+    name = prefix.parent.name if prefix.name in (".venv", "venv", "env") else prefix.name
+    key = hashlib.sha256(f"{platform.node()}:{prefix}".encode(errors="surrogateescape")).hexdigest()[:8]
+    return f"{KEPT_IN}/{name or 'python'}-{key}"
