@@ -207,7 +207,7 @@ class ClusterFolder(ClusterBase):
                 which = rank_label(sorted(set(silent)))
                 raise CannotCopy(
                     f"{which} did not respond while modules were reloaded. Run the cell again once %distributed status "
-                    "no longer shows 'stopped' or 'away'."
+                    "no longer shows 'stopped' or 'out of reach'."
                 )
         stop.raise_if_pressed()
         if failed:
