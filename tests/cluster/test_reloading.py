@@ -20,14 +20,6 @@ WITHIN = 60.0
 
 
 @pytest.fixture
-def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "work"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    return folder
-
-
-@pytest.fixture
 def pair(work: Path) -> Iterator[Cluster]:
     """Two ranks that work in the folder."""
     (work / "mine.py").write_text("N = 1\n\ndef f():\n    return N\n")
