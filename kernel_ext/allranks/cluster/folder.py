@@ -1,4 +1,4 @@
-"""The part of `Cluster` that keeps the notebook's working folder, and the modules in it, alike on all ranks."""
+"""The part of `Cluster` that keeps the notebook's working folder, and the modules in it, identical on all ranks."""
 
 from __future__ import annotations
 
