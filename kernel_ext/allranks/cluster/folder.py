@@ -17,7 +17,7 @@ from allranks.files.sync import FolderSync
 from allranks.head.world.ranks import Ranks
 from allranks.messages.questions import Reply, RequestFailed
 from allranks.messages.requests import DecideReload, PrepareReload, StopReload
-from allranks.notebook.front_end import autoreloads
+from allranks.notebook.shell import autoreloads
 from allranks.notebook.transfer_progress import SHOW_EVERY, wait_and_show
 from allranks_backends.plan import alike, rank_label
 
