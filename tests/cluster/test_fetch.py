@@ -18,14 +18,6 @@ WITHIN = 60.0
 
 
 @pytest.fixture
-def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "work"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    return folder
-
-
-@pytest.fixture
 def pair(work: Path) -> Iterator[Cluster]:
     """Two ranks, each in a folder of its own."""
     with Cluster(2, backend="ring") as cluster:

@@ -32,7 +32,7 @@ exec {mpirun} "$@"
 """
 
 Fails = Callable[[int, str], Callable[[], int]]
-"""From now on, so many starts of mpirun fail with these words; returns a function that counts the starts."""
+"""Has the next `times` starts of mpirun fail with the text `said`; returns a function that counts the starts."""
 
 
 @pytest.fixture

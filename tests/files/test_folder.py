@@ -126,7 +126,7 @@ def test_a_folder_of_very_many_files_is_bounded_too(work: Path, monkeypatch: pyt
     monkeypatch.setattr(folder_module, "MOST_FILES", 3)
     put(work, {"a": "1", "b": "22", "c": "333", "d": "4444"})
     assert sorted(Folder(work).scan().files) == ["a", "b", "c"]
-    assert sorted(Folder(work, limit=1000).scan().files) == ["a", "b", "c", "d"], "whoever sets a limit means it"
+    assert sorted(Folder(work, limit=1000).scan().files) == ["a", "b", "c", "d"], "with --limit, only bytes count"
 
 
 def test_modules_are_the_last_to_be_left_out(work: Path) -> None:

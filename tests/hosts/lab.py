@@ -180,16 +180,16 @@ class Hosts:
             _run("iptables", "-w", "-I" if cut else "-D", chain, way, self._bridge, "-j", "DROP")
 
     def slow(self, name: str, mbit: int) -> None:
-        """Hold what the host sends at so many Mbit/s."""
+        """Limit what the host sends to `mbit` Mbit/s."""
         done = self.inside(name, *_shape("eth0", mbit))
         assert done.returncode == 0, done.stderr
 
     def slow_towards(self, name: str, mbit: int) -> None:
-        """Hold what the host receives at so many Mbit/s."""
+        """Limit what the host receives to `mbit` Mbit/s."""
         _run(*_shape(f"v{self._tag}{self.names.index(name)}", mbit))
 
     def slow_here(self, mbit: int) -> None:
-        """Hold what this machine sends to all hosts together at so many Mbit/s."""
+        """Limit what this machine sends to all hosts together to `mbit` Mbit/s."""
         _run(*_shape(self._bridge, mbit))
 
     def processes(self, name: str) -> list[int]:

@@ -332,7 +332,7 @@ class ClusterBase:
 
 
 def unsaid(_line: str) -> None:
-    """Takes a line of progress that nobody wants to see."""
+    """Ignores a line of progress."""
 
 
 def no_answer(silent: Sequence[int], others: str = "") -> NoAnswer:

@@ -7,7 +7,6 @@ import contextvars
 import functools
 import inspect
 import linecache
-import sys
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from allranks.errors import CannotTravel, CellFailed, CellInterrupted, RemoteError, UsageError
 from allranks.messages import values
+from allranks.notebook.shell import running_shell
 
 from .options import local_options
 
@@ -97,7 +97,7 @@ class Calls:
 
     def _shown(self, *, wait: bool) -> Calls:
         """With the output below the cell of the notebook that runs now, where there is one."""
-        shell = _shell()
+        shell = running_shell()
         if shell is None or "screen" in self._options:
             return self
         from allranks.notebook.front_end import shown_in  # it imports IPython, which scripts do without
@@ -168,7 +168,7 @@ def packed(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Cal
         raise UsageError(f"a {type(function).__name__} is not a function.{code}")
     if plain is not None and (inspect.isgeneratorfunction(plain) or inspect.isasyncgenfunction(plain)):
         raise UsageError(f"{name} is a generator function, and a generator cannot leave its rank: return a list.")
-    given = {"mx", "world", "rank", "size", "log", *getattr(_shell(), "user_ns_hidden", ())}
+    given = {"mx", "world", "rank", "size", "log", *getattr(running_shell(), "user_ns_hidden", ())}
     try:
         buffers, files = values.pack_call((function, tuple(args), dict(kwargs)), without=given)
     except values.CannotTravel as whole:
@@ -187,7 +187,7 @@ def packed(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Cal
 
 def _sources(files: Iterable[str]) -> dict[str, tuple[str, int | None]]:
     """The text of files that ranks may not have, for tracebacks, and which cells of the notebook they are."""
-    cells = getattr(getattr(_shell(), "compile", None), "_filename_map", {})  # of IPython 9.18
+    cells = getattr(getattr(running_shell(), "compile", None), "_filename_map", {})  # of IPython 9.18
     return {file: ("".join(linecache.getlines(file)), cells.get(file)) for file in files}
 
 
@@ -196,12 +196,6 @@ def _text(plain: types.FunctionType | None, name: str) -> str:
         return inspect.getsource(plain) if plain is not None else f"{name}(...)"
     except OSError:
         return f"{name}(...)"
-
-
-def _shell() -> Any:
-    """IPython's, where this process has one."""
-    ipython = sys.modules.get("IPython")
-    return ipython.get_ipython() if ipython is not None else None
 
 
 def _returned(result: CellResult, function: Any) -> list[Any]:

@@ -1,4 +1,4 @@
-"""The part of `Cluster` that keeps the notebook's working folder, and the modules in it, alike on all ranks."""
+"""The part of `Cluster` that keeps the notebook's working folder, and the modules in it, identical on all ranks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from allranks.files.sync import FolderSync
 from allranks.head.world.ranks import Ranks
 from allranks.messages.questions import Reply, RequestFailed
 from allranks.messages.requests import DecideReload, PrepareReload, StopReload
-from allranks.notebook.front_end import autoreloads
+from allranks.notebook.shell import autoreloads
 from allranks.notebook.transfer_progress import SHOW_EVERY, wait_and_show
 from allranks_backends.plan import alike, rank_label
 
@@ -207,7 +207,7 @@ class ClusterFolder(ClusterBase):
                 which = rank_label(sorted(set(silent)))
                 raise CannotCopy(
                     f"{which} did not respond while modules were reloaded. Run the cell again once %distributed status "
-                    "no longer shows 'stopped' or 'away'."
+                    "no longer shows 'stopped' or 'out of reach'."
                 )
         stop.raise_if_pressed()
         if failed:

@@ -4,43 +4,27 @@ from __future__ import annotations
 
 import os
 import shutil
-import threading
-from collections import deque
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import BinaryIO
 
 from allranks.errors import CannotCopy, UsageError
+from allranks.head.state.known_rank import Rank
 from allranks.head.world.ranks import Ranks
-from allranks.messages.questions import Reply, RequestFailed
-from allranks.messages.requests import (
-    Answer,
-    DigestFile,
-    FileRead,
-    FilesFound,
-    FindFiles,
-    FoundFile,
-    Question,
-    ReadFile,
-)
+from allranks.messages.questions import RequestFailed
+from allranks.messages.requests import DigestFile, FilesFound, FindFiles, FoundFile, ReadFile
 from allranks.messages.transfers import CHUNK
-from allranks.notebook.transfer_progress import SHOW_EVERY, wait_and_show
 from allranks_backends.plan import rank_label
 from allranks_widgets import human_bytes
 
 from .result import files_text, names
+from .transfer import FileTransfer
 
 TARGET = "fetched"
 """The folder beside the notebook for what is fetched; its `.gitignore` keeps it from being sent to hosts."""
-AHEAD = 8
-"""Parts that are asked for ahead of those that have come."""
-WITHIN = 120.0
-"""Seconds a rank gets to answer."""
-
-A = TypeVar("A", bound=Answer)
 
 
 @dataclass
@@ -73,26 +57,16 @@ class _Copy:
     """Those that have it; the first one sends it."""
 
 
-@dataclass
-class _Source:
-    """What one rank sends."""
-
-    copies: list[_Copy] = field(default_factory=list)
-    total: int = 0
-    moved: int = 0
-
-
 class Fetch:
     """One fetch from these ranks. `go_on` is called often, and may raise."""
 
     def __init__(self, ranks: Ranks, chosen: Sequence[int], target: Path, go_on: Callable[[], None]) -> None:
-        self._ranks, self._chosen, self._target, self._go_on = ranks, chosen, target, go_on
-        self._stop = threading.Event()
+        self._ranks, self._chosen, self._target = ranks, chosen, target
+        self._transfer = FileTransfer(ranks, go_on, _explained)
 
     def run(self, pattern: str, *, overwrite: bool) -> FetchResult:
         """Raises UsageError where no rank has such a file, or it is here already; CannotCopy; what `go_on` raises."""
-        asked = {rank: FindFiles(pattern=os.fsencode(pattern)) for rank in self._chosen}
-        found = self._answers(asked)
+        found = self._transfer.answers(dict.fromkeys(self._chosen, FindFiles(pattern=os.fsencode(pattern))))
         if more := sum(each.more for each in found.values()):
             raise UsageError(f"{more:,} files too many match {pattern}: name fewer.")
         copies = self._copies(found)
@@ -140,7 +114,7 @@ class Fetch:
             if len(copies) < 2 or len({each.found.size for each in copies}) > 1:
                 continue
             asked = {each.ranks[0]: DigestFile(path=each.found.path) for each in copies}
-            digests = {rank: answer.digest for rank, answer in self._answers(asked).items()}
+            digests = {rank: answer.digest for rank, answer in self._transfer.answers(asked).items()}
             if len(set(digests.values())) == 1:
                 copies[0].ranks += [rank for each in copies[1:] for rank in each.ranks]
                 del copies[1:]
@@ -164,50 +138,25 @@ class Fetch:
     # Fetching.
 
     def _fetch(self, copies: Sequence[_Copy]) -> None:
-        sources = dict[int, _Source]()
+        sources = defaultdict[int, list[_Copy]](list)
         for each in copies:
-            source = sources.setdefault(each.ranks[0], _Source())
-            source.copies.append(each)
-            source.total += each.found.size
+            sources[each.ranks[0]].append(each)
 
-        def line(rank: int) -> str:
-            source = sources[rank]
-            return f"{human_bytes(source.moved)} of {human_bytes(source.total)} fetched"
+        def all_of(rank: int) -> None:
+            for copy in sources[rank]:
+                self._one(rank, copy)
 
-        with ThreadPoolExecutor(len(sources)) as threads:
-            under_way = {rank: threads.submit(self._all_of, rank, source) for rank, source in sources.items()}
+        nbytes = {rank: sum(each.found.size for each in source) for rank, source in sources.items()}
+        self._transfer.move(nbytes, all_of, "fetched")
 
-            def over() -> bool:
-                return not wait(under_way.values(), SHOW_EVERY, "FIRST_EXCEPTION").not_done or any(
-                    each.done() and each.exception() for each in under_way.values()
-                )
-
-            try:
-                wait_and_show(over, sources, line, self._go_on)
-            finally:
-                self._stop.set()
-        failed = [error for each in under_way.values() if (error := each.exception())]
-        if others := [error for error in failed if not isinstance(error, CannotCopy)]:
-            raise others[0]
-        if failed:
-            raise CannotCopy("\n".join(dict.fromkeys(map(str, failed))))
-
-    def _all_of(self, rank: int, source: _Source) -> None:
-        for copy in source.copies:
-            if self._stop.is_set():
-                return
-            self._one(rank, source, copy)
-
-    def _one(self, rank: int, source: _Source, copy: _Copy) -> None:
+    def _one(self, rank: int, copy: _Copy) -> None:
         """Fetch one file; nothing is left of one that is not whole."""
         target = self._target / copy.path
         part = target.with_name(f".{target.name}.part")
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             with open(part, "wb") as file:
-                whole = self._parts(rank, source, copy, file.write)
-            if not whole:
-                return
+                self._write_parts(rank, copy, file)
             os.utime(part, ns=(copy.found.mtime_ns, copy.found.mtime_ns))
             os.replace(part, target)
         except OSError as error:
@@ -216,49 +165,19 @@ class Fetch:
             with suppress(OSError):
                 part.unlink()
 
-    def _parts(self, rank: int, source: _Source, copy: _Copy, write: Callable[[bytes], object]) -> bool:
-        """Write all parts in order; returns False if it was stopped. Raises CannotCopy."""
-        under_way, offset = deque[Future[Reply[FileRead]]](), 0
-        while under_way or offset < copy.found.size:
-            while offset < copy.found.size and len(under_way) < AHEAD:
-                question = ReadFile(path=copy.found.path, offset=offset, count=CHUNK)
-                under_way.append(self._ask(rank, question))
-                offset += CHUNK
-            answer = under_way.popleft()
-            while not answer.done():
-                if self._stop.is_set():
-                    return False
-                wait([answer], SHOW_EVERY)
-            reply = self._settled(rank, answer)
-            if (reply.answer.size, reply.answer.mtime_ns) != (copy.found.size, copy.found.mtime_ns):
-                raise CannotCopy(
-                    f"rank {rank}: {os.fsdecode(copy.found.path)} was changed while it was fetched. Try again."
-                )
-            for data in reply.buffers:
-                write(bytes(data))
-                source.moved += len(data)
-        return True
+    def _write_parts(self, rank: int, copy: _Copy, file: BinaryIO) -> None:
+        path, size, mtime_ns = copy.found.path, copy.found.size, copy.found.mtime_ns
+        questions = ((ReadFile(path=path, offset=offset, count=CHUNK), ()) for offset in range(0, size, CHUNK))
+        for reply in self._transfer.stream(rank, questions):
+            if (reply.answer.size, reply.answer.mtime_ns) != (size, mtime_ns):
+                raise CannotCopy(f"rank {rank}: {os.fsdecode(path)} was changed while it was fetched. Try again.")
+            file.writelines(reply.buffers)
 
-    # Asking.
 
-    def _ask(self, rank: int, question: Question[A]) -> Future[Reply[A]]:
-        asked = self._ranks.ask([rank], question)
-        if rank not in asked:
-            raise CannotCopy(f"rank {rank} has died ({self._ranks.monitor.ranks[rank].dead}).")
-        return asked[rank]
-
-    def _answers(self, asked: Mapping[int, Question[A]]) -> dict[int, A]:
-        futures = {rank: self._ask(rank, question) for rank, question in asked.items()}
-        wait_and_show(lambda: not wait(futures.values(), SHOW_EVERY).not_done, futures, lambda _: "", self._go_on)
-        return {rank: self._settled(rank, answer).answer for rank, answer in futures.items()}
-
-    def _settled(self, rank: int, answer: Future[Reply[A]]) -> Reply[A]:
-        try:
-            return answer.result(WITHIN)
-        except RequestFailed as error:
-            raise CannotCopy(f"rank {rank}: {error}.") from None
-        except (ConnectionError, TimeoutError) as error:
-            raise CannotCopy(f"rank {rank}: {error or 'no answer'}. Try again.") from None
+def _explained(rank: Rank, error: Exception | None) -> str:
+    if error is None:
+        return f"rank {rank.rank} has died ({rank.dead})."
+    return f"rank {rank.rank}: {error}.{'' if isinstance(error, RequestFailed) else ' Try again.'}"
 
 
 def _name(found: FoundFile) -> str:

@@ -55,6 +55,18 @@ class Stamp(NamedTuple):
     """As in git (see `messages.requests.FileEntry`)."""
 
 
+class _Ignore(NamedTuple):
+    """A .gitignore, here or above; it sees a path of ours with `prefix`, and without its first `cut` characters."""
+
+    spec: GitIgnoreSpec
+    cut: int = 0
+    prefix: str = ""
+
+    def decides(self, path: str) -> bool | None:
+        """Whether it ignores the path; None where it says nothing of it."""
+        return self.spec.check_file(self.prefix + path[self.cut :]).include
+
+
 @dataclass(frozen=True)
 class Contents:
     """What was found, by path relative to the folder."""
@@ -129,7 +141,7 @@ class Folder:
         return found
 
     def _walk(
-        self, folder: str, ignores: Sequence[tuple[str, GitIgnoreSpec]], included: GitIgnoreSpec | None, only: bool
+        self, folder: str, ignores: Sequence[_Ignore], included: GitIgnoreSpec | None, only: bool
     ) -> Iterator[tuple[str, os.stat_result]]:
         """Files below `folder`; `only` those that are included by name. A folder that cannot be read has none."""
         try:
@@ -141,7 +153,7 @@ class Folder:
         if "pyvenv.cfg" in names or (folder and ".allranks" in names):  # an environment, or a copy
             return
         if ".gitignore" in names and (spec := self._read_ignore(folder)) is not None:
-            ignores = [(folder, spec), *ignores]
+            ignores = [_Ignore(spec, cut=len(folder)), *ignores]
         for each in entries:
             if each.name in NEVER:
                 continue
@@ -157,14 +169,14 @@ class Folder:
                 except OSError:  # it has just gone
                     continue
 
-    def _is_ignored(self, path: str, ignores: Sequence[tuple[str, GitIgnoreSpec]]) -> bool:
+    def _is_ignored(self, path: str, ignores: Sequence[_Ignore]) -> bool:
         """As git decides: by the nearest .gitignore that says anything."""
         if not ignores:
             return False
         known = self._ignored.get(path)
         if known is None:
-            said = (spec.check_file(_below(folder, path)).include for folder, spec in ignores)
-            known = self._ignored[path] = next((each for each in said if each is not None), False)
+            decisions = (each.decides(path) for each in ignores)
+            known = self._ignored[path] = next((each for each in decisions if each is not None), False)
         return known
 
     def _is_secret(self, path: str) -> bool:
@@ -173,17 +185,16 @@ class Folder:
             known = self._secret[path] = bool(SECRETS.match_file(path))
         return known
 
-    def _above(self) -> list[tuple[str, GitIgnoreSpec]]:
+    def _above(self) -> list[_Ignore]:
         """Those of the folders above, up to the top of the repository; none where they ignore this folder itself."""
-        found, above = list[tuple[str, GitIgnoreSpec]](), self.path
-        prefix = ""
+        found, above, prefix = list[_Ignore](), self.path, ""
         while not (above / ".git").exists():
             if above.parent == above:
                 return []
             prefix, above = f"{above.name}/{prefix}", above.parent
             if (spec := self._read_ignore(os.path.relpath(above, self.path) + "/")) is not None:
-                found.append((f"-{prefix}", spec))
-        return [] if any(spec.check_file(prefix[1:]).include for prefix, spec in found) else found
+                found.append(_Ignore(spec, prefix=prefix))
+        return [] if any(each.decides("") for each in found) else found
 
     def _read_ignore(self, folder: str) -> GitIgnoreSpec | None:
         try:
@@ -235,11 +246,6 @@ class Folder:
             total -= each.size
             del files[path]
         return shed
-
-
-def _below(folder: str, path: str) -> str:
-    """The path as a .gitignore in `folder` sees it; one that begins with ``-`` says what is between it and ours."""
-    return folder[1:] + path if folder.startswith("-") else path[len(folder) :]
 
 
 def _stamp(now: os.stat_result) -> Stamp:

@@ -11,19 +11,15 @@ import itertools
 import os
 import platform
 import secrets
-import threading
-import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
 
 from allranks.errors import CannotCopy, UsageError
+from allranks.head.state.known_rank import Rank
 from allranks.head.world.ranks import Ranks
 from allranks.messages.questions import Reply, RequestFailed
 from allranks.messages.requests import (
-    Answer,
     BeginFiles,
     CommitFiles,
     DropFiles,
@@ -34,29 +30,22 @@ from allranks.messages.requests import (
     OpenFolder,
     Piece,
     PutPieces,
-    Question,
 )
 from allranks.messages.requests.files import CHANGED
 from allranks.messages.transfers import CHUNK
-from allranks.notebook.transfer_progress import SHOW_EVERY, wait_and_show
 from allranks_backends.plan import alike
 from allranks_widgets import human_bytes
 
 from .folder import LINK, Contents, Folder, Stamp
 from .result import HostSync, SyncResult, files_text, names
+from .transfer import FileTransfer
 
-AHEAD = 8
-"""Messages with parts of files that are sent ahead of their answers."""
 MOST_IN_ONE = 400
 """Files in one message: each costs some time there."""
 TRIES = 5
 """Of a sync in which a file is changed while it is read."""
 WITHIN = 600.0
 """Seconds a host gets to answer: to put many files in place may take long."""
-
-RECEIVER_DIED = "{}: rank {}, which receives for its host, has died. %distributed heal replaces it."
-
-A = TypeVar("A", bound=Answer)
 
 
 @dataclass
@@ -71,9 +60,6 @@ class _There:
     """Files that are left as they are there, and why. Not tried again until the notebook's, noted here, changes."""
     leader: str = ""
     """The host that gets the files, where both share the folder."""
-    moved: int = 0
-    """Bytes that have arrived of what is being sent."""
-    total: int = 0
 
 
 class FileChanged(CannotCopy):
@@ -123,18 +109,16 @@ class FolderSync:
         """
         for tries_left in reversed(range(TRIES)):
             try:
-                return self._bring(ranks, overwrite=overwrite, progress=progress, go_on=go_on)
+                return self._bring(FileTransfer(ranks, go_on, self._explained, WITHIN), overwrite, progress)
             except FileChanged:
                 if not tries_left:
                     raise
         raise AssertionError
 
-    def _bring(
-        self, ranks: Ranks, *, overwrite: bool, progress: Callable[[str], None], go_on: Callable[[], None]
-    ) -> SyncResult:
+    def _bring(self, transfer: FileTransfer, overwrite: bool, progress: Callable[[str], None]) -> SyncResult:
         self.putting_in_place = False
         contents = self.folder.scan()
-        first = self._open(ranks, contents, go_on)
+        first = self._open(transfer, contents)
         for there in self._leaders().values():  # others' files are not ours to report once the notebook has none
             there.refused = {
                 path: (stamp, why)
@@ -147,9 +131,9 @@ class FolderSync:
             if count:
                 paths = plans[group[0]].send
                 progress(f"Sending {files_text(count, nbytes)} to {', '.join(group)}: {names(paths)}")
-        done = self._send(ranks, contents, plans, overwrite, go_on) if plans else {}
-        self._place(ranks, go_on)
-        order = dict.fromkeys(rank.host for rank in ranks.monitor.ranks)
+        done = self._send(transfer, contents, plans, overwrite) if plans else {}
+        self._place(transfer)
+        order = dict.fromkeys(rank.host for rank in transfer.ranks.monitor.ranks)
         return SyncResult({host: self._result(host, done) for host in order if host in self._there}, contents)
 
     def _result(self, host: str, done: Mapping[str, HostSync]) -> HostSync:
@@ -160,17 +144,17 @@ class FolderSync:
 
     # What each host has.
 
-    def _open(self, ranks: Ranks, contents: Contents, go_on: Callable[[], None]) -> list[str]:
+    def _open(self, transfer: FileTransfer, contents: Contents) -> list[str]:
         """Find out what hosts have that are not known yet; returns these."""
         alive = dict[str, int]()
-        for rank in ranks.monitor.ranks:
+        for rank in transfer.ranks.monitor.ranks:
             if rank.dead is None:
                 alive.setdefault(rank.host, rank.rank)
         known = {host: there for host, there in self._there.items() if host in alive}
         self._there = {host: there for host, there in known.items() if not there.leader or there.leader in known}
         for host, there in self._there.items():
             there.rank = alive[host]
-        here = ranks.reached.here.name
+        here = transfer.ranks.reached.here.name
         if here in alive and self._target_is_inside():
             raise UsageError(
                 f"--cwd {self._works_in} lies in the notebook's folder {self.folder.path}, which would be copied into "
@@ -185,10 +169,11 @@ class FolderSync:
         question = OpenFolder(
             here=self._works_in, sample=sample, folder=self.target, origin=self._origin, forget=self._token
         )
-        opened = self._answers(ranks, new, lambda _host: question, go_on)
+        opened = transfer.answers(dict.fromkeys(new.values(), question))
         leaders = {there.opened.identity: host for host, there in self._leaders().items()}
-        for host, answer in opened.items():
-            there = self._there[host] = _There(answer, new[host])
+        for host, receiver in new.items():
+            answer = opened[receiver]
+            there = self._there[host] = _There(answer, receiver)
             if not answer.same and leaders.setdefault(answer.identity, host) != host:
                 there.leader = leaders[answer.identity]
             there.files = {os.fsdecode(each.path): _stamp(each) for each in answer.files}
@@ -227,88 +212,31 @@ class FolderSync:
     # Sending.
 
     def _send(
-        self,
-        ranks: Ranks,
-        contents: Contents,
-        plans: Mapping[str, _Plan],
-        overwrite: bool,
-        go_on: Callable[[], None],
+        self, transfer: FileTransfer, contents: Contents, plans: Mapping[str, _Plan], overwrite: bool
     ) -> dict[str, HostSync]:
-        transfer, stop = f"{self._token}-{next(self._numbers)}", threading.Event()
+        name = f"{self._token}-{next(self._numbers)}"
+        hosts = {self._there[host].rank: host for host in plans}
+        folders = {rank: self._there[host].opened.folder for rank, host in hosts.items()}
+
+        def put(rank: int) -> None:
+            messages = self._messages(plans[hosts[rank]], contents)
+            questions = ((PutPieces(folder=folders[rank], transfer=name, pieces=each), data) for each, data in messages)
+            for _ in transfer.stream(rank, questions):
+                pass
+
         try:
             for host, plan in plans.items():
-                there = self._there[host]
-                there.moved, there.total = 0, plan.nbytes
-                if plan.nbytes > there.opened.free:
-                    free = human_bytes(there.opened.free)
-                    raise CannotCopy(f"{host}: {human_bytes(plan.nbytes)} are to be sent, and {free} are free there.")
-            begin = {host: self._there[host] for host in plans}
-            self._answers(
-                ranks,
-                {host: there.rank for host, there in begin.items()},
-                lambda host: BeginFiles(folder=begin[host].opened.folder, transfer=transfer),
-                go_on,
-            )
-            with ThreadPoolExecutor(len(plans)) as senders:
-                sent = {
-                    host: senders.submit(self._put, ranks, host, plan, contents, transfer, stop)
-                    for host, plan in plans.items()
-                }
-                try:
-                    self._wait(sent, go_on)
-                finally:
-                    stop.set()
-            _raise_all(sent)
-            go_on()
+                if plan.nbytes > (free := self._there[host].opened.free):
+                    need = human_bytes(plan.nbytes)
+                    raise CannotCopy(f"{host}: {need} are to be sent, and {human_bytes(free)} are free there.")
+            transfer.answers({rank: BeginFiles(folder=folder, transfer=name) for rank, folder in folders.items()})
+            transfer.move({rank: plans[host].nbytes for rank, host in hosts.items()}, put, "sent")
         except BaseException:
-            for host in plans:
-                there = self._there.pop(host)  # and what it has is looked at again
-                ranks.ask([there.rank], DropFiles(folder=there.opened.folder, transfer=transfer))
+            for rank, host in hosts.items():
+                self._there.pop(host)  # and what it has is looked at again
+                transfer.ranks.ask([rank], DropFiles(folder=folders[rank], transfer=name))
             raise
-        return self._commit(ranks, contents, plans, transfer, overwrite, go_on)
-
-    def _wait(self, sent: Mapping[str, Future[None]], go_on: Callable[[], None]) -> None:
-        """Wait for all, or the first that fails, and show how far each is."""
-        by_rank = {self._there[host].rank: self._there[host] for host in sent}
-
-        def over() -> bool:
-            return not wait(sent.values(), SHOW_EVERY, "FIRST_EXCEPTION").not_done or any(
-                each.done() and each.exception() for each in sent.values()
-            )
-
-        def line(rank: int) -> str:
-            there = by_rank[rank]
-            return f"{human_bytes(there.moved)} of {human_bytes(there.total)} sent"
-
-        wait_and_show(over, by_rank, line, go_on)
-
-    def _put(
-        self, ranks: Ranks, host: str, plan: _Plan, contents: Contents, transfer: str, stop: threading.Event
-    ) -> None:
-        """Send the files to one host, as fast as it takes them. Raises CannotCopy."""
-        there, under_way = self._there[host], deque[tuple[Future[Reply[Nothing]], int]]()
-
-        def settle() -> None:
-            answer, size = under_way.popleft()
-            while not answer.done():
-                if stop.is_set():
-                    return
-                wait([answer], SHOW_EVERY)
-            self._settled(host, there.opened.folder, answer)
-            there.moved += size
-
-        for pieces, buffers in self._messages(plan, contents):
-            if stop.is_set():
-                return
-            question = PutPieces(folder=there.opened.folder, transfer=transfer, pieces=pieces)
-            asked = ranks.ask([there.rank], question, buffers)
-            if there.rank not in asked:
-                raise CannotCopy(RECEIVER_DIED.format(host, there.rank))
-            under_way.append((asked[there.rank], sum(map(len, buffers))))
-            if len(under_way) >= AHEAD:
-                settle()
-        while under_way and not stop.is_set():
-            settle()
+        return self._commit(transfer, name, contents, plans, overwrite)
 
     def _messages(self, plan: _Plan, contents: Contents) -> Iterator[tuple[list[Piece], list[bytes]]]:
         """The content of all files, in messages that each go in one frame."""
@@ -351,12 +279,11 @@ class FolderSync:
 
     def _commit(
         self,
-        ranks: Ranks,
+        transfer: FileTransfer,
+        name: str,
         contents: Contents,
         plans: Mapping[str, _Plan],
-        transfer: str,
         overwrite: bool,
-        go_on: Callable[[], None],
     ) -> dict[str, HostSync]:
         """Put the files in place on all hosts."""
 
@@ -371,7 +298,7 @@ class FolderSync:
             return CommitFiles(
                 folder=self._there[host].opened.folder,
                 origin=self._origin,
-                transfer=transfer,
+                transfer=name,
                 files=files,
                 remove=remove,
                 overwrite=overwrite,
@@ -379,7 +306,7 @@ class FolderSync:
 
         self.putting_in_place = True
         try:
-            answers = self._answers(ranks, {host: self._there[host].rank for host in plans}, question, go_on)
+            answers = transfer.answers({self._there[host].rank: question(host) for host in plans})
         except BaseException:
             for host in plans:
                 self._there.pop(host)  # each is asked what it has, before the next sync
@@ -387,7 +314,7 @@ class FolderSync:
         results = {}
         for host, plan in plans.items():
             there = self._there[host]
-            refused = {os.fsdecode(path): why for path, why in answers[host].refused}
+            refused = {os.fsdecode(path): why for path, why in answers[there.rank].refused}
             sent = [path for path in plan.send if path not in refused and path not in plan.vanished]
             there.files |= {path: contents.files[path] for path in sent}
             for path in (*plan.remove, *sent):
@@ -402,67 +329,33 @@ class FolderSync:
 
     # Where ranks work.
 
-    def _place(self, ranks: Ranks, go_on: Callable[[], None]) -> None:
+    def _place(self, transfer: FileTransfer) -> None:
         """Have the ranks of hosts that have got the folder work in it, once: those that start later begin there."""
+        ranks = transfer.ranks
         folders = {host: there.opened.folder for host, there in self._there.items() if not there.opened.same}
         new = {host: folder for host, folder in folders.items() if self._placed.get(host) != folder}
         members = [rank for rank in ranks.monitor.ranks if rank.host in new and rank.dead is None]
         busy = {rank.rank for rank in ranks.monitor.busy([rank.rank for rank in members])}
-        answers: dict[int, Future[Reply[Nothing]]] = {}
+        asked: dict[int, Future[Reply[Nothing]]] = {}
         for rank in members:
             if rank.rank not in busy:
-                answers |= ranks.ask([rank.rank], EnterFolder(folder=new[rank.host]))
-        wait_and_show(lambda: not wait(answers.values(), SHOW_EVERY).not_done, answers, lambda _rank: "", go_on)
-        for rank in members:
-            if rank.rank in answers:
-                self._settled(rank.host, new[rank.host], answers[rank.rank])
-        later = {rank.host for rank in members if rank.rank not in answers}
+                asked |= ranks.ask([rank.rank], EnterFolder(folder=new[rank.host]))
+        transfer.settled(asked)
+        later = {rank.host for rank in members if rank.rank not in asked}
         self._placed.update({host: folder for host, folder in new.items() if host not in later})
 
-    # Asking.
-
-    def _answers(
-        self,
-        ranks: Ranks,
-        receivers: Mapping[str, int],
-        question: Callable[[str], Question[A]],
-        go_on: Callable[[], None],
-    ) -> dict[str, A]:
-        """What the receiving rank of each host answers. Raises CannotCopy, naming each that could not."""
-        asked = {host: ranks.ask([rank], question(host)) for host, rank in receivers.items()}
-        futures = {receivers[host]: next(iter(answers.values())) for host, answers in asked.items() if answers}
-        until = time.monotonic() + WITHIN
-        wait_and_show(
-            lambda: not wait(futures.values(), SHOW_EVERY).not_done or time.monotonic() > until,
-            futures,
-            lambda _rank: "",
-            go_on,
-        )
-        failed, given = dict[str, str](), dict[str, A]()
-        for host, rank in receivers.items():
-            try:
-                if rank not in futures:
-                    raise CannotCopy(RECEIVER_DIED.format(host, rank))
-                there = self._there.get(host)
-                given[host] = self._settled(host, there.opened.folder if there else self.target, futures[rank])
-            except CannotCopy as error:
-                failed[host] = str(error)
-        if failed:
-            raise CannotCopy("\n".join(failed.values()))
-        return given
-
-    def _settled(self, host: str, folder: str, answer: Future[Reply[A]]) -> A:
-        """The answer. Raises CannotCopy with what the host says, and what to do."""
-        try:
-            return answer.result(0 if answer.done() else SHOW_EVERY).answer
-        except RequestFailed as error:
-            raise CannotCopy(f"{host}: {_explained(str(error), folder)}") from None
-        except (ConnectionError, TimeoutError) as error:
-            why = str(error) or f"no answer within {WITHIN:g} s"
-            has = "it may have some of the new files" if self.putting_in_place else "it has what it had"
-            raise CannotCopy(
-                f"{host}: {why}; {has}. Run the cell again once %distributed status shows its ranks."
-            ) from None
+    def _explained(self, rank: Rank, error: Exception | None) -> str:
+        """What a host said, and what to do."""
+        if error is None:
+            return (
+                f"{rank.host}: rank {rank.rank}, which receives for its host, has died. %distributed heal replaces it."
+            )
+        if isinstance(error, RequestFailed):
+            there = self._there.get(rank.host)
+            return f"{rank.host}: {_with_advice(str(error), there.opened.folder if there else self.target)}"
+        why = str(error) or f"no answer within {WITHIN:g} s"
+        has = "it may have some of the new files" if self.putting_in_place else "it has what it had"
+        return f"{rank.host}: {why}; {has}. Run the cell again once %distributed status shows its ranks."
 
 
 @dataclass(frozen=True)
@@ -479,7 +372,7 @@ def _alike_plans(plans: Mapping[str, _Plan]) -> Iterable[tuple[tuple[int, int], 
     return alike({host: (len(plan.send), plan.nbytes) for host, plan in plans.items()}).items()
 
 
-def _explained(said: str, folder: str) -> str:
+def _with_advice(said: str, folder: str) -> str:
     advice = ""
     if "No such file" in said:
         advice = f" Its folder {folder} was removed: run the cell again, which makes it again."
@@ -488,15 +381,6 @@ def _explained(said: str, folder: str) -> str:
     elif "Read-only" in said or "Permission denied" in said or "never synced" in said:
         advice = " Choose a folder that its user may write in with --cwd."
     return f"{said}.{advice}"
-
-
-def _raise_all(sent: Mapping[str, Future[None]]) -> None:
-    failed = {str(error): None for each in sent.values() if each.done() and (error := each.exception())}
-    others = [error for each in sent.values() if (error := each.exception()) and not isinstance(error, CannotCopy)]
-    if others:
-        raise others[0]
-    if failed:
-        raise CannotCopy("\n".join(failed))
 
 
 def _stamp(entry: FileEntry) -> Stamp:

@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from .comms import page_has_widgets
 from .keyboard import can_ask
 from .show import Show
-
-
-def autoreloads() -> bool:
-    """Whether this process is a notebook, or IPython, that reloads all modules it has imported (`%autoreload 2`)."""
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython is not None else None
-    magics = shell.magics_manager.registry.get("AutoreloadMagics") if shell is not None else None
-    reloader = getattr(magics, "_reloader", None)  # IPython 9.18
-    return bool(reloader is not None and reloader.enabled and reloader.check_all)
 
 
 def shown_in(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Any
 
 from allranks_widgets import human_bytes
+
+from .shell import running_shell
 
 if TYPE_CHECKING:
     from allranks.notebook.live import LiveArea
@@ -56,8 +57,7 @@ def _line(moved: int, total: int) -> str:
 
 def _area(ranks: Collection[int]) -> LiveArea | None:
     """Below the cell of the notebook that runs now; None where there is none."""
-    ipython = sys.modules.get("IPython")
-    if ipython is None or not hasattr(ipython.get_ipython(), "kernel"):
+    if not hasattr(running_shell(), "kernel"):
         return None
     from allranks.notebook.live import LiveArea  # they import IPython, which scripts do without
     from allranks.notebook.writer import Writer

@@ -162,7 +162,7 @@ class Reloader:
         Their instances would be those of no class that can be imported otherwise.
         """
         for name, source in list(self._dropped.items()):
-            if name in sys.modules:  # imported anew
+            if name in sys.modules:  # imported again since
                 del self._dropped[name]
             elif _stat_or_none(source.path) not in (None, _UNKNOWN):
                 sys.modules[name] = source.module

@@ -1,0 +1,137 @@
+"""What a sync and a fetch share: they ask ranks about files, and move files of several ranks at a time."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import TypeVar
+
+from allranks.errors import CannotCopy
+from allranks.head.state.known_rank import Rank
+from allranks.head.world.ranks import Ranks
+from allranks.messages.questions import Reply, RequestFailed
+from allranks.messages.requests import Answer, Question
+from allranks.messages.wire import Buffer
+from allranks.notebook.transfer_progress import SHOW_EVERY, wait_and_show
+from allranks_widgets import human_bytes
+
+AHEAD = 8
+"""Questions that one rank has open at a time, so that it does not wait for the next part of a file."""
+
+A = TypeVar("A", bound=Answer)
+
+
+class _Stopped(Exception):
+    """Another rank has failed, or the user has stopped the transfer."""
+
+
+class FileTransfer:
+    """One transfer. While it waits, it calls `go_on` often, which may raise to stop it.
+
+    `explain` returns the message for an error that came in place of a rank's answer, or, with None, for a rank that is
+    dead. `answers` and `settled` wait at most `within` seconds.
+    """
+
+    def __init__(
+        self,
+        ranks: Ranks,
+        go_on: Callable[[], None],
+        explain: Callable[[Rank, Exception | None], str],
+        within: float = math.inf,
+    ) -> None:
+        self.ranks = ranks
+        self._go_on, self._explain, self._within = go_on, explain, within
+        self._stop = threading.Event()
+        self._moved: dict[int, int] = {}
+
+    def answers(self, questions: Mapping[int, Question[A]]) -> dict[int, A]:
+        """What each rank answers to its question. Raises CannotCopy, with a line for each that could not."""
+        return self.settled({rank: self._ask(rank, question) for rank, question in questions.items()})
+
+    def settled(self, asked: Mapping[int, Future[Reply[A]]]) -> dict[int, A]:
+        """The answers of ranks that were asked. Raises as `answers` does."""
+        until = time.monotonic() + self._within
+        wait_and_show(
+            lambda: not wait(asked.values(), SHOW_EVERY).not_done or time.monotonic() > until,
+            asked,
+            lambda _rank: "",
+            self._go_on,
+        )
+        given, failed = dict[int, A](), list[Exception]()
+        for rank, answer in asked.items():
+            try:
+                given[rank] = self._reply(rank, answer).answer
+            except CannotCopy as error:
+                failed.append(error)
+        _raise_all(failed)
+        return given
+
+    def move(self, nbytes: Mapping[int, int], work: Callable[[int], None], done: str) -> None:
+        """Call `work` with each rank, in a thread of its own, until all are done, one fails, or `go_on` raises.
+
+        Shows how many of its `nbytes` each rank has moved, followed by `done`: "sent", for instance. Raises CannotCopy
+        with a line for each failure, or another error that `work` raised. Call it once for each transfer.
+        """
+        self._moved = dict.fromkeys(nbytes, 0)
+        with ThreadPoolExecutor(len(nbytes)) as threads:
+            under_way = [threads.submit(work, rank) for rank in nbytes]
+
+            def over() -> bool:
+                return not wait(under_way, SHOW_EVERY, "FIRST_EXCEPTION").not_done or any(
+                    each.done() and each.exception() for each in under_way
+                )
+
+            def line(rank: int) -> str:
+                return f"{human_bytes(self._moved[rank])} of {human_bytes(nbytes[rank])} {done}"
+
+            try:
+                wait_and_show(over, nbytes, line, self._go_on)
+            finally:
+                self._stop.set()
+        _raise_all([error for each in under_way if (error := each.exception())])
+
+    def stream(self, rank: int, questions: Iterable[tuple[Question[A], Sequence[Buffer]]]) -> Iterator[Reply[A]]:
+        """Yield the answers to these questions, in order; `AHEAD` of them are under way. For the threads of `move`."""
+        to_send, under_way = iter(questions), deque[tuple[int, Future[Reply[A]]]]()
+        while True:
+            if self._stop.is_set():
+                raise _Stopped
+            for question, buffers in itertools.islice(to_send, AHEAD - len(under_way)):
+                under_way.append((sum(map(len, buffers)), self._ask(rank, question, buffers)))
+            if not under_way:
+                return
+            sent, answer = under_way[0]
+            if wait([answer], SHOW_EVERY).done:
+                under_way.popleft()
+                reply = self._reply(rank, answer)
+                self._moved[rank] += sent + sum(map(len, reply.buffers))
+                yield reply
+
+    def _ask(self, rank: int, question: Question[A], buffers: Sequence[Buffer] = ()) -> Future[Reply[A]]:
+        """The future has the answer or its error: CannotCopy where the rank is dead."""
+        asked = self.ranks.ask([rank], question, buffers)
+        if rank not in asked:
+            asked[rank] = Future()
+            asked[rank].set_exception(CannotCopy(self._explain(self.ranks.monitor.ranks[rank], None)))
+        return asked[rank]
+
+    def _reply(self, rank: int, answer: Future[Reply[A]]) -> Reply[A]:
+        """Raises CannotCopy for an error, and where there is no answer yet."""
+        try:
+            return answer.result(0)
+        except (RequestFailed, ConnectionError, TimeoutError) as error:
+            raise CannotCopy(self._explain(self.ranks.monitor.ranks[rank], error)) from None
+
+
+def _raise_all(errors: Sequence[BaseException]) -> None:
+    """Raise an error of another type as it is, or one CannotCopy for all."""
+    errors = [error for error in errors if not isinstance(error, _Stopped)]
+    if others := [error for error in errors if not isinstance(error, CannotCopy)]:
+        raise others[0]
+    if errors:
+        raise CannotCopy("\n".join(dict.fromkeys(map(str, errors))))

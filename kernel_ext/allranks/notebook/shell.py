@@ -1,0 +1,20 @@
+"""IPython as it runs in this process, found without importing it: scripts do without."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+
+def running_shell() -> Any:
+    """The shell of this notebook or terminal; None in a script."""
+    ipython = sys.modules.get("IPython")
+    return ipython.get_ipython() if ipython is not None else None
+
+
+def autoreloads() -> bool:
+    """Whether this process is a notebook, or IPython, that reloads all modules it has imported (`%autoreload 2`)."""
+    shell = running_shell()
+    magics = shell.magics_manager.registry.get("AutoreloadMagics") if shell is not None else None
+    reloader = getattr(magics, "_reloader", None)  # IPython 9.18
+    return bool(reloader is not None and reloader.enabled and reloader.check_all)
