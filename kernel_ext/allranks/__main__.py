@@ -39,6 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     check = commands.add_parser("doctor", help=text, description=text.capitalize() + ".")
     text = "find how hosts are connected, and write a hostfile; exits with 1 if they cannot form a world yet"
     look = commands.add_parser("discover", help=text, description=text.capitalize() + ".")
+    text = "make environments on hosts that match this one; exits with 1 if a host has none"
+    makes = commands.add_parser("setup", help=text, description=text.capitalize() + ".")
     text = "list the clusters that run on this machine, or on other hosts, and their notebooks"
     lists = commands.add_parser("list", help=text, description=text.capitalize() + ".")
     text = "end a cluster, wherever its notebook is; exits with 1 if ranks may be left"
@@ -47,10 +49,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     probe = commands.add_parser("probe", help=text, description=text[0].upper() + text[1:] + ".")
     from allranks.discovery import discover, doctor, shell
     from allranks.probe import shell as probe_shell
+    from allranks.setup import setup
 
     probe_shell.add_arguments(probe)
     doctor.add_arguments(check)
     discover.add_arguments(look)
+    setup.add_arguments(makes)
     shell.add_arguments(lists, ends)
     experiment = commands.add_parser("experiment", help="run an experiment, or continue it")
     experiment.add_argument("file", metavar="FILE", help="the experiment in TOML: see docs/experiments.md")
@@ -63,6 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _diagnose(options)
     if options.command == "discover":
         return _look(options)
+    if options.command == "setup":
+        return _set_up(options)
     if options.command == "probe":
         return probe_shell.main(options)
     if options.command in ("list", "down"):
@@ -100,6 +106,23 @@ def _look(options: argparse.Namespace) -> int:
     except AllranksError as error:
         print(f"allranks: {error}", file=sys.stderr)
         return 2
+
+
+def _set_up(options: argparse.Namespace) -> int:
+    from allranks.bench.measure import Progress
+    from allranks.setup.setup import asked_by
+
+    try:
+        with Progress(live=False) as progress:
+            made = asked_by(options, progress)
+    except UsageError as error:
+        print(f"allranks: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("allranks: stopped. The hosts have what they had.", file=sys.stderr)
+        return 130
+    print(made)
+    return 0 if made.ok else 1
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from allranks.discovery import discover as discover_module
 from allranks.discovery import doctor
 from allranks.errors import UsageError
 from allranks.messages import cell_options
+from allranks.setup import setup
 
 BACKENDS = "auto, ring, jaccl, jaccl-ring, mpi or nccl"
 OLD_VERBS = {"break": "abort"}
@@ -87,7 +88,7 @@ def line_parser() -> Parser:
     up = verbs.add_parser("up", help="start the ranks and form the world")
     where = up.add_mutually_exclusive_group()
     where.add_argument("-n", type=int, help="ranks on this machine (default 2)")
-    where.add_argument("--hosts", type=_listed, help="comma-separated hosts, one rank on each")
+    where.add_argument("--hosts", type=_listed, help="comma-separated hosts, one rank on each; 'mac1 python=P cwd=D' sets these")
     where.add_argument("--hostfile", help="mlx's JSON hostfile, or MPI's 'host slots=n'")
     up.add_argument("--join", metavar="FILE", help="write FILE, for ranks that a scheduler starts")
     up.add_argument("--ipp-profile", metavar="P", help="ranks next to the engines of a running ipyparallel cluster")
@@ -116,6 +117,8 @@ def line_parser() -> Parser:
     )
     up.add_argument("--name", default="main", help="name of the cluster")
 
+    made = verbs.add_parser("setup", help="make environments on hosts that match this notebook's")
+    setup.add_arguments(made)
     attach = verbs.add_parser("attach", help="take over a detached cluster and its running cell")
     attach.add_argument("name", nargs="?", help="needed if several clusters run without a notebook")
     verbs.add_parser("status", help="show hosts, ranks, what each does, and memory")

@@ -16,6 +16,7 @@ from allranks.head.cell.unblocking import RELEASE_WITHIN
 from allranks.notebook.fold import Block
 from allranks.notebook.keyboard import can_ask
 from allranks.notebook.show import Show
+from allranks.setup import setup
 from allranks.units import ranks_text
 from allranks_backends.plan import rank_label
 
@@ -91,6 +92,13 @@ class Verbs:
                 print(cluster.sync(progress=print))
             except AllranksError as error:  # the ranks are up all the same, and the next cell tries again
                 print(f"Not synced. {error}")
+
+    def _setup(self, options: argparse.Namespace) -> None:
+        from allranks.bench.measure import Progress
+
+        with Progress(live=hasattr(self.shell, "kernel")) as progress:
+            made = setup.asked_by(options, progress)
+        display(made)  # type: ignore[no-untyped-call]
 
     def _still_up(self, cluster: Cluster, options: argparse.Namespace) -> None:
         """`up` was run again, as with "Run All Cells". Raises UsageError where it asks for another cluster."""

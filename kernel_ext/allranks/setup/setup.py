@@ -1,0 +1,331 @@
+"""Make environments on hosts that match the notebook's, over ssh, all hosts at once."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import secrets
+import shlex
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
+from dataclasses import dataclass
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from allranks.arguments import hosts_of
+from allranks.errors import UsageError
+from allranks.hosts.ssh.command import destination, explained, ssh_options
+from allranks.hosts.ssh.interpreter import private_environment
+from allranks_backends.plan import Host
+from allranks_widgets import human_bytes
+from allranks_widgets.table import html_table
+
+from .environment import Environment, this_environment
+from .wheels import CannotPack, Wheels
+
+LOOK_EVERY = 0.2
+"""Seconds between two lines of progress."""
+ENDS_WITHIN = 2.0
+BOOT = "import sys; i = sys.stdin.buffer; exec(i.read(int(i.readline()))); main()"
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class HostSetup:
+    """What became of one host."""
+
+    host: str
+    trouble: str = ""
+    """Why it has no environment that matches, in a sentence or more; empty where it has one."""
+    folder: str = ""
+    """Where the environment is, below the home folder there."""
+    python: str = ""
+    """The Python that it was made with."""
+    seconds: float | None = None
+    """What making it took; None where it was there already."""
+    packages: int = 0
+    with_uv: bool = False
+    sent: int = 0
+    """Bytes of wheels that went there from here."""
+
+    def __str__(self) -> str:
+        if self.trouble:
+            return f"{self.host}: {self.trouble.rstrip('.')}."
+        what = f"{self.packages} packages in {self.folder}, of {self.python}"
+        if self.seconds is None:
+            return f"{self.host}: matches this notebook already: {what}."
+        sent = f", {human_bytes(self.sent)} of wheels sent" if self.sent else ""
+        return f"{self.host}: {what}, with {'uv' if self.with_uv else 'pip'} in {self.seconds:.0f} s{sent}."
+
+
+@dataclass(frozen=True)
+class SetupResult:
+    """What became of each host."""
+
+    hosts: tuple[HostSetup, ...]
+    left_out: tuple[str, ...] = ()
+    """Packages in editable mode, which hosts do not get."""
+    start: str = ""
+    """The command that starts ranks there."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether all of them match this notebook."""
+        return not any(each.trouble for each in self.hosts)
+
+    def __str__(self) -> str:
+        more = []
+        if self.left_out:
+            more.append(
+                f"Not installed there: {', '.join(self.left_out)}, in editable mode here. Install them here with "
+                "python -m pip install FOLDER, or keep the code beside the notebook and start with --sync."
+            )
+        return "\n".join([*map(str, self.hosts), *more, *([f"Next: {self.start}"] if self.ok else [])])
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        rows = [("✗" if each.trouble else "✓", each.host, str(each).partition(": ")[2]) for each in self.hosts]
+        rest = str(self).split("\n")[len(self.hosts) :] if self.ok or self.left_out else []
+        return html_table(("", "host", "environment"), rows) + "".join(f"<div>{escape(line)}</div>" for line in rest)
+
+
+def setup(
+    *,
+    hosts: Sequence[str] | str | None = None,
+    hostfile: str | Path | None = None,
+    python: str | None = None,
+    only: Sequence[str] | None = None,
+    wheels: bool = False,
+    progress: Say = lambda _text: None,
+) -> SetupResult:
+    """Make on each host an environment that matches this one, which `Cluster.up` then uses there.
+
+    A host needs ssh and a Python of the same minor version as this one, or `python`, its path. The environment has the
+    packages that are installed here, or `only` these beside allranks and MLX, in the same versions: from the index that
+    pip or uv uses there, or where there is none, and with `wheels`, from wheels that are sent. `progress` is called
+    with a line. Raises UsageError.
+    """
+    placed, _, _ = hosts_of(None, hosts, hostfile, 1)
+    if hosts is None and hostfile is None:
+        raise UsageError("which hosts? %distributed setup --hosts mac1,mac2")
+    distinct = list({host.name: host for host in placed if not host.local}.values())
+    if not distinct:
+        raise UsageError("this machine runs its ranks in the notebook's own environment: name other hosts.")
+    environment = this_environment(only)
+    named = {host.name: host.python or python for host in distinct}
+    with tempfile.TemporaryDirectory(prefix="allranks-wheels-") as folder:
+        made = Wheels(Path(folder))
+        talks = [_Talk(host, named[host.name], environment, made, wheels) for host in distinct]
+        with ThreadPoolExecutor(len(talks), "allranks-setup") as threads:
+            under_way = [threads.submit(talk.run) for talk in talks]
+            try:
+                while wait(under_way, LOOK_EVERY).not_done:
+                    progress("; ".join(f"{talk.host.name}: {talk.doing}" for talk in talks if talk.doing))
+            finally:
+                for talk in talks:
+                    talk.end()
+    which = f"--hostfile {shlex.quote(str(hostfile))}" if hostfile is not None else f"--hosts {_listed(hosts or ())}"
+    found = tuple(each.result() for each in under_way)
+    return SetupResult(found, tuple(environment.left_out), f"%distributed up {which}")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `setup`, for the magic and the shell."""
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--hosts", metavar="A,B", help="as for up: host names for ssh")
+    where.add_argument("--hostfile", metavar="F", help="as for up")
+    parser.add_argument("--python", metavar="P", help="path of the Python there to make it with (default: found)")
+    parser.add_argument(
+        "--only", metavar="NAMES", help="install only these packages, and what they need, beside allranks and mlx"
+    )
+    parser.add_argument("--wheels", action="store_true", help="send all packages from here, also if there is an index")
+
+
+def asked_by(options: argparse.Namespace, progress: Say) -> SetupResult:
+    """`setup` with options as `add_arguments` declares them. Raises UsageError."""
+    return setup(
+        hosts=options.hosts,
+        hostfile=options.hostfile,
+        python=options.python,
+        only=[name.strip() for name in options.only.split(",") if name.strip()] if options.only is not None else None,
+        wheels=options.wheels,
+        progress=progress,
+    )
+
+
+class _Gone(Exception):
+    """The connection has ended."""
+
+
+class _Talk:
+    """One login to a host, in a thread of its own."""
+
+    def __init__(self, host: Host, named: str | None, environment: Environment, wheels: Wheels, send: bool) -> None:
+        self.host, self._named, self._environment = host, named, environment
+        self._wheels, self._send_all = wheels, send
+        self.doing = "logs in"
+        self._token = f"allranks-{secrets.token_hex(8)} "
+        self._said: list[str] = []
+        self._process: subprocess.Popen[bytes] | None = None
+        self._ended = False
+
+    def run(self) -> HostSetup:
+        """Raises nothing that has to do with the host."""
+        try:
+            return self._talk()
+        except (UsageError, CannotPack) as error:
+            return HostSetup(self.host.name, str(error))
+        except FileNotFoundError:
+            return HostSetup(self.host.name, "ssh was not found on this machine")
+        except (_Gone, OSError):
+            self._complaints.join(ENDS_WITHIN)
+            why = explained(self._said, self.host.name, "sh") if self._said else "the connection was lost"
+            return HostSetup(self.host.name, why)
+        finally:
+            self.end()
+            self.doing = ""
+
+    def end(self) -> None:
+        """Close the connection; what is half made there is removed."""
+        self._ended, process = True, self._process
+        if process is None or process.poll() is not None:
+            return
+        with suppress(OSError):
+            process.terminate()
+        try:
+            process.wait(ENDS_WITHIN)
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+    def _talk(self) -> HostSetup:
+        command = shlex.join(["sh", "-c", _find_python(self._environment.python, self._named), "sh"])
+        self._process = subprocess.Popen(
+            ["ssh", *ssh_options(), *destination(self.host.name), f"exec {command}"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C in a terminal is for the notebook
+        )
+        self._complaints = threading.Thread(target=self._read_complaints, daemon=True)
+        self._complaints.start()
+        program = (files("allranks.setup") / "there.py").read_bytes()
+        first = {
+            "token": self._token,
+            "private": private_environment(),
+            "python": self._environment.python,
+            "named": self._named,
+            "digest": self._environment.digest,
+        }
+        self._write(b"%d\n" % len(program) + program + json.dumps(first).encode() + b"\n")
+        event = self._event()
+        sent = 0
+        if event["event"] == "needs":
+            request, paths = self._request(event)
+            self._write(json.dumps(request).encode() + b"\n")
+            sent = self._send(paths)
+            event = self._event()
+        if event["event"] == "failed":
+            return HostSetup(self.host.name, event["why"])
+        return HostSetup(
+            self.host.name,
+            folder=event["folder"],
+            python=event["python"],
+            seconds=event.get("seconds"),
+            packages=event["packages"],
+            with_uv=event["with_uv"],
+            sent=sent if event["event"] == "made" else 0,
+        )
+
+    def _request(self, needs: Mapping[str, Any]) -> tuple[dict[str, Any], list[Path]]:
+        """What the host is to install, and the wheels it gets. Raises UsageError and CannotPack."""
+        environment, system = self._environment, needs["platform"].partition("-")[0]
+        half = environment.half(needs["gpu"], "darwin" if system == "macosx" else system)
+        by_wheels = self._send_all or not needs["index"]
+        self.doing = "packs what is sent there"
+        packages = environment.closure(half) if by_wheels else [*environment.sent]
+        if by_wheels and half is not None and half not in environment.versions:
+            raise UsageError(f"it gets its packages from here, and needs {half}, which is not installed here")
+        paths = [self._wheels.of(environment.distribution(name)) for name in packages]
+        if not needs["uv"]:
+            paths.append(_pip())
+        lines = environment.requirements(half)
+        own = dict(zip(packages, paths, strict=False))
+        sent = [f"{{wheels}}/{own[name].name}" for name in environment.sent]
+        return {
+            "requirements": [*lines, *sent],
+            "constraints": environment.constraints(),
+            "no_index": by_wheels,
+            "files": [(path.name, path.stat().st_size) for path in paths],
+        }, paths
+
+    def _send(self, paths: Sequence[Path]) -> int:
+        total, moved = sum(path.stat().st_size for path in paths), 0
+        for path in paths:
+            with path.open("rb") as file:
+                while data := file.read(1 << 18):
+                    self._write(data)
+                    moved += len(data)
+                    self.doing = f"{human_bytes(moved)} of {human_bytes(total)} sent"
+        return total
+
+    def _write(self, data: bytes) -> None:
+        assert self._process is not None and self._process.stdin is not None
+        self._process.stdin.write(data)
+        self._process.stdin.flush()
+
+    def _event(self) -> dict[str, Any]:
+        """The next one that is not progress. Raises _Gone."""
+        assert self._process is not None and self._process.stdout is not None
+        for raw in self._process.stdout:
+            _, token, rest = raw.decode(errors="replace").partition(self._token)
+            if not token:
+                continue  # what a login shell prints
+            event: dict[str, Any] = json.loads(rest)
+            if event["event"] != "progress":
+                return event
+            self.doing = event["text"]
+        raise _Gone
+
+    def _read_complaints(self) -> None:
+        assert self._process is not None and self._process.stderr is not None
+        for raw in self._process.stderr:
+            if line := raw.decode(errors="replace").strip():
+                self._said = [*self._said[-30:], line]
+
+
+def _find_python(minor: str, named: str | None) -> str:
+    """Lines of sh that run `BOOT` with any Python there is."""
+    places = [f"python{minor}", f"/opt/homebrew/bin/python{minor}", f"/usr/local/bin/python{minor}", "python3"]
+    each = " ".join(([shlex.quote(named)] if named else []) + [*places, "/opt/homebrew/bin/python3", "python"])
+    boot = shlex.quote(BOOT)
+    # On macOS python3 may be a stand-in that only says where to get one.
+    return (
+        f'for p in {each}; do "$p" -c "import urllib.request, json; assert str is not bytes" </dev/null >/dev/null 2>&1'
+        f' && exec "$p" -c {boot}; done; for u in uv ~/.local/bin/uv ~/.cargo/bin/uv /opt/homebrew/bin/uv; do'
+        f' p=$("$u" python find --no-project {minor} 2>/dev/null) && exec "$p" -c {boot}; done;'
+        f' echo "it has no Python; this notebook\'s is {minor}" >&2; exit 127'
+    )
+
+
+def _pip() -> Path:
+    """A wheel of pip, which runs from it."""
+    spec = importlib.util.find_spec("ensurepip")
+    beside = Path(spec.origin or "").parent / "_bundled" if spec is not None else Path("/usr/share/python-wheels")
+    for folder in (beside, Path("/usr/share/python-wheels")):
+        for found in sorted(folder.glob("pip-*.whl")):
+            return found
+    raise UsageError(f"it has no uv, and {sys.executable} comes without pip. There: install uv")
+
+
+def _listed(hosts: Sequence[str] | str) -> str:
+    return shlex.quote(hosts if isinstance(hosts, str) else ",".join(hosts))

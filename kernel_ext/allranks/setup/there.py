@@ -1,0 +1,337 @@
+"""Runs on a host, sent there as text: makes an environment that matches the notebook's.
+
+Standard library only, for any Python from 3.8 on: the one that runs it need not be the one of the environment. Requests
+come on standard input, a line of JSON each, and the wheels that the second one announces; events are JSON lines that
+begin with the token of the first request.
+
+An environment is made beside the one in use, and a link is moved to it once it is whole: so one that fails, or is
+stopped, leaves what was there. Environments that no process uses any more are removed then.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, BinaryIO
+
+MARK = "allranks-setup.json"
+"""Says in an environment that it is whole, and what it was made for."""
+INDEX = "https://pypi.org/simple"
+ANSWERS_WITHIN = 5.0
+"""Seconds an index gets to answer."""
+EVERY = 0.25
+"""Seconds between two lines of progress, at least."""
+PLACES = ("~/.local/bin", "/opt/homebrew/bin", "/usr/local/bin", "/usr/bin", "~/.cargo/bin", "~/miniforge3/bin")
+"""Where programs are that the shell which ssh starts may not find."""
+ASK = "import json, sys, sysconfig; print(json.dumps([list(sys.version_info[:2]), sysconfig.get_platform()]))"
+
+
+class Failed(Exception):
+    """The message is a sentence."""
+
+
+class There:
+    """`first` is the first request; what else comes is read from `stdin`."""
+
+    def __init__(self, first: Mapping[str, Any], stdin: BinaryIO) -> None:
+        self._token, self._stdin = first["token"], stdin
+        self._minor: str = first["python"]
+        self._named = first["named"]
+        self._digest = first["digest"]
+        self._root = os.path.join(os.path.expanduser("~"), first["private"])
+        self._short = "~/" + first["private"]
+        self._said_at = 0.0
+        self._child: subprocess.Popen[bytes] | None = None
+        self._folder = ""
+
+    def say(self, event: str, **more: Any) -> None:
+        line = self._token + json.dumps(dict(more, event=event)) + "\n"
+        with suppress(BrokenPipeError):
+            sys.stdout.write(line)
+            sys.stdout.flush()
+
+    def progress(self, text: str) -> None:
+        if time.monotonic() - self._said_at > EVERY:
+            self._said_at = time.monotonic()
+            self.say("progress", text=text)
+
+    def run(self) -> None:
+        try:
+            mine = self._current()
+            if mine is not None and mine["digest"] == self._digest and self._works(mine["folder"]) is None:
+                self.say("same", folder=self._short, **mine["made"])
+                return
+            python, platform = self._python()
+            uv = _program("uv")
+            index = _index(uv)
+            self.say("needs", python=python, platform=platform, uv=uv, gpu=_cuda(), index=_reachable(index))
+            request = json.loads(self._stdin.readline())
+            with self._alone():
+                self._make(request, python, uv, index)
+        except Failed as failure:
+            self.say("failed", why=str(failure))
+        except OSError as error:
+            self.say("failed", why=(error.filename or self._short) + ": " + (error.strerror or str(error)))
+
+    # What is there.
+
+    def _current(self) -> dict[str, Any] | None:
+        """What the link leads to, as it was made; None where there is none."""
+        folder = os.path.realpath(os.path.join(self._root, "current"))
+        try:
+            with open(os.path.join(folder, MARK)) as file:
+                return dict(json.load(file), folder=folder)
+        except (OSError, ValueError):
+            return None
+
+    def _works(self, folder: str) -> str | None:
+        """Why the environment there does not work; None where it does."""
+        line = [os.path.join(folder, "bin", "python"), "-c", "import mlx.core, allranks.rank.process.host"]
+        try:
+            done = subprocess.run(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return str(error)
+        said = done.stdout.decode(errors="replace").strip().splitlines()
+        return None if done.returncode == 0 else (said or [f"it ended with {done.returncode}"])[-1]
+
+    def _python(self) -> tuple[str, str]:
+        """A Python of the notebook's minor version, and its platform."""
+        seen = []
+        for path in self._candidates():
+            try:
+                done = subprocess.run([path, "-c", ASK], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=30)
+                version, platform = json.loads(done.stdout.decode())
+            except (OSError, ValueError, subprocess.TimeoutExpired):
+                continue
+            if "{}.{}".format(*version) == self._minor:
+                return path, str(platform)
+            seen.append(f"{version[0]}.{version[1]} ({path})")
+        found = "it has " + ", ".join(dict.fromkeys(seen)) if seen else "none was found"
+        if self._named:
+            raise Failed(f"{self._named} is no Python {self._minor}: {found}")
+        raise Failed(f"it needs a Python {self._minor}, as this notebook has, and {found}. {self._advice()}")
+
+    def _candidates(self) -> list[str]:
+        if self._named:
+            return [os.path.expanduser(self._named)]
+        name = "python" + self._minor
+        found = [_program(name), sys.executable, _program("python3")]
+        uv = _program("uv")
+        if uv:
+            with suppress(OSError, subprocess.TimeoutExpired):
+                line = [uv, "python", "find", "--no-project", "--no-python-downloads", self._minor]
+                done = subprocess.run(line, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=30)
+                found.append(done.stdout.decode().strip())
+        return [path for path in dict.fromkeys(found) if path]
+
+    def _advice(self) -> str:
+        uv = _program("uv")
+        if uv:
+            return f"There: {uv} python install {self._minor}"
+        if sys.platform == "darwin":
+            return "There: brew install python@" + self._minor
+        return "There: curl -LsSf https://astral.sh/uv/install.sh | sh && ~/.local/bin/uv python install " + self._minor
+
+    # Making it.
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """While another setup of the same environment runs, wait: hosts may share a home folder."""
+        os.makedirs(self._root, mode=0o700, exist_ok=True)
+        with open(os.path.join(self._root, "lock"), "w") as file:
+            try:
+                import fcntl
+
+                while True:
+                    try:
+                        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        break
+                    except BlockingIOError:
+                        self.progress("waits for another setup there")
+                        time.sleep(0.2)
+            except (ImportError, OSError):
+                pass  # a file system without locks
+            yield
+
+    def _make(self, request: Mapping[str, Any], python: str, uv: str | None, index: str) -> None:
+        began = time.monotonic()
+        self._folder = os.path.join(self._root, f"{self._digest}-{os.getpid()}")
+        wheels = os.path.join(self._folder, "wheels")
+        shutil.rmtree(self._folder, ignore_errors=True)
+        os.makedirs(wheels)
+        try:
+            for name, size in request["files"]:
+                self._receive(os.path.join(wheels, name), size)
+            threading.Thread(target=self._end_with_input, daemon=True).start()
+            mine = self._current()
+            if mine is not None and mine["digest"] == self._digest:  # another one made it meanwhile
+                shutil.rmtree(self._folder, ignore_errors=True)
+                self.say("same", folder=self._short, **mine["made"])
+                return
+            installed = self._install(request, python, uv, index, wheels)
+            if (why := self._works(self._folder)) is not None:
+                raise Failed("the environment was made, but does not work: " + why)
+            shutil.rmtree(wheels, ignore_errors=True)
+            made = {"python": python, "with_uv": bool(uv), "packages": installed}
+            with open(os.path.join(self._folder, MARK), "w") as file:
+                json.dump({"digest": self._digest, "made": made}, file)
+            self._use()
+        except BaseException:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise
+        self.say("made", folder=self._short, seconds=time.monotonic() - began, **made)
+
+    def _receive(self, path: str, size: int) -> None:
+        with open(path, "wb") as file:
+            while size:
+                data = self._stdin.read(min(size, 1 << 20))
+                if not data:
+                    raise Failed("the connection was lost")
+                file.write(data)
+                size -= len(data)
+
+    def _install(self, request: Mapping[str, Any], python: str, uv: str | None, index: str, wheels: str) -> int:
+        """Returns how many packages there are."""
+        self.progress("makes the environment")
+        files = {}
+        for name in ("requirements", "constraints"):
+            files[name] = os.path.join(wheels, name + ".txt")
+            with open(files[name], "w") as file:
+                file.write("\n".join(line.replace("{wheels}", wheels) for line in request[name]) + "\n")
+        target = os.path.join(self._folder, "bin", "python")
+        # The folder is there already, with what was sent.
+        self._call([python, "-m", "venv", "--without-pip", self._folder])
+        what = ["-r", files["requirements"], "-c", files["constraints"]]
+        where = ["--no-index", "--find-links", wheels] if request["no_index"] else []
+        if uv:
+            where = where or (["--index-url", index] if index != INDEX else [])
+            self._call([uv, "pip", "install", "--compile-bytecode", "--python", target, *where, *what])
+        else:
+            pip = os.path.join(wheels, next(name for name, _ in request["files"] if name.startswith("pip-")), "pip")
+            options = [
+                "--disable-pip-version-check",
+                "--no-input",
+                "--no-warn-script-location",
+                "--progress-bar",
+                "off",
+            ]
+            self._call([target, pip, "install", *options, *where, *what])
+        site = [each for each in os.listdir(os.path.join(self._folder, "lib")) if each.startswith("python")]
+        packages = os.listdir(os.path.join(self._folder, "lib", site[0], "site-packages"))
+        return sum(name.endswith(".dist-info") for name in packages)
+
+    def _call(self, line: Sequence[str]) -> None:
+        """Run it, and show what it says. Raises Failed with its reason."""
+        said = []
+        with subprocess.Popen(
+            line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+        ) as child:
+            self._child = child
+            assert child.stdout is not None
+            for raw in child.stdout:
+                text = raw.decode(errors="replace").strip()
+                if text:
+                    said.append(text)
+                    self.progress(text)
+        if child.returncode:
+            raise Failed(_reason(said) or f"{line[0]} ended with {child.returncode}")
+
+    def _use(self) -> None:
+        """Have the link lead to the new environment, and remove those that no process uses."""
+        link = os.path.join(self._root, "current")
+        with suppress(OSError):
+            os.unlink(link + ".new")
+        os.symlink(os.path.basename(self._folder), link + ".new")
+        os.replace(link + ".new", link)
+        used = subprocess.run(["ps", "-A", "-o", "args"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout
+        for name in os.listdir(self._root):
+            folder = os.path.join(self._root, name)
+            if folder == self._folder or os.path.islink(folder) or not os.path.isdir(folder) or not used:
+                continue
+            if os.fsencode(folder) + b"/" not in used:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _end_with_input(self) -> None:
+        """When the notebook goes, so does what is half made."""
+        if self._stdin.read(1):
+            return
+        if self._child is not None:
+            with suppress(OSError):
+                os.killpg(self._child.pid, signal.SIGKILL)
+        if self._folder and not os.path.exists(os.path.join(self._folder, MARK)):
+            shutil.rmtree(self._folder, ignore_errors=True)
+        os._exit(1)
+
+
+def _program(name: str) -> str | None:
+    """Its path; also where the shell that ssh starts would not find it."""
+    places = os.pathsep.join(map(os.path.expanduser, PLACES))
+    return shutil.which(name) or shutil.which(name, path=places)
+
+
+def _cuda() -> str:
+    """The newest major version of CUDA that the driver can run; empty where there is no GPU."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return ""
+    try:
+        done = subprocess.run([tool], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    found = re.search(rb"CUDA Version:\s*(\d+)", done.stdout)
+    return found.group(1).decode() if found else ""
+
+
+def _index(uv: str | None) -> str:
+    """The address of the index that this user's installer takes packages from."""
+    names = ["UV_DEFAULT_INDEX", "UV_INDEX_URL"] if uv else []
+    for name in [*names, "PIP_INDEX_URL"]:
+        if os.environ.get(name):
+            return os.environ[name]
+    files = ["~/.config/uv/uv.toml", "/etc/uv/uv.toml"] if uv else []
+    files += ["~/.config/pip/pip.conf", "~/.pip/pip.conf", "/etc/pip.conf"]
+    files += ["~/Library/Application Support/pip/pip.conf"]
+    for each in files:
+        with suppress(OSError):
+            with open(os.path.expanduser(each)) as file:
+                found = re.search(r"^\s*index-url\s*=\s*[\"']?([^\s\"']+)", file.read(), re.MULTILINE)
+            if found:
+                return found.group(1)
+    return INDEX
+
+
+def _reachable(index: str) -> bool:
+    """Whether it answers, whatever it says."""
+    try:
+        urllib.request.urlopen(index.rstrip("/") + "/allranks/", timeout=ANSWERS_WITHIN).close()
+    except urllib.error.HTTPError:
+        pass
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def _reason(said: Sequence[str]) -> str:
+    """What of an installer's lines says why it failed."""
+    plain = [re.sub(r"^[\s×╰─▶│├]+", "", line) for line in said]
+    marks = [number for number, line in enumerate(said) if re.match(r"(error|ERROR):|\s*×", line)]
+    if not marks:
+        return " ".join(plain[-2:])[-400:]
+    first = marks[-1] if said[marks[-1]].startswith("ERROR") else marks[0]
+    return re.sub(r"^(error|ERROR): ", "", " ".join(plain[first : first + 6]))[:600].rstrip(".")
+
+
+def main() -> None:
+    stdin = sys.stdin.buffer
+    There(json.loads(stdin.readline()), stdin).run()

@@ -1,0 +1,141 @@
+"""Wheels made again from what is installed, for hosts that can get them nowhere else.
+
+No index, no source and no build tool is needed, and hosts get the very files that run here. The format is that of the
+`binary distribution format <https://packaging.python.org/en/latest/specifications/binary-distribution-format/>`_.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import io
+import json
+import os
+import re
+import threading
+import zipfile
+from collections.abc import Iterator
+from importlib.metadata import Distribution
+from importlib.util import find_spec
+from pathlib import Path
+
+OURS = "allranks"
+OUR_PACKAGES = ("allranks", "allranks_backends", "allranks_widgets")
+_NOT_PACKED = frozenset({"RECORD", "INSTALLER", "REQUESTED", "direct_url.json"})
+"""Files of the metadata that an installer writes itself."""
+_SCRIPT = re.compile(rb"#![^\n]*python[^\n]*\n")
+
+
+class CannotPack(Exception):
+    """The message is a clause that says why."""
+
+
+def packable(distribution: Distribution) -> bool:
+    """Whether `pack` can: of an editable install, only allranks' files are known."""
+    return distribution.name == OURS or not is_editable(distribution)
+
+
+def is_editable(distribution: Distribution) -> bool:
+    """Whether it was installed in editable mode (PEP 660)."""
+    told = json.loads(distribution.read_text("direct_url.json") or "{}")
+    return bool(told.get("dir_info", {}).get("editable", False))
+
+
+def fingerprint(distribution: Distribution) -> str:
+    """Changes with its files."""
+    state = hashlib.sha256()
+    for name, path in sorted(_files(distribution)):
+        stamp = path.stat()
+        state.update(f"{name}\0{stamp.st_size}\0{stamp.st_mtime_ns}\n".encode(errors="surrogateescape"))
+    return state.hexdigest()
+
+
+class Wheels:
+    """Wheels of installed packages in a folder, each made when it is first asked for; threads may ask at once."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._made: dict[str, Path] = {}
+        self._lock = threading.Lock()
+
+    def of(self, distribution: Distribution) -> Path:
+        """Raises CannotPack."""
+        with self._lock:
+            if distribution.name not in self._made:
+                self._made[distribution.name] = pack(distribution, self._folder)
+            return self._made[distribution.name]
+
+
+def pack(distribution: Distribution, folder: Path) -> Path:
+    """Make its wheel in `folder`. Raises CannotPack."""
+    name, version = re.sub(r"[-_.]+", "_", distribution.name), distribution.version.replace("-", "_")
+    info = f"{name}-{version}.dist-info"
+    target = folder / f"{name}-{version}-{_tag(distribution)}.whl"
+    record = []
+    try:
+        with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as wheel:
+
+            def add(inside: str, content: bytes, mode: int = 0o644) -> None:
+                entry = zipfile.ZipInfo(inside)
+                entry.external_attr, entry.compress_type = (0o100000 | mode) << 16, zipfile.ZIP_DEFLATED
+                wheel.writestr(entry, content)
+                digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+                record.append((inside, f"sha256={digest}", str(len(content))))
+
+            for inside, path in _files(distribution):
+                content = path.read_bytes()
+                if "/scripts/" in inside:
+                    content = _SCRIPT.sub(b"#!python\n", content, count=1) if _SCRIPT.match(content) else content
+                add(
+                    inside.replace("DIST-INFO", info).replace("DIST-DATA", f"{name}-{version}.data"),
+                    content,
+                    path.stat().st_mode & 0o777,
+                )
+            lines = io.StringIO()
+            csv.writer(lines, lineterminator="\n").writerows([*record, (f"{info}/RECORD", "", "")])
+            wheel.writestr(f"{info}/RECORD", lines.getvalue())
+    except OSError as error:
+        raise CannotPack(f"{error.filename or target}: {error.strerror}") from None
+    return target
+
+
+def _tag(distribution: Distribution) -> str:
+    """The part of a wheel's name that says where it runs; several are written with dots."""
+    lines = (distribution.read_text("WHEEL") or "").splitlines()
+    tags = [line.partition(":")[2].strip().split("-") for line in lines if line.startswith("Tag:")]
+    if not tags or any(len(tag) != 3 for tag in tags):
+        raise CannotPack("it was not installed from a wheel")
+    return "-".join(".".join(dict.fromkeys(parts)) for parts in zip(*tags, strict=True))
+
+
+def _files(distribution: Distribution) -> Iterator[tuple[str, Path]]:
+    """Its files, by their paths in a wheel; its metadata is in DIST-INFO, what belongs elsewhere in DIST-DATA."""
+    made = {script.name for script in distribution.entry_points if script.group in ("console_scripts", "gui_scripts")}
+    for file in distribution.files or ():
+        path, inside = Path(os.path.normpath(str(file.locate()))), file.as_posix()
+        if "__pycache__" in path.parts or path.suffix == ".pyc" or not path.is_file():
+            continue
+        if path.parent.suffix == ".dist-info" or ".dist-info/" in inside:
+            if path.name not in _NOT_PACKED:
+                yield "DIST-INFO/" + inside.partition(".dist-info/")[2], path
+        elif not inside.startswith("../"):
+            if not is_editable(distribution):
+                yield inside, path
+        elif path.parent.name == "bin":
+            if path.name not in made:
+                yield f"DIST-DATA/scripts/{path.name}", path
+        else:
+            yield "DIST-DATA/data/" + inside.replace("../", ""), path
+    if is_editable(distribution) and distribution.name == OURS:
+        yield from _own_files()
+
+
+def _own_files() -> Iterator[tuple[str, Path]]:
+    """The files of allranks where it runs from its source."""
+    for package in OUR_PACKAGES:
+        spec = find_spec(package)
+        for place in (spec.submodule_search_locations or ()) if spec is not None else ():
+            for path in Path(place).rglob("*"):
+                if path.is_file() and "__pycache__" not in path.parts:
+                    yield f"{package}/{path.relative_to(place).as_posix()}", path
