@@ -10,7 +10,7 @@ from hypothesis import given as over
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from allranks_backends.hostfile import HostfileError, is_local, read_hostfile
+from allranks_backends.hostfile import HostfileError, host_named, hosts_in, is_local, read_hostfile
 from allranks_backends.plan import Host
 from allranks_backends.registry import get_backend
 
@@ -176,3 +176,54 @@ def refused_or_read(source):
         return "", read_hostfile(source).hosts
     except HostfileError as error:
         return str(error), ()
+
+
+def test_a_host_may_have_a_user_a_port_an_interpreter_and_a_folder():
+    entry = {"ssh": "mac1", "user": "ada", "port": 2222, "python": "/opt/env/bin/python", "cwd": "~/runs"}
+    (host,) = read_hostfile(json.dumps([entry])).hosts
+    assert (host.name, host.python, host.cwd) == ("ada@mac1:2222", "/opt/env/bin/python", "~/runs")
+    hosts = read_hostfile(
+        "mac1 slots=2 python = /opt/env/bin/python cwd='/data/my runs'\nmac2 max_slots=4 slots=1"
+    ).hosts
+    assert [(host.name, host.python, host.cwd) for host in hosts] == [
+        *[("mac1", "/opt/env/bin/python", "/data/my runs")] * 2,
+        ("mac2", None, None),
+    ]
+    assert hosts_in("ada@mac1:2222 cwd=~/runs") == [Host("ada@mac1:2222", False, (), cwd="~/runs")]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("python", "python3", 'hosts\\[0\\] \\(ada@mac1\\), "python" is "python3"; expected a path there'),
+        ("cwd", 7, '"cwd" is 7; expected a path there that begins with / or ~/'),
+        ("user", "bob", '"user": "bob"; expected one user, here or in "ssh"'),
+        ("port", "22", '"port": "22"; expected one number'),
+        ("port", True, '"port": true; expected one number'),
+    ],
+)
+def test_a_field_that_cannot_be_is_named(field, value, said):
+    with pytest.raises(HostfileError, match=said):
+        read_hostfile(json.dumps([{"ssh": "ada@mac1", field: value}]))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("mac1 python=python3", 'python is "python3"; expected a path there'),
+        (
+            "mac1 pyton=/opt/python",
+            "'pyton=/opt/python' is not understood; expected <host> slots=<number of ranks> python=",
+        ),
+        ("mac1 cwd=/a cwd=/b", "'cwd=/b' is not understood"),
+        ("mac1 cwd='/a", "No closing quotation"),
+        ("-oProxyCommand=x", "is no host"),
+    ],
+)
+def test_an_entry_that_cannot_be_is_named(words, said):
+    with pytest.raises(HostfileError, match=said):
+        hosts_in(words)
+
+
+def test_an_ipv6_name_is_no_address_for_mlx():
+    assert host_named("fd88::13").addresses == () and host_named("10.0.0.3").addresses == ("10.0.0.3",)

@@ -284,7 +284,8 @@ def _parts(answers: Mapping[str, Sequence[object]]) -> tuple[list[OnHost], dict[
             try:
                 part = msgspec.convert(each, OnHost)
             except msgspec.ValidationError:
-                unreached[name] = "it has another version of allranks"
+                if not isinstance(each, dict) or each.get("running"):  # else nothing but files is left of it
+                    unreached[name] = "it has another version of allranks"
             else:
                 # A machine may have been asked by several names.
                 parts.setdefault((part.cluster.node, part.cluster.folders[0]), replace(part, asked=name))

@@ -76,18 +76,23 @@ class FolderSync:
     def __init__(self, folder: Folder, *, works_in: str, named: bool, placed: dict[str, str]) -> None:
         self.folder = folder
         self._works_in, self._named = works_in, named
+        self._cwds = dict[str, str]()
+        """The working folders of hosts for which one was named."""
         self._token, self._numbers = secrets.token_hex(8), itertools.count(1)
         self._there: dict[str, _There] = {}
         self._placed = placed
         self.putting_in_place = False
         """Whether hosts have begun to put the files of the last sync in place."""
 
-    @property
-    def target(self) -> str:
-        """Where the folder is on hosts that lack it: a folder of its own for each of the notebooks' folders."""
-        if self._named:
-            return self._works_in
+    def _target(self, host: str) -> str:
+        """Where the folder is on a host that lacks it: a folder of its own for each of the notebooks' folders."""
+        if self._named or host in self._cwds:
+            return self._cwd(host)
         return f"~/allranks/{self.folder.path.name}-{self._origin}"
+
+    def _cwd(self, host: str) -> str:
+        """Where ranks of a host work that has no copy."""
+        return self._cwds.get(host, self._works_in)
 
     @property
     def _origin(self) -> str:
@@ -155,21 +160,30 @@ class FolderSync:
         for host, there in self._there.items():
             there.rank = alive[host]
         here = transfer.ranks.reached.here.name
-        if here in alive and self._target_is_inside():
+        self._cwds = {each.name: each.cwd for each in transfer.ranks.hosts if each.cwd}
+        works_in = os.path.expanduser(self._cwd(here))
+        if here in alive and self._is_inside(works_in):
             raise UsageError(
-                f"--cwd {self._works_in} lies in the notebook's folder {self.folder.path}, which would be copied into "
+                f"--cwd {works_in} lies in the notebook's folder {self.folder.path}, which would be copied into "
                 "itself: choose another."
             )
-        if here in alive and os.path.realpath(self._works_in) == os.path.realpath(self.folder.path):
-            self._there[here] = _There(FolderOpened(self._works_in, same=True), alive[here])
+        if here in alive and os.path.realpath(works_in) == os.path.realpath(self.folder.path):
+            self._there[here] = _There(FolderOpened(works_in, same=True), alive[here])
         new = {host: rank for host, rank in alive.items() if host not in self._there}
         if not new:
             return []
         sample = self.folder.sample(contents.files)
-        question = OpenFolder(
-            here=self._works_in, sample=sample, folder=self.target, origin=self._origin, forget=self._token
-        )
-        opened = transfer.answers(dict.fromkeys(new.values(), question))
+        questions = {
+            rank: OpenFolder(
+                here=self._cwd(host),
+                sample=sample,
+                folder=self._target(host),
+                origin=self._origin,
+                forget=self._token,
+            )
+            for host, rank in new.items()
+        }
+        opened = transfer.answers(questions)
         leaders = {there.opened.identity: host for host, there in self._leaders().items()}
         for host, receiver in new.items():
             answer = opened[receiver]
@@ -182,8 +196,8 @@ class FolderSync:
                 self._placed.pop(host, None)  # its ranks would stay in the folder that was removed
         return list(new)
 
-    def _target_is_inside(self) -> bool:
-        target, folder = (os.path.realpath(os.path.expanduser(each)) for each in (self._works_in, self.folder.path))
+    def _is_inside(self, works_in: str) -> bool:
+        target, folder = os.path.realpath(works_in), os.path.realpath(self.folder.path)
         return target != folder and os.path.commonpath([target, folder]) == folder
 
     def _leaders(self) -> dict[str, _There]:
@@ -352,7 +366,7 @@ class FolderSync:
             )
         if isinstance(error, RequestFailed):
             there = self._there.get(rank.host)
-            return f"{rank.host}: {_with_advice(str(error), there.opened.folder if there else self.target)}"
+            return f"{rank.host}: {_with_advice(str(error), there.opened.folder if there else self._target(rank.host))}"
         why = str(error) or f"no answer within {WITHIN:g} s"
         has = "it may have some of the new files" if self.putting_in_place else "it has what it had"
         return f"{rank.host}: {why}; {has}. Run the cell again once %distributed status shows its ranks."

@@ -129,9 +129,10 @@ class FileTransfer:
 
 
 def _raise_all(errors: Sequence[BaseException]) -> None:
-    """Raise an error of another type as it is, or one CannotCopy for all."""
+    """Raise an error of another type as it is, or one CannotCopy for all; a kind of it that all are is kept."""
     errors = [error for error in errors if not isinstance(error, _Stopped)]
     if others := [error for error in errors if not isinstance(error, CannotCopy)]:
         raise others[0]
     if errors:
-        raise CannotCopy("\n".join(dict.fromkeys(map(str, errors))))
+        kinds = {type(error) for error in errors}
+        raise (kinds.pop() if len(kinds) == 1 else CannotCopy)("\n".join(dict.fromkeys(map(str, errors))))

@@ -88,7 +88,9 @@ def line_parser() -> Parser:
     up = verbs.add_parser("up", help="start the ranks and form the world")
     where = up.add_mutually_exclusive_group()
     where.add_argument("-n", type=int, help="ranks on this machine (default 2)")
-    where.add_argument("--hosts", type=_listed, help="comma-separated hosts, one rank on each; 'mac1 python=P cwd=D' sets these")
+    where.add_argument(
+        "--hosts", type=_listed, help="comma-separated hosts, one rank on each; 'mac1 python=P cwd=D' sets these"
+    )
     where.add_argument("--hostfile", help="mlx's JSON hostfile, or MPI's 'host slots=n'")
     up.add_argument("--join", metavar="FILE", help="write FILE, for ranks that a scheduler starts")
     up.add_argument("--ipp-profile", metavar="P", help="ranks next to the engines of a running ipyparallel cluster")

@@ -60,7 +60,7 @@ class HostSetup:
     def __str__(self) -> str:
         if self.trouble:
             return f"{self.host}: {self.trouble.rstrip('.')}."
-        what = f"{self.packages} packages in {self.folder}, of {self.python}"
+        what = f"{self.packages} packages in {self.folder}, on {self.python}"
         if self.seconds is None:
             return f"{self.host}: matches this notebook already: {what}."
         sent = f", {human_bytes(self.sent)} of wheels sent" if self.sent else ""
@@ -121,11 +121,15 @@ def setup(
     distinct = list({host.name: host for host in placed if not host.local}.values())
     if not distinct:
         raise UsageError("this machine runs its ranks in the notebook's own environment: name other hosts.")
+    if own := [host.name for host in distinct if host.python]:
+        raise UsageError(
+            f"{', '.join(own)}: its python= names the interpreter that up would take in place of a new environment. "
+            "Leave it out; --python sets what environments are made with."
+        )
     environment = this_environment(only)
-    named = {host.name: host.python or python for host in distinct}
     with tempfile.TemporaryDirectory(prefix="allranks-wheels-") as folder:
         made = Wheels(Path(folder))
-        talks = [_Talk(host, named[host.name], environment, made, wheels) for host in distinct]
+        talks = [_Talk(host, python, environment, made, wheels) for host in distinct]
         with ThreadPoolExecutor(len(talks), "allranks-setup") as threads:
             under_way = [threads.submit(talk.run) for talk in talks]
             try:
@@ -232,7 +236,8 @@ class _Talk:
         if event["event"] == "needs":
             request, paths = self._request(event)
             self._write(json.dumps(request).encode() + b"\n")
-            sent = self._send(paths)
+            with suppress(BrokenPipeError):  # it has said why
+                sent = self._send(paths)
             event = self._event()
         if event["event"] == "failed":
             return HostSetup(self.host.name, event["why"])

