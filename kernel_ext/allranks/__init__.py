@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .discovery.discover import discover
     from .discovery.doctor import doctor
     from .discovery.result import Discovery
+    from .environments.setup import setup
     from .experiment.experiment import Experiment, record
     from .head.cell.rank_result import RankResult
     from .head.world.change import RankVariables, WorldChange
@@ -43,6 +44,7 @@ __all__ = [
     "load_variables",
     "mark",
     "record",
+    "setup",
 ]
 
 
@@ -91,6 +93,7 @@ FROM = {
     "load_variables": "rank.values.checkpoint",
     "mark": "rank.collectives.trace",
     "record": "experiment.experiment",
+    "setup": "environments.setup",
 }
 """Modules imported when a name is first used: `import allranks` alone imports no ipyparallel, ZeroMQ or MLX."""
 

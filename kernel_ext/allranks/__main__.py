@@ -48,8 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     text = "report what this machine's RDMA, GPUs and backends do, to attach to an issue; takes about five minutes"
     probe = commands.add_parser("probe", help=text, description=text[0].upper() + text[1:] + ".")
     from allranks.discovery import discover, doctor, shell
+    from allranks.environments import setup
     from allranks.probe import shell as probe_shell
-    from allranks.setup import setup
 
     probe_shell.add_arguments(probe)
     doctor.add_arguments(check)
@@ -110,7 +110,7 @@ def _look(options: argparse.Namespace) -> int:
 
 def _set_up(options: argparse.Namespace) -> int:
     from allranks.bench.measure import Progress
-    from allranks.setup.setup import asked_by
+    from allranks.environments.setup import asked_by
 
     try:
         with Progress(live=False) as progress:

@@ -18,11 +18,11 @@ from pathlib import Path
 import pytest
 
 from allranks import Cluster
+from allranks.environments.environment import this_environment
+from allranks.environments.setup import setup
+from allranks.environments.wheels import Wheels
 from allranks.errors import CannotStart, UsageError
 from allranks.hosts.ssh.interpreter import private_environment
-from allranks.setup.environment import this_environment
-from allranks.setup.setup import setup
-from allranks.setup.wheels import Wheels
 from tests.hosts.apart import Apart
 from tests.hosts.lab import Hosts
 from tests.needs import need

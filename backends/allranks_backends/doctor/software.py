@@ -50,7 +50,7 @@ def _no_python(host: HostFacts, asked: Asked) -> Finding:
         host.name,
         f"{asked.python_of(host.name)} was not found.",
         said,
-        "name the Python that has allranks with --python",
+        f"name the Python that has allranks with --python, or: %distributed setup --hosts {shlex.quote(host.name)}",
     )
 
 

@@ -11,9 +11,9 @@ from typing import Any, NoReturn, get_args
 
 from allranks.discovery import discover as discover_module
 from allranks.discovery import doctor
+from allranks.environments import setup
 from allranks.errors import UsageError
 from allranks.messages import cell_options
-from allranks.setup import setup
 
 BACKENDS = "auto, ring, jaccl, jaccl-ring, mpi or nccl"
 OLD_VERBS = {"break": "abort"}

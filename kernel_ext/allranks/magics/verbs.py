@@ -11,12 +11,12 @@ from IPython.display import display
 from allranks.arguments import writable
 from allranks.cluster.cluster import Cluster
 from allranks.discovery import discover, doctor
+from allranks.environments import setup
 from allranks.errors import AllranksError, NoCluster, UsageError
 from allranks.head.cell.unblocking import RELEASE_WITHIN
 from allranks.notebook.fold import Block
 from allranks.notebook.keyboard import can_ask
 from allranks.notebook.show import Show
-from allranks.setup import setup
 from allranks.units import ranks_text
 from allranks_backends.plan import rank_label
 

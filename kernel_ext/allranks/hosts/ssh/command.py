@@ -30,9 +30,10 @@ SSH_OPTIONS = ssh_options()
 FORWARDS = ("-R", "127.0.0.1:0:127.0.0.1:9")
 """With these, a login fails where the host's sshd forwards no ports, which `up` needs."""
 
-_NOT_INSTALLED = "allranks is not installed for {python} there. There: {python} -m pip install allranks"
+_SETUP = "Or have an environment made there: %distributed setup --hosts {name}"
+_NOT_INSTALLED = f"allranks is not installed for {{python}} there. There: {{python}} -m pip install allranks. {_SETUP}"
 _NO_FORWARDING = "its sshd does not forward ports. Set AllowTcpForwarding yes in its sshd_config"
-_NO_PYTHON = "there is no {python} there. Name the Python that has allranks with --python"
+_NO_PYTHON = f"there is no {{python}} there. Name the Python that has allranks with --python. {_SETUP}"
 _PASSWORDS = (
     "its sshd accepts passwords only, and none can be typed here. Set PubkeyAuthentication yes in its sshd_config"
 )
@@ -59,6 +60,7 @@ _CAUSES = (
     ("No module named allranks", _NOT_INSTALLED),
     ("No module named", "a package is missing for {python} there ({said}). There: {python} -m pip install allranks"),
     # By dash, bash and zsh, each with the path in its own place.
+    ("{python}: cannot execute: No such file", _NO_PYTHON),
     ("{python}: not found", _NO_PYTHON),
     ("{python}: No such file or directory", _NO_PYTHON),
     ("{python}: command not found", _NO_PYTHON),
@@ -91,5 +93,11 @@ def explained(said: Sequence[str], name: str, python: str) -> str:
             # ssh names the entry as known_hosts has it, which may be that of an alias.
             remove = next((each for each in said if each.startswith("ssh-keygen ")), "")
             remove = remove or f"ssh-keygen -R {shlex.quote(known_as(name))}"
-            return meaning.format(words=words, remove=remove, python=shlex.quote(python), said=line.partition(": ")[2])
+            return meaning.format(
+                words=words,
+                remove=remove,
+                python=shlex.quote(python),
+                said=line.partition(": ")[2],
+                name=shlex.quote(name),
+            )
     return said[-1].rstrip(".")

@@ -7,6 +7,7 @@ notebook and a host matters. The ranks' own traffic goes straight from host to h
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -149,7 +150,10 @@ class RemoteHost(HostEnd):
         if self.prepared is None or self.trouble or not login.has_tunnels:
             raise CannotStart(f"{self.name}: {self._why_not()}.")
         if differs := differing(self.prepared.versions):
-            raise CannotStart(f"{self.name} differs from this notebook:\n{listing(differs, self.python)}")
+            raise CannotStart(
+                f"{self.name} differs from this notebook:\n{listing(differs, self.python)}\n"
+                f"Or have an environment made there: %distributed setup --hosts {shlex.quote(self.name)}"
+            )
         login.said.clear()  # what ssh said until now was no trouble
         self._connection.tunnels = dict(login.tunnels)
         self._connection.python = Interpreter(self.python)

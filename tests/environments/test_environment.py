@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from allranks.environments.environment import Environment, this_environment
+from allranks.environments.setup import HostSetup, SetupResult, _pip
+from allranks.environments.there import _reason, _short
+from allranks.environments.wheels import CannotPack, Wheels, pack
 from allranks.errors import UsageError
-from allranks.setup.environment import Environment, this_environment
-from allranks.setup.setup import HostSetup, SetupResult, _pip
-from allranks.setup.there import _reason, _short
-from allranks.setup.wheels import CannotPack, Wheels, pack
 
 
 def test_it_names_what_no_other_package_needs_and_pins_all() -> None:
@@ -100,7 +100,7 @@ def test_a_wheel_made_again_installs_the_same_files(tmp_path: Path) -> None:
 def test_ours_is_packed_however_it_is_installed(tmp_path: Path) -> None:
     wheel = zipfile.ZipFile(pack(distribution("allranks"), tmp_path))
     names = set(wheel.namelist())
-    assert {"allranks/setup/there.py", "allranks_backends/plan.py", "allranks_widgets/__init__.py"} < names
+    assert {"allranks/environments/there.py", "allranks_backends/plan.py", "allranks_widgets/__init__.py"} < names
     (record,) = (name for name in names if name.endswith(".dist-info/RECORD"))
     assert {row[0] for row in csv.reader(io.StringIO(wheel.read(record).decode()))} == names
     assert not [name for name in names if name.endswith((".pyc", ".pth"))]

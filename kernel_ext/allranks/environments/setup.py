@@ -222,7 +222,7 @@ class _Talk:
         )
         self._complaints = threading.Thread(target=self._read_complaints, daemon=True)
         self._complaints.start()
-        program = (files("allranks.setup") / "there.py").read_bytes()
+        program = (files("allranks.environments") / "there.py").read_bytes()
         first = {
             "token": self._token,
             "private": private_environment(),
