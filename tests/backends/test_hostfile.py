@@ -212,8 +212,8 @@ def test_a_field_that_cannot_be_is_named(field, value, said):
     [
         ("mac1 python=python3", 'python is "python3"; expected a path there'),
         (
-            "mac1 pyton=/opt/python",
-            "'pyton=/opt/python' is not understood; expected <host> slots=<number of ranks> python=",
+            "mac1 pythons=/opt/python",
+            "'pythons=/opt/python' is not understood; expected <host> slots=<number of ranks> python=",
         ),
         ("mac1 cwd=/a cwd=/b", "'cwd=/b' is not understood"),
         ("mac1 cwd='/a", "No closing quotation"),
