@@ -119,6 +119,8 @@ class Cluster(ClusterValues, ClusterViews):
         self._count, self._profile, self._timeout = n, ipp_profile, timeout
         self.chosen_because = ""
         """Why ``auto`` chose this backend."""
+        self.chosen_network = ""
+        """Why `up` chose another network than the one by which ssh reaches the hosts."""
         self.beside: list[RunningCluster] = []
         """Clusters whose notebook was gone, and which had ranks on the other hosts, when `up` started this one."""
         self.start_seconds: float | None = None
@@ -150,6 +152,7 @@ class Cluster(ClusterValues, ClusterViews):
                     self._gather(self._ranks, progress)
                 self._choose_backend(self._ranks)
                 self._ranks.start(self._hosts, self._backend_name)
+                self.chosen_network = self._ranks.chosen_network
                 self.beside = left_behind_on(self._ranks.reached.left_behind)
             except BaseException as error:
                 self.down()

@@ -25,6 +25,18 @@ def meeting_addresses(hosts: Mapping[str, HostNetwork]) -> dict[str, str]:
     On a network that all of them share if there is one, by preference the one that the notebook's connections use.
     Otherwise each keeps the address that its connection used, where that is its own, and the network must route.
     """
+    if shared := shared_networks(hosts):
+        return shared[0]
+    found = {}
+    for name, told in hosts.items():
+        mine = [str(IPv4Interface(each).ip) for each in told.own]
+        if told.used in mine or mine:
+            found[name] = told.used if told.used in mine else mine[0]
+    return {name: address for name, address in found.items() if address}
+
+
+def shared_networks(hosts: Mapping[str, HostNetwork]) -> list[dict[str, str]]:
+    """The address of each host in every network that all of them share, those first that the connections use."""
     own = {name: [IPv4Interface(address) for address in told.own] for name, told in hosts.items()}
     shared: dict[object, dict[str, str]] = {}
     for interface in next(iter(own.values()), []):
@@ -37,14 +49,7 @@ def meeting_addresses(hosts: Mapping[str, HostNetwork]) -> dict[str, str]:
         # Docker's and libvirt's own networks are on every host, and every host is .1 there: they join no hosts.
         if len(there) == len(hosts) == len(set(there.values())):
             shared.setdefault(interface.network, _as_used(there, own, hosts))
-    if shared:
-        return max(shared.values(), key=lambda there: sum(hosts[name].used == there[name] for name in there))
-    found = {}
-    for name, told in hosts.items():
-        mine = [str(each.ip) for each in own[name]]
-        if told.used in mine or mine:
-            found[name] = told.used if told.used in mine else mine[0]
-    return {name: address for name, address in found.items() if address}
+    return sorted(shared.values(), key=lambda there: -sum(hosts[name].used == there[name] for name in there))
 
 
 def _as_used(

@@ -19,7 +19,7 @@ from allranks_backends.plan import Host, Platform, Site
 from allranks_backends.registry import get_backend
 from allranks_backends.runtimes.nccl import SHARE, shared, visible_devices
 
-from .addresses import LOOPBACK, HostNetwork, meeting_addresses
+from .addresses import LOOPBACK, HostNetwork, meeting_addresses, shared_networks
 from .host_process import HostEnd, OnEvent
 from .joined import JoinedHost
 from .listener import Listener, Progress
@@ -45,6 +45,8 @@ class Hosts:
         """The other hosts, by name."""
         self.listener = listener
         """Where ranks come in that a scheduler started."""
+        self.networks: list[dict[str, str]] = []
+        """The address of each host in every network that they share, where no address was named."""
 
     def end_of(self, host: Host) -> HostEnd:
         """The notebook's end of that host's process."""
@@ -132,6 +134,7 @@ class Hosts:
         told = {host.name: self._network(host) for host in hosts}
         found = meeting_addresses(told)
         nameless = {host for host in hosts if not host.addresses or (host.local and host.addresses == (LOOPBACK,))}
+        self.networks = shared_networks(told) if nameless == set(hosts) else []
         placed = [
             replace(host, addresses=(found[host.name],)) if host in nameless and host.name in found else host
             for host in hosts

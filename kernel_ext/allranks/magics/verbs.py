@@ -84,6 +84,8 @@ class Verbs:
         self.up_with = vars(options)
         if cluster.chosen_because:
             print(f"backend: {cluster.chosen_because}")
+        if cluster.chosen_network:
+            print(f"network: {cluster.chosen_network}")
         for other in cluster.beside:
             print(other.beside)
         display(cluster)  # type: ignore[no-untyped-call]

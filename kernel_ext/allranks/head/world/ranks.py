@@ -7,6 +7,7 @@ import shlex
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -30,7 +31,7 @@ from allranks.settings import Settings
 from allranks_backends.plan import Host, Platform, Site, WorldPlan, alike, rank_label
 from allranks_backends.registry import Backend, BackendError, can_run, get_backend, this_platform
 
-from . import forming
+from . import forming, reaching
 from .detached import Detached, detached_file, free_name
 from .process_events import ProcessEvents
 from .processes import Processes
@@ -72,6 +73,10 @@ class Ranks:
             self.plan = kept.expect(self.monitor, settings.connections)
             self.hosts = self.most_hosts = [placement.host for placement in self.plan.placements]
             self.owed |= kept.still_owed()
+        self._reached_at: set[tuple[str, str]] = set()
+        """Hosts that were reached by others, and the addresses at which they were."""
+        self.chosen_network = ""
+        """Which of several networks was chosen since it is faster, and how much."""
         self._spawn: list[Spawn] = []  # processes that the ranks of MPI start when they form the next world
         self.listener: Listener | None = None
         """Where ranks come in that a scheduler started."""
@@ -213,6 +218,7 @@ class Ranks:
             self.monitor.state = "broken"  # until all have joined
         if not spawn:
             self._until_connected()
+            self._look_at_network()
         if self.can_run is None:  # a cluster that was taken over
             self.sites(self.hosts)
         if self.monitor.state == "broken":
@@ -226,6 +232,30 @@ class Ranks:
         self.monitor.links = self.backend.links(self.plan)
         self.wait_for("ready", lambda rank: rank.ready)
         self.save()
+
+    def _look_at_network(self) -> None:
+        """See that hosts reach each other; take the fastest of several networks. Raises CannotStart."""
+        assert self.plan is not None
+        plan, networks = self.plan, self.reached.networks
+        if plan.generation == 1 and len(networks) > 1 and self.backend.launcher == "engines":
+            faster = reaching.fastest(plan, networks, self.monitor, self.lifeline)
+            if faster is not None:
+                self._move_to(faster[0])
+                plan, self.chosen_network = self.plan, faster[1]
+        at = {(host.name, address) for host in plan.hosts for address in host.addresses[:1]}
+        if len({name for name, _ in at}) > 1 and not at <= self._reached_at:
+            reaching.refuse_if_apart(plan, self.monitor, self.lifeline)
+            self._reached_at |= at
+
+    def _move_to(self, network: reaching.Network) -> None:
+        """Have the planned world use the hosts' addresses in this network."""
+        assert self.plan is not None
+        plan = self.plan
+        placed = [
+            replace(each, host=replace(each.host, addresses=(network[each.host.name],))) for each in plan.placements
+        ]
+        self.plan = self.backend.plan(placed, generation=plan.generation, connections=plan.connections)
+        self.hosts = self.most_hosts = [each.host for each in placed]
 
     def save(self) -> None:
         """Write down what another notebook needs to take the cluster over: at each step of a change of the world."""

@@ -73,6 +73,7 @@ from .files import (
     ReloadPrepared,
     StopReload,
 )
+from .hosts import HostAt, HostsTried, HostTried, ListenForHosts, ListeningAt, StopListening, TryHosts
 from .looks import (
     CellTrace,
     Clock,
@@ -152,6 +153,9 @@ __all__ = [
     "GiveUpAborting",
     "Greet",
     "HasBegun",
+    "HostAt",
+    "HostTried",
+    "HostsTried",
     "Inspect",
     "Inspected",
     "Interrupt",
@@ -160,6 +164,8 @@ __all__ = [
     "Leaf",
     "Leaves",
     "LedgerSince",
+    "ListenForHosts",
+    "ListeningAt",
     "Load",
     "Loaded",
     "LookBack",
@@ -191,6 +197,7 @@ __all__ = [
     "Settle",
     "Spawn",
     "StopForming",
+    "StopListening",
     "StopReload",
     "TaskOrder",
     "Time",
@@ -198,6 +205,7 @@ __all__ = [
     "Traced",
     "TracedCall",
     "TracedMark",
+    "TryHosts",
     "Unblock",
     "Undelivered",
     "Variable",

@@ -25,6 +25,7 @@ from allranks.rank.debug import introspection
 from allranks.rank.files import found_files, synced_folder
 from allranks.rank.values import checkpoint, process_state, variables
 from allranks.rank.values.trial import Trial, try_to_load
+from allranks.rank.world import reach
 
 if TYPE_CHECKING:
     from .agent import Agent
@@ -41,6 +42,7 @@ class Requests:
         """What was loaded from files that are loaded once."""
         self._reloading: int | None = None
         """The reload that the main thread carries out."""
+        self._listening: reach.Listening | None = None
 
     def handle(self, request: Request, buffers: Buffers) -> Reply[Answer] | None:
         """What is answered, if anything; raises whatever went wrong."""
@@ -90,6 +92,19 @@ class Requests:
 
     def form(self, request: requests.Form, _: Buffers) -> Reply[requests.Joined]:
         return Reply(self._agent.world.form(request))
+
+    def listen_for_hosts(self, request: requests.ListenForHosts, _: Buffers) -> Reply[requests.ListeningAt]:
+        self._listening = reach.Listening(request.addresses, request.token, request.within)
+        return Reply(requests.ListeningAt(self._listening.ports))
+
+    def stop_listening(self, _request: requests.StopListening, _: Buffers) -> None:
+        if self._listening is not None:
+            self._listening.stop()
+            self._listening = None
+
+    def try_hosts(self, request: requests.TryHosts, _: Buffers) -> Reply[requests.HostsTried]:
+        tried = reach.try_all(request.hosts, request.token, request.within, request.measure)
+        return Reply(requests.HostsTried(tried))
 
     def stop_forming(self, _request: requests.StopForming, _: Buffers) -> None:
         self._agent.world.stop_forming()

@@ -1,0 +1,126 @@
+"""Whether the hosts of a plan reach each other at its addresses, and by which of several networks they do it fastest.
+
+One rank of each host is asked, before any enters its world: there, a host that is not reached would only be silence.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, wait
+from typing import TypeVar
+
+from allranks.errors import CannotStart
+from allranks.head.state.monitor import Monitor
+from allranks.messages.lifeline import Lifeline
+from allranks.messages.questions import Reply
+from allranks.messages.requests import Answer, HostAt, HostTried, ListenForHosts, StopListening, TryHosts
+from allranks.units import three_digits
+from allranks_backends.plan import WorldPlan
+
+A = TypeVar("A", bound=Answer)
+Network = Mapping[str, str]
+"""The address of each host."""
+Tried = dict[tuple[str, str], HostTried]
+CONNECT_WITHIN = 3.0
+"""Seconds a host gets to reach another."""
+MEASURE = 0.2
+"""Seconds for which a network is measured."""
+MOST_NAMED = 3
+FASTER = 1.5
+"""By how much another network must be faster to be taken in place of the one by which ssh comes."""
+
+
+def pairs(plan: WorldPlan) -> list[tuple[str, str]]:
+    """Which hosts connect to which others when the world is formed."""
+    names = [placement.host.name for placement in plan.placements]
+    if plan.backend == "ring":
+        found = list(zip(names, [*names[1:], names[0]], strict=True))
+    else:
+        found = [(name, names[0]) for name in names]
+    return [(one, other) for one, other in dict.fromkeys(found) if one != other]
+
+
+def refuse_if_apart(plan: WorldPlan, monitor: Monitor, lifeline: Lifeline) -> None:
+    """Raises CannotStart, naming the hosts that do not reach each other."""
+    network = {host.name: host.addresses[0] for host in plan.hosts if host.addresses}
+    todo = [(one, other) for one, other in pairs(plan) if {one, other} <= network.keys()]
+    failed = [(*pair, tried.why_not) for pair, tried in _tried(todo, [network], monitor, lifeline)[0].items()]
+    failed = [each for each in failed if each[2]]
+    if failed:
+        said = [f"{one} cannot reach {other} at {network[other]} ({why})" for one, other, why in failed[:MOST_NAMED]]
+        more = f" and {len(failed) - MOST_NAMED} more" if len(failed) > MOST_NAMED else ""
+        raise CannotStart(
+            f"{'; '.join(said)}{more}. Ranks send to each other directly: give addresses of a network that the hosts "
+            'share with "ips" in a hostfile, or let TCP through between them.'
+        )
+
+
+def fastest(
+    plan: WorldPlan, networks: Sequence[Network], monitor: Monitor, lifeline: Lifeline
+) -> tuple[Network, str] | None:
+    """The one of `networks`, of which the plan uses the first, that is much faster, and a sentence; None for none."""
+    rates = []
+    for found in _tried(pairs(plan), networks, monitor, lifeline, measure=MEASURE):
+        reached = [tried.rate for tried in found.values() if not tried.why_not]
+        rates.append(min(reached, default=0.0) if len(reached) == len(found) else 0.0)
+    best = max(range(len(networks)), key=lambda number: rates[number], default=0)
+    if not best or rates[best] < FASTER * rates[0]:
+        return None
+    first, other = (next(iter(networks[number].values())) for number in (0, best))
+    return networks[best], (
+        f"that of {other} ({_rate(rates[best])}), since that of {first}, by which ssh comes, is slower "
+        f"({_rate(rates[0])})."
+    )
+
+
+def _rate(per_second: float) -> str:
+    return f"{three_digits(per_second * 8 / 1e9)} Gbit/s"
+
+
+def _tried(
+    todo: Sequence[tuple[str, str]],
+    networks: Sequence[Network],
+    monitor: Monitor,
+    lifeline: Lifeline,
+    measure: float = 0.0,
+) -> list[Tried]:
+    """What came of each pair, in each network; a pair of which a rank does not answer is left out."""
+    ranks: dict[str, str] = {}
+    for rank in monitor.ranks:
+        if rank.dead is None and rank.connected:
+            ranks.setdefault(rank.host, rank.uuid)
+    token, within = secrets.token_hex(16), (CONNECT_WITHIN + measure * len(todo) * 2) * len(networks) + 5.0
+    listening = {
+        host: lifeline.ask(ranks[host], ListenForHosts([network[host] for network in networks], token, within))
+        for host in dict.fromkeys(other for _, other in todo)
+        if host in ranks
+    }
+    ports = {host: answer.ports for host, answer in _answers(listening, within).items()}
+    found: list[Tried] = []
+    for number, network in enumerate(networks):
+        targets: dict[str, list[str]] = {}
+        for one, other in todo:
+            if other in ports and ports[other][number] and one in ranks:
+                targets.setdefault(one, []).append(other)
+        asked = {}
+        for one, others in targets.items():
+            hosts = [HostAt(network[other], ports[other][number]) for other in others]
+            asked[one] = lifeline.ask(ranks[one], TryHosts(hosts, token, CONNECT_WITHIN, measure))
+        answers = _answers(asked, within)
+        found.append(
+            {
+                (one, other): tried
+                for one, answer in answers.items()
+                for other, tried in zip(targets[one], answer.tried, strict=True)
+            }
+        )
+    for host in listening:
+        lifeline.tell(ranks[host], StopListening())
+    return found
+
+
+def _answers(asked: Mapping[str, Future[Reply[A]]], within: float) -> dict[str, A]:
+    """What hosts answered in time; whether one can form a world is seen when it does."""
+    wait(asked.values(), within)
+    return {host: each.result().answer for host, each in asked.items() if each.done() and not each.exception()}

@@ -1,0 +1,96 @@
+"""Hosts that do not reach each other are named before they would wait, and of two networks the fast one is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from allranks import Cluster
+from allranks.errors import CannotStart
+from tests.hosts.lab import Hosts
+from tests.needs import need_tool
+
+pytestmark = [pytest.mark.hosts, pytest.mark.timeout(300)]
+SUM = "mx.distributed.all_sum(mx.ones(2)).tolist()"
+
+
+@pytest.fixture(autouse=True)
+def known(hosts3: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", hosts3.path)
+
+
+@contextmanager
+def cable(hosts: Hosts, network: str) -> Iterator[None]:
+    """A second network, between the first two hosts."""
+    peer = ("peer", "name", "fast0", "netns", hosts.space(hosts.names[1]))
+    made = hosts.inside(hosts.names[0], "ip", "link", "add", "fast0", "type", "veth", *peer)
+    assert made.returncode == 0, made.stderr
+    try:
+        for number, name in enumerate(hosts.names[:2], 1):
+            for command in (("addr", "add", f"{network}.{number}/24", "dev", "fast0"), ("link", "set", "fast0", "up")):
+                assert hosts.inside(name, "ip", *command).returncode == 0
+        yield
+    finally:
+        hosts.inside(hosts.names[0], "ip", "link", "del", "fast0")
+
+
+def test_the_faster_of_two_networks_is_taken_and_said(hosts3: Hosts) -> None:
+    names = hosts3.names[:2]
+    for name in names:
+        hosts3.slow(name, 20)
+    try:
+        with cable(hosts3, "10.78.9"), Cluster(hosts=names, backend="ring") as cluster:
+            assert cluster._ranks is not None
+            assert [host.addresses for host in cluster._ranks.hosts] == [("10.78.9.1",), ("10.78.9.2",)]
+            assert cluster.chosen_network.startswith("that of 10.78.9.1 (")
+            assert "by which ssh comes, is slower (0.0" in cluster.chosen_network
+            assert [rank.value for rank in cluster.run(SUM).check().values()] == [[2.0, 2.0]] * 2
+            cluster.run("import os; os._exit(1)", ranks=[1])
+            cluster.heal()
+            assert [host.addresses for host in cluster._ranks.hosts] == [("10.78.9.1",), ("10.78.9.2",)]
+    finally:
+        for name in names:
+            hosts3.inside(name, "tc", "qdisc", "del", "dev", "eth0", "root")
+
+
+def test_one_that_is_no_faster_is_not_worth_a_word(hosts3: Hosts) -> None:
+    names = hosts3.names[:2]
+    with cable(hosts3, "10.78.10"):
+        for name in names:
+            shape = ("tc", "qdisc", "replace", "dev", "fast0", "root", "tbf", "rate", "20mbit", "burst", "128kb")
+            assert hosts3.inside(name, *shape, "latency", "50ms").returncode == 0
+        with Cluster(hosts=names, backend="ring") as cluster:
+            assert cluster._ranks is not None and cluster.chosen_network == ""
+            assert [host.addresses for host in cluster._ranks.hosts] == [(hosts3.address(name),) for name in names]
+
+
+@pytest.mark.parametrize(
+    ("backend", "action", "why"), [("ring", "DROP", "no answer within 3 s"), ("ring", "REJECT", "")]
+)
+def test_hosts_that_do_not_reach_each_other_are_named(hosts3: Hosts, backend: str, action: str, why: str) -> None:
+    need_tool("iptables", "apt install iptables")
+    one, two = hosts3.names[:2]
+    rule = ("INPUT", "-s", hosts3.address(one), "-p", "tcp", "!", "--sport", "22", "-j", action)
+    assert hosts3.inside(two, "iptables", "-w", "-A", *rule).returncode == 0
+    try:
+        with pytest.raises(CannotStart) as refused:
+            Cluster(hosts=[one, two], backend="ring").up()
+    finally:
+        hosts3.inside(two, "iptables", "-w", "-D", *rule)
+    said = str(refused.value)
+    assert said.startswith(f"{one} cannot reach {two} at {hosts3.address(two)} ({why}"), said
+    assert 'with "ips" in a hostfile' in said and said.count("\n") == 0
+
+
+def test_over_mpi_they_are_named_too(hosts3: Hosts, need_mpi: None) -> None:
+    need_tool("iptables", "apt install iptables")
+    one, two, three = hosts3.names
+    rule = ("INPUT", "-s", hosts3.address(three), "-p", "tcp", "!", "--sport", "22", "-j", "DROP")
+    assert hosts3.inside(one, "iptables", "-w", "-A", *rule).returncode == 0
+    try:
+        with pytest.raises(CannotStart, match=f"{three} cannot reach {one} at"):
+            Cluster(hosts=[one, two, three], backend="mpi").up()
+    finally:
+        hosts3.inside(one, "iptables", "-w", "-D", *rule)
