@@ -31,20 +31,23 @@ FASTER = 1.5
 """By how much another network must be faster to be taken in place of the one by which ssh comes."""
 
 
-def pairs(plan: WorldPlan) -> list[tuple[str, str]]:
-    """Which hosts connect to which others when the world is formed."""
-    names = [placement.host.name for placement in plan.placements]
-    if plan.backend == "ring":
+def pairs(backend: str, names: Sequence[str]) -> list[tuple[str, str]]:
+    """Which hosts connect to which others when a world is formed, given the host of each rank."""
+    if backend == "ring":
         found = list(zip(names, [*names[1:], names[0]], strict=True))
     else:
         found = [(name, names[0]) for name in names]
     return [(one, other) for one, other in dict.fromkeys(found) if one != other]
 
 
+def _pairs(plan: WorldPlan) -> list[tuple[str, str]]:
+    return pairs(plan.backend, [placement.host.name for placement in plan.placements])
+
+
 def refuse_if_apart(plan: WorldPlan, monitor: Monitor, lifeline: Lifeline) -> None:
     """Raises CannotStart, naming the hosts that do not reach each other."""
     network = {host.name: host.addresses[0] for host in plan.hosts if host.addresses}
-    todo = [(one, other) for one, other in pairs(plan) if {one, other} <= network.keys()]
+    todo = [(one, other) for one, other in _pairs(plan) if {one, other} <= network.keys()]
     failed = [(*pair, tried.why_not) for pair, tried in _tried(todo, [network], monitor, lifeline)[0].items()]
     failed = [each for each in failed if each[2]]
     if failed:
@@ -61,7 +64,7 @@ def fastest(
 ) -> tuple[Network, str] | None:
     """The one of `networks`, of which the plan uses the first, that is much faster, and a sentence; None for none."""
     rates = []
-    for found in _tried(pairs(plan), networks, monitor, lifeline, measure=MEASURE):
+    for found in _tried(_pairs(plan), networks, monitor, lifeline, measure=MEASURE):
         reached = [tried.rate for tried in found.values() if not tried.why_not]
         rates.append(min(reached, default=0.0) if len(reached) == len(found) else 0.0)
     best = max(range(len(networks)), key=lambda number: rates[number], default=0)
