@@ -119,7 +119,7 @@ def _set_up(options: argparse.Namespace) -> int:
         print(f"allranks: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("allranks: stopped. The hosts have what they had.", file=sys.stderr)
+        print("allranks: setup cancelled; unfinished environments were removed.", file=sys.stderr)
         return 130
     print(made)
     return 0 if made.ok else 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import shutil
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -56,6 +57,11 @@ def hosts_of(
         fits_here(f"-n {count}", count)
         return [HERE] * count, None, {}
     found = [replace(host, name=HERE.name) if host.local else host for host in found]
+    kinds = Counter(name for name, _, _ in {(host.name, host.python, host.cwd) for host in found})
+    if mixed := [name for name, count in kinds.items() if count > 1]:
+        raise UsageError(
+            f"{', '.join(mixed)}: all ranks of a host have one python and one cwd. Name the same each time."
+        )
     # A hostfile names a host once for each of its ranks, and all of these are one host.
     return [host for host in found for _ in range(ranks_per_host)], named, env
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from allranks.environments.environment import Environment, this_environment
-from allranks.environments.setup import HostSetup, SetupResult, _pip
-from allranks.environments.there import _reason, _short
+from allranks.environments.environment import Environment, half_for, this_environment
+from allranks.environments.on_host import _reason, _short
+from allranks.environments.setup import HostSetup, SetupResult, _pip, setup
 from allranks.environments.wheels import CannotPack, Wheels, pack
 from allranks.errors import UsageError
 
@@ -27,20 +27,22 @@ def test_it_names_what_no_other_package_needs_and_pins_all() -> None:
     assert "numpy" in found.closure(None)
     pins = found.constraints()
     assert f"numpy=={distribution('numpy').version}" in pins and f"mlx=={distribution('mlx').version}" in pins
-    assert not [pin for pin in pins if pin.startswith(("mlx-cpu", "mlx-metal", "mlx-cuda"))], "these depend on the host"
+    assert not [pin for pin in pins if pin.startswith(("mlx-cpu", "mlx-cuda"))], "these depend on the host"
 
 
 def test_mlx_gets_the_half_that_fits_the_host() -> None:
     found = this_environment(["numpy"])
     version = distribution("mlx").version
     halves = [
-        found.half(gpu, system) for gpu, system in (("", "linux"), ("12", "linux"), ("13", "linux"), ("", "darwin"))
+        half_for(gpu, system)
+        for gpu, system in (("", "linux"), ("12", "linux"), ("13", "linux"), ("11", "linux"), ("", "macosx"))
     ]
-    assert halves == ["mlx-cpu", "mlx-cuda-12", "mlx-cuda-13", None]
+    assert halves == ["mlx-cpu", "mlx-cuda-12", "mlx-cuda-13", "mlx-cpu", None]
     assert [found.requirements(half)[-1] for half in halves] == [
         f"mlx[cpu]=={version}",
         f"mlx[cuda12]=={version}",
         f"mlx[cuda13]=={version}",
+        f"mlx[cpu]=={version}",
         f"mlx=={version}",
     ]
 
@@ -51,11 +53,40 @@ def test_only_takes_no_more_than_it_must() -> None:
     assert "pytest" not in found.closure(None) and "ipyparallel" in found.closure(None)
     with pytest.raises(UsageError, match="--only nothing-of-the-kind: not installed here"):
         this_environment(["nothing-of-the-kind"])
-    with pytest.raises(UsageError, match="mlx-cuda-13 is not installed here"):
+    with pytest.raises(UsageError, match="mlx-cuda-13, which it needs, is not installed here"):
         found.closure("mlx-cuda-13")
 
 
-def test_the_digest_changes_with_what_is_installed(tmp_path: Path) -> None:
+def test_the_first_on_the_path_counts_and_conda_s_folders_do_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number, more in enumerate(("", "conda")):
+        info = tmp_path / str(number) / f"twice-{number + 1}.0.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: twice\nVersion: {number + 1}.0\n")
+        (info / "INSTALLER").write_text(more)
+        (info / "direct_url.json").write_text('{"url": "file:///home/conda/feedstock_root/x"}')
+        monkeypatch.syspath_prepend(tmp_path / str(number))
+    found = this_environment(["twice"])
+    assert found.versions["twice"] == "2.0" and "twice" not in found.sent
+
+
+def test_an_editable_package_is_named_or_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, needs in (("mine", ""), ("needs-mine", "Requires-Dist: mine\n")):
+        info = tmp_path / f"{name.replace('-', '_')}-1.0.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n{needs}")
+        if name == "mine":
+            (info / "direct_url.json").write_text('{"url": "file:///x", "dir_info": {"editable": true}}')
+    monkeypatch.syspath_prepend(tmp_path)
+    assert "mine" in this_environment().left_out and "mine" not in this_environment().versions
+    with pytest.raises(UsageError, match="--only mine: installed here in editable mode"):
+        this_environment(["mine"])
+    with pytest.raises(UsageError, match="mine cannot be taken from here: installed in editable mode"):
+        this_environment(["needs-mine"]).closure(None)
+
+
+def test_the_digest_changes_with_what_is_installed() -> None:
     assert this_environment(["tqdm"]).digest == this_environment(["tqdm"]).digest
     assert this_environment(["tqdm"]).digest != this_environment(["pyyaml"]).digest
     one, two = (Environment(["a"], {"a": version}) for version in ("1", "2"))
@@ -100,7 +131,7 @@ def test_a_wheel_made_again_installs_the_same_files(tmp_path: Path) -> None:
 def test_ours_is_packed_however_it_is_installed(tmp_path: Path) -> None:
     wheel = zipfile.ZipFile(pack(distribution("allranks"), tmp_path))
     names = set(wheel.namelist())
-    assert {"allranks/environments/there.py", "allranks_backends/plan.py", "allranks_widgets/__init__.py"} < names
+    assert {"allranks/environments/on_host.py", "allranks_backends/plan.py", "allranks_widgets/__init__.py"} < names
     (record,) = (name for name in names if name.endswith(".dist-info/RECORD"))
     assert {row[0] for row in csv.reader(io.StringIO(wheel.read(record).decode()))} == names
     assert not [name for name in names if name.endswith((".pyc", ".pth"))]
@@ -108,7 +139,7 @@ def test_ours_is_packed_however_it_is_installed(tmp_path: Path) -> None:
 
 def test_a_package_that_came_from_no_wheel_is_named() -> None:
     conda = Fake({"METADATA": "Name: libthing\nVersion: 1.0\n"})
-    with pytest.raises(CannotPack, match="it was not installed from a wheel"):
+    with pytest.raises(CannotPack, match="libthing was not installed from a wheel"):
         pack(conda, Path("/nowhere"))
 
 
@@ -155,3 +186,14 @@ def test_the_result_says_what_to_do_next() -> None:
     assert "Next" in result._repr_html_()
     failed = SetupResult((made, HostSetup("<mac2>", "its disk is full")), (), "%distributed up")
     assert not failed.ok and "Next" not in failed._repr_html_() and "&lt;mac2&gt;" in failed._repr_html_()
+
+
+def test_what_cannot_be_asked_for_is_said_before_any_login() -> None:
+    with pytest.raises(UsageError, match="which hosts"):
+        setup()
+    with pytest.raises(UsageError, match="name other hosts"):
+        setup(hosts="localhost")
+    with pytest.raises(UsageError, match="--only no-such-package: not installed here"):
+        setup(hosts="mac1", only=["no-such-package"])
+    with pytest.raises(UsageError, match="mac1: its python= names the interpreter"):
+        setup(hosts="mac1 python=/opt/bin/python")

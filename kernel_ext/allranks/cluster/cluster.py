@@ -90,13 +90,12 @@ class Cluster(ClusterValues, ClusterViews):
         placed, named, told = hosts_of(n, hosts, hostfile, ranks_per_host)
         placed = [] if joins else placed
         here = any(host.local for host in placed)
+        named_here = next((host.python for host in placed if host.local and host.python), None)
         settings = Settings(
             name=name,
             python=python or sys.executable,
             python_named=python is not None,
-            python_here=next((host.python for host in placed if host.local and host.python), None)
-            or (here and python)
-            or sys.executable,
+            python_here=str(Path(named_here or (here and python) or sys.executable).expanduser()),
             cwd=str(cwd or Path.cwd()),
             folder=str(Path.cwd()),
             sync=sync,

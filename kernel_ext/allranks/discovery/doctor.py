@@ -19,7 +19,7 @@ from typing import Any
 
 from allranks.arguments import hosts_of, known_backend, parse_size
 from allranks.hosts.ssh.command import FORWARDS, SSH_OPTIONS, destination
-from allranks.hosts.ssh.interpreter import interpreter_of
+from allranks.hosts.ssh.interpreter import Interpreter, interpreter_of
 from allranks.machine.facts import versions
 from allranks_backends.doctor import COMMANDS, Asked, Finding, HostFacts, examine, facts_of, in_place
 from allranks_backends.doctor.facts import Reach, version_in
@@ -110,7 +110,9 @@ def doctor(
         **(_open_mpi() if by_mpirun else {}),
     )
     names = [bare_name(host.name) for host in distinct if not host.local]
-    pythons = {host.name: shlex.join(interpreter_of(host.python or python).words()) for host in distinct}
+    here = Interpreter(next((host.python for host in distinct if host.local and host.python), python) or sys.executable)
+    called = {host.name: here if host.local else interpreter_of(host.python or python) for host in distinct}
+    pythons = {name: shlex.join(each.words()) for name, each in called.items()}
     told = survey(distinct, lambda host: _commands(asked, pythons[host.name], names), options=[*SSH_OPTIONS, *FORWARDS])
     facts = [_facts(each) for each in told]
     reaches = _reaches([(each.host, fact) for each, fact in zip(told, facts) if fact.python is not None], pythons)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import re
 import secrets
 import shlex
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -28,12 +30,13 @@ from allranks_backends.plan import Host
 from allranks_widgets import human_bytes
 from allranks_widgets.table import html_table
 
-from .environment import Environment, this_environment
+from .environment import Environment, half_for, this_environment
 from .wheels import CannotPack, Wheels
 
 LOOK_EVERY = 0.2
 """Seconds between two lines of progress."""
 ENDS_WITHIN = 2.0
+_PACKAGES_LACK = re.compile("No matching distribution|No solution|not a supported wheel")
 BOOT = "import sys; i = sys.stdin.buffer; exec(i.read(int(i.readline()))); main()"
 
 Say = Callable[[str], None]
@@ -129,15 +132,15 @@ def setup(
     environment = this_environment(only)
     with tempfile.TemporaryDirectory(prefix="allranks-wheels-") as folder:
         made = Wheels(Path(folder))
-        talks = [_Talk(host, python, environment, made, wheels) for host in distinct]
-        with ThreadPoolExecutor(len(talks), "allranks-setup") as threads:
-            under_way = [threads.submit(talk.run) for talk in talks]
+        logins = [HostLogin(host, python, environment, made, wheels) for host in distinct]
+        with ThreadPoolExecutor(len(logins), "allranks-setup") as threads:
+            under_way = [threads.submit(login.run) for login in logins]
             try:
                 while wait(under_way, LOOK_EVERY).not_done:
-                    progress("; ".join(f"{talk.host.name}: {talk.doing}" for talk in talks if talk.doing))
+                    progress("; ".join(f"{login.host.name}: {login.doing}" for login in logins if login.doing))
             finally:
-                for talk in talks:
-                    talk.end()
+                for login in logins:
+                    login.stop()
     which = f"--hostfile {shlex.quote(str(hostfile))}" if hostfile is not None else f"--hosts {_listed(hosts or ())}"
     found = tuple(each.result() for each in under_way)
     return SetupResult(found, tuple(environment.left_out), f"%distributed up {which}")
@@ -171,7 +174,7 @@ class _Gone(Exception):
     """The connection has ended."""
 
 
-class _Talk:
+class HostLogin:
     """One login to a host, in a thread of its own."""
 
     def __init__(self, host: Host, named: str | None, environment: Environment, wheels: Wheels, send: bool) -> None:
@@ -179,39 +182,46 @@ class _Talk:
         self._wheels, self._send_all = wheels, send
         self.doing = "logs in"
         self._token = f"allranks-{secrets.token_hex(8)} "
-        self._said: list[str] = []
+        self._output: list[str] = []
         self._process: subprocess.Popen[bytes] | None = None
-        self._ended = False
+        self._complaints: threading.Thread | None = None
+        self._stopped = False
 
     def run(self) -> HostSetup:
         """Raises nothing that has to do with the host."""
+        name = self.host.name
         try:
-            return self._talk()
+            return self._set_up()
         except (UsageError, CannotPack) as error:
-            return HostSetup(self.host.name, str(error))
-        except FileNotFoundError:
-            return HostSetup(self.host.name, "ssh was not found on this machine")
-        except (_Gone, OSError):
+            return HostSetup(name, str(error))
+        except _Gone:
+            assert self._complaints is not None
             self._complaints.join(ENDS_WITHIN)
-            why = explained(self._said, self.host.name, "sh") if self._said else "the connection was lost"
-            return HostSetup(self.host.name, why)
+            python = self._named or "python3"
+            why = explained(self._output, name, python) if self._output else "the connection was lost"
+            return HostSetup(name, why)
+        except OSError as error:
+            return HostSetup(name, f"{error.filename or 'ssh'} on this machine: {error.strerror or error}")
         finally:
-            self.end()
+            self.stop()
+            self._wait_end()
             self.doing = ""
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """Close the connection; what is half made there is removed."""
-        self._ended, process = True, self._process
-        if process is None or process.poll() is not None:
-            return
-        with suppress(OSError):
-            process.terminate()
-        try:
-            process.wait(ENDS_WITHIN)
-        except subprocess.TimeoutExpired:
-            process.kill()
+        self._stopped = True
+        if self._process is not None and self._process.poll() is None:
+            with suppress(OSError):
+                self._process.terminate()
 
-    def _talk(self) -> HostSetup:
+    def _wait_end(self) -> None:
+        if self._process is not None:
+            try:
+                self._process.wait(ENDS_WITHIN)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+
+    def _set_up(self) -> HostSetup:
         command = shlex.join(["sh", "-c", _find_python(self._environment.python, self._named), "sh"])
         self._process = subprocess.Popen(
             ["ssh", *ssh_options(), *destination(self.host.name), f"exec {command}"],
@@ -222,7 +232,9 @@ class _Talk:
         )
         self._complaints = threading.Thread(target=self._read_complaints, daemon=True)
         self._complaints.start()
-        program = (files("allranks.environments") / "there.py").read_bytes()
+        if self._stopped:  # before there was anything to end
+            self._process.terminate()
+        program = (files("allranks.environments") / "on_host.py").read_bytes()
         first = {
             "token": self._token,
             "private": private_environment(),
@@ -230,7 +242,8 @@ class _Talk:
             "named": self._named,
             "digest": self._environment.digest,
         }
-        self._write(b"%d\n" % len(program) + program + json.dumps(first).encode() + b"\n")
+        with suppress(BrokenPipeError):  # ssh has said why
+            self._write(b"%d\n" % len(program) + program + json.dumps(first).encode() + b"\n")
         event = self._event()
         sent = 0
         if event["event"] == "needs":
@@ -240,7 +253,8 @@ class _Talk:
                 sent = self._send(paths)
             event = self._event()
         if event["event"] == "failed":
-            return HostSetup(self.host.name, event["why"])
+            advice = ". --only NAMES leaves packages out" if _PACKAGES_LACK.search(event["why"]) else ""
+            return HostSetup(self.host.name, event["why"] + advice)
         return HostSetup(
             self.host.name,
             folder=event["folder"],
@@ -252,26 +266,32 @@ class _Talk:
         )
 
     def _request(self, needs: Mapping[str, Any]) -> tuple[dict[str, Any], list[Path]]:
-        """What the host is to install, and the wheels it gets. Raises UsageError and CannotPack."""
-        environment, system = self._environment, needs["platform"].partition("-")[0]
-        half = environment.half(needs["gpu"], "darwin" if system == "macosx" else system)
-        by_wheels = self._send_all or not needs["index"]
+        """What the host is to install, and the wheels it gets. Raises UsageError, CannotPack and _Gone."""
+        environment, platform = self._environment, needs["platform"]
+        half = half_for(needs["gpu"], platform.partition("-")[0])
+        by_wheels, mine = self._send_all or not needs["index"], sysconfig.get_platform()
+        if by_wheels and _kind(platform) != _kind(mine):
+            raise UsageError(
+                f"it reaches no index, and packages for {platform} cannot be taken from here ({mine}). Give it an "
+                "index with PIP_INDEX_URL or pip.conf"
+            )
         self.doing = "packs what is sent there"
         packages = environment.closure(half) if by_wheels else [*environment.sent]
-        if by_wheels and half is not None and half not in environment.versions:
-            raise UsageError(f"it gets its packages from here, and needs {half}, which is not installed here")
-        paths = [self._wheels.of(environment.distribution(name)) for name in packages]
-        if not needs["uv"]:
-            paths.append(_pip())
-        lines = environment.requirements(half)
-        own = dict(zip(packages, paths, strict=False))
-        sent = [f"{{wheels}}/{own[name].name}" for name in environment.sent]
+        paths = {}
+        for name in packages:
+            if self._stopped:
+                raise _Gone
+            paths[name] = self._wheels.of(environment.distribution(name))
+        files = [*paths.values(), *([] if needs["uv"] else [_pip()])]
         return {
-            "requirements": [*lines, *sent],
+            "requirements": [
+                *environment.requirements(half),
+                *(f"{{wheels}}/{paths[name].name}" for name in environment.sent),
+            ],
             "constraints": environment.constraints(),
             "no_index": by_wheels,
-            "files": [(path.name, path.stat().st_size) for path in paths],
-        }, paths
+            "files": [(path.name, path.stat().st_size) for path in files],
+        }, files
 
     def _send(self, paths: Sequence[Path]) -> int:
         total, moved = sum(path.stat().st_size for path in paths), 0
@@ -284,6 +304,7 @@ class _Talk:
         return total
 
     def _write(self, data: bytes) -> None:
+        """Raises BrokenPipeError where the other end has closed."""
         assert self._process is not None and self._process.stdin is not None
         self._process.stdin.write(data)
         self._process.stdin.flush()
@@ -305,7 +326,12 @@ class _Talk:
         assert self._process is not None and self._process.stderr is not None
         for raw in self._process.stderr:
             if line := raw.decode(errors="replace").strip():
-                self._said = [*self._said[-30:], line]
+                self._output = [*self._output[-30:], line]
+
+
+def _kind(platform: str) -> tuple[str, str]:
+    """Of machine: programs for one run on others of it (``macosx-14.0-arm64`` and ``macosx-11.0-arm64``)."""
+    return platform.partition("-")[0], platform.rpartition("-")[2]
 
 
 def _find_python(minor: str, named: str | None) -> str:
@@ -315,7 +341,7 @@ def _find_python(minor: str, named: str | None) -> str:
     boot = shlex.quote(BOOT)
     # On macOS python3 may be a stand-in that only says where to get one.
     return (
-        f'for p in {each}; do "$p" -c "import urllib.request, json; assert str is not bytes" </dev/null >/dev/null 2>&1'
+        f'for p in {each}; do "$p" -c "import sys; assert sys.version_info >= (3, 8)" </dev/null >/dev/null 2>&1'
         f' && exec "$p" -c {boot}; done; for u in uv ~/.local/bin/uv ~/.cargo/bin/uv /opt/homebrew/bin/uv; do'
         f' p=$("$u" python find --no-project {minor} 2>/dev/null) && exec "$p" -c {boot}; done;'
         f' echo "it has no Python; this notebook\'s is {minor}" >&2; exit 127'

@@ -38,8 +38,8 @@ def packable(distribution: Distribution) -> bool:
 
 def is_editable(distribution: Distribution) -> bool:
     """Whether it was installed in editable mode (PEP 660)."""
-    told = json.loads(distribution.read_text("direct_url.json") or "{}")
-    return bool(told.get("dir_info", {}).get("editable", False))
+    origin = json.loads(distribution.read_text("direct_url.json") or "{}")
+    return bool(origin.get("dir_info", {}).get("editable", False))
 
 
 def fingerprint(distribution: Distribution) -> str:
@@ -105,14 +105,16 @@ def _tag(distribution: Distribution) -> str:
     lines = (distribution.read_text("WHEEL") or "").splitlines()
     tags = [line.partition(":")[2].strip().split("-") for line in lines if line.startswith("Tag:")]
     if not tags or any(len(tag) != 3 for tag in tags):
-        raise CannotPack("it was not installed from a wheel")
+        raise CannotPack(f"{distribution.name} was not installed from a wheel, so none can be made of it")
     return "-".join(".".join(dict.fromkeys(parts)) for parts in zip(*tags, strict=True))
 
 
 def _files(distribution: Distribution) -> Iterator[tuple[str, Path]]:
     """Its files, by their paths in a wheel; its metadata is in DIST-INFO, what belongs elsewhere in DIST-DATA."""
     made = {script.name for script in distribution.entry_points if script.group in ("console_scripts", "gui_scripts")}
-    root = Path(os.path.normpath(str(distribution.locate_file("")))).parents[2]  # of lib/python3.11/site-packages
+    editable = is_editable(distribution)
+    root = Path(os.path.normpath(str(distribution.locate_file("")))).joinpath("../../..")
+    root = Path(os.path.normpath(root))  # of lib/python3.11/site-packages
     for file in distribution.files or ():
         path, inside = Path(os.path.normpath(str(file.locate()))), file.as_posix()
         if "__pycache__" in path.parts or path.suffix == ".pyc" or not path.is_file():
@@ -121,14 +123,14 @@ def _files(distribution: Distribution) -> Iterator[tuple[str, Path]]:
             if path.name not in _NOT_PACKED:
                 yield "DIST-INFO/" + inside.partition(".dist-info/")[2], path
         elif not inside.startswith("../"):
-            if not is_editable(distribution):
+            if not editable:
                 yield inside, path
         elif path.parent == root / "bin":
             if path.name not in made:
                 yield f"DIST-DATA/scripts/{path.name}", path
         elif path.is_relative_to(root):
             yield f"DIST-DATA/data/{path.relative_to(root).as_posix()}", path
-    if is_editable(distribution) and distribution.name == OURS:
+    if editable and distribution.name == OURS:
         yield from _own_files()
 
 

@@ -174,6 +174,8 @@ class Hosts:
         ]
         mine = by_name.get(self.here.name)
         platform = _with_devices(here, mine.cuda if mine else ())
+        if counts[self.here.name] and self._settings.python_here != self._settings.python:
+            platform = replace(platform, other_python=self._settings.python_here)
         return [Site(self.here.name, platform, counts[self.here.name]), *others]
 
     def _platform(self, name: str) -> Platform:

@@ -134,7 +134,7 @@ class Detached:
 
     def is_like(self, settings: Settings, hosts: Sequence[Host], backend: str) -> bool:
         """Whether it is what was asked for with these settings, hosts and backend."""
-        if [(host["name"], host["python"], host["cwd"]) for host in self.hosts] != [
+        if [(host["name"], host.get("python"), host.get("cwd")) for host in self.hosts] != [
             (host.name, host.python, host.cwd) for host in hosts
         ]:
             return False
@@ -178,7 +178,9 @@ def read_detached(name: str) -> Detached | None:
         content = json.loads(detached_file(name).read_text())
         ranks = [(uuid, pid) for uuid, pid in content.pop("ranks")]
         pairs = {field: tuple(content[field]) for field in ("keys", "notebook", "host_process")}
-        return Detached(**{**content, **pairs}, ranks=ranks)
+        kept = Detached(**{**content, **pairs}, ranks=ranks)
+        _ = kept.saved_hosts  # which another version may describe by other fields
+        return kept
     except FileNotFoundError:
         return None
     except (ValueError, TypeError, KeyError, AttributeError):

@@ -30,10 +30,9 @@ SSH_OPTIONS = ssh_options()
 FORWARDS = ("-R", "127.0.0.1:0:127.0.0.1:9")
 """With these, a login fails where the host's sshd forwards no ports, which `up` needs."""
 
-_SETUP = "Or have an environment made there: %distributed setup --hosts {name}"
-_NOT_INSTALLED = f"allranks is not installed for {{python}} there. There: {{python}} -m pip install allranks. {_SETUP}"
+_NOT_INSTALLED = "allranks is not installed for {python} there. There: {python} -m pip install allranks"
 _NO_FORWARDING = "its sshd does not forward ports. Set AllowTcpForwarding yes in its sshd_config"
-_NO_PYTHON = f"there is no {{python}} there. Name the Python that has allranks with --python. {_SETUP}"
+_NO_PYTHON = "there is no {python} there. Name the Python that has allranks with --python"
 _PASSWORDS = (
     "its sshd accepts passwords only, and none can be typed here. Set PubkeyAuthentication yes in its sshd_config"
 )
@@ -84,20 +83,25 @@ def destination(name: str) -> list[str]:
     return ["--", login] if port is None else ["-p", str(port), "--", login]
 
 
-def explained(said: Sequence[str], name: str, python: str) -> str:
-    """What these lines of ssh's, or of the host's shell, mean, and what to do (OpenSSH 9.2, dash, bash, zsh)."""
+def explained(said: Sequence[str], name: str, python: str, *, may_set_up: bool = False) -> str:
+    """What these lines of ssh's, or of the host's shell, mean, and what to do (OpenSSH 9.2, dash, bash, zsh).
+
+    `may_set_up`: whether an environment that `setup` makes there would be used.
+    """
+    path = python.removeprefix("~")  # the shell has put the home folder before it
     for sign, meaning in _CAUSES:
-        sign = sign.replace("{python}", python)
+        sign = sign.replace("{python}", path)
         if line := next((line for line in reversed(said) if sign in line), ""):
             words = shlex.join(word for word in destination(name) if word != "--")
             # ssh names the entry as known_hosts has it, which may be that of an alias.
             remove = next((each for each in said if each.startswith("ssh-keygen ")), "")
             remove = remove or f"ssh-keygen -R {shlex.quote(known_as(name))}"
-            return meaning.format(
-                words=words,
-                remove=remove,
-                python=shlex.quote(python),
-                said=line.partition(": ")[2],
-                name=shlex.quote(name),
-            )
+            quoted = shlex.quote(python) if not python.startswith("~/") else python
+            found = meaning.format(words=words, remove=remove, python=quoted, said=line.partition(": ")[2])
+            return f"{found}. {setup_advice(name)}" if may_set_up and "{python}" in meaning else found
     return said[-1].rstrip(".")
+
+
+def setup_advice(name: str) -> str:
+    """What makes an environment on the host that matches the notebook's."""
+    return f"Or have an environment made there: %distributed setup --hosts {shlex.quote(name)}"

@@ -22,8 +22,9 @@ def differing(theirs: Mapping[str, str]) -> list[tuple[str, str, str]]:
     return differs
 
 
-def listing(differs: Sequence[tuple[str, str, str]], python: str) -> str:
-    rows = [("", "here", "there", ""), *((*row, _fix(row, python)) for row in differs)]
+def listing(differs: Sequence[tuple[str, str, str]], python: str | None = None) -> str:
+    """A table, with what makes each equal for this Python there."""
+    rows = [("", "here", "there", ""), *((*row, _fix(row, python) if python else "") for row in differs)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 

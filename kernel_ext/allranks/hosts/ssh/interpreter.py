@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import platform
+import re
 import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+
+from allranks.machine.identity import this_machine
 
 KEPT_IN = ".allranks"
 """Where `setup` makes environments, in the home folder of a host."""
@@ -49,5 +51,6 @@ def private_environment() -> str:
     """Where `setup` makes environments that match this one, relative to a host's home folder."""
     prefix = Path(sys.prefix)
     name = prefix.parent.name if prefix.name in (".venv", "venv", "env") else prefix.name
-    key = hashlib.sha256(f"{platform.node()}:{prefix}".encode(errors="surrogateescape")).hexdigest()[:8]
-    return f"{KEPT_IN}/{name or 'python'}-{key}"
+    name = re.sub(r"[^A-Za-z0-9._-]", "_", name) or "python"
+    key = hashlib.sha256(f"{this_machine()}:{prefix}".encode(errors="surrogateescape")).hexdigest()[:8]
+    return f"{KEPT_IN}/{name}-{key}"

@@ -69,7 +69,7 @@ class Login:
         # The last ones may still be on their way; from an ssh that ends, all of them come.
         self._complaints.join(ENDS_WITHIN if self.closed else 0.05)
         said = [*self.said, *more]
-        return explained(said, self._name, self._python.path) if said else ""
+        return explained(said, self._name, self._python.path, may_set_up=bool(self._python.private)) if said else ""
 
     def end(self) -> None:
         """Close the connection, and wait until ssh has ended."""

@@ -21,6 +21,7 @@ from allranks.messages.host_messages import Heard, HostEvent, HostOrder, Prepare
 from allranks_backends.plan import Host, Platform
 from allranks_backends.runtimes.nccl import visible_devices
 
+from .command import setup_advice
 from .connection import Connection
 from .differences import differing, listing
 from .interpreter import Interpreter
@@ -150,10 +151,12 @@ class RemoteHost(HostEnd):
         if self.prepared is None or self.trouble or not login.has_tunnels:
             raise CannotStart(f"{self.name}: {self._why_not()}.")
         if differs := differing(self.prepared.versions):
-            raise CannotStart(
-                f"{self.name} differs from this notebook:\n{listing(differs, self.python)}\n"
-                f"Or have an environment made there: %distributed setup --hosts {shlex.quote(self.name)}"
-            )
+            called = self._connection.python
+            if called.made_by_setup(self.prepared.python):
+                advice = f"\nTo make it match again: %distributed setup --hosts {shlex.quote(self.name)}"
+                raise CannotStart(f"{self.name} differs from this notebook:\n{listing(differs)}{advice}")
+            advice = f"\n{setup_advice(self.name)}" if called.private else ""
+            raise CannotStart(f"{self.name} differs from this notebook:\n{listing(differs, self.python)}{advice}")
         login.said.clear()  # what ssh said until now was no trouble
         self._connection.tunnels = dict(login.tunnels)
         self._connection.python = Interpreter(self.python)

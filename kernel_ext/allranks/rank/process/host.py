@@ -11,6 +11,7 @@ imported what all of them need: four ranks then cost one import instead of four.
 from __future__ import annotations
 
 import errno
+import fcntl
 import gc
 import json
 import os
@@ -21,6 +22,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -66,6 +68,8 @@ from .start import EXIT
 
 FORK = sys.platform == "linux"
 """macOS libraries do not survive a fork without exec."""
+MADE_BY_SETUP = "allranks-setup.json"
+"""What `setup` writes into an environment last."""
 ROOM = 8 << 20
 """Bytes that must be free for the ranks' settings and logs."""
 
@@ -89,6 +93,7 @@ class HostProcess:
         self._also_remove: set[Path] = set()
         self._lease: float | None = 0.0
         self._longer = 0.0
+        self._uses = _use_environment()
 
     def run(self) -> None:
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
@@ -289,6 +294,15 @@ class HostProcess:
         if os.getpgrp() == os.getpid():
             os.killpg(0, signal.SIGKILL)  # what cells have started, as a kernel does that shuts down
         EXIT(0)
+
+
+def _use_environment() -> int | None:
+    """A descriptor whose lock tells `setup` that the environment is used; None for one that it did not make."""
+    with suppress(OSError):
+        descriptor = os.open(Path(sys.prefix, MADE_BY_SETUP), os.O_RDONLY)
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return descriptor
+    return None
 
 
 def _if_running(pid: int) -> int:

@@ -5,18 +5,23 @@ come on standard input, a line of JSON each, and the wheels that the second one 
 begin with the token of the first request.
 
 An environment is made beside the one in use, and a link is moved to it once it is whole: so one that fails, or is
-stopped, leaves what was there. Environments that no process uses any more are removed then.
+stopped, leaves what was there. Older environments that no process uses any more are removed then.
 """
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import json
 import os
 import re
+import select
 import shutil
 import signal
+import ssl
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import urllib.error
@@ -41,15 +46,15 @@ class Failed(Exception):
     """The message is a sentence."""
 
 
-class There:
+class EnvironmentMaker:
     """`first` is the first request; what else comes is read from `stdin`."""
 
     def __init__(self, first: Mapping[str, Any], stdin: BinaryIO) -> None:
         self._token, self._stdin = first["token"], stdin
         self._minor: str = first["python"]
         self._named = first["named"]
-        self._digest = first["digest"]
-        self._root = os.path.join(os.path.expanduser("~"), first["private"])
+        self._digest: str = first["digest"]
+        self._root = os.path.join(os.path.realpath(os.path.expanduser("~")), first["private"])
         self._short = "~/" + first["private"]
         self._said_at = 0.0
         self._child: subprocess.Popen[bytes] | None = None
@@ -68,17 +73,19 @@ class There:
 
     def run(self) -> None:
         try:
-            mine = self._current()
-            if mine is not None and mine["digest"] == self._digest and self._works(mine["folder"]) is None:
-                self.say("same", folder=self._short, **mine["made"])
-                return
             python, platform = self._python()
+            gpu = _cuda()
+            # Hosts that share a home folder may need different packages.
+            self._digest = hashlib.sha256(f"{self._digest} {platform} {gpu}".encode()).hexdigest()[:12]
+            if self._is_there():
+                return
             uv = _program("uv")
             index = _index(uv)
-            self.say("needs", python=python, platform=platform, uv=uv, gpu=_cuda(), index=_reachable(index))
-            request = json.loads(self._stdin.readline())
             with self._alone():
-                self._make(request, python, uv, index)
+                if self._is_there():  # another setup has made it meanwhile
+                    return
+                self.say("needs", platform=platform, uv=uv, gpu=gpu, index=_reachable(index))
+                self._make(json.loads(self._stdin.readline()), python, uv, index)
         except Failed as failure:
             self.say("failed", why=str(failure))
         except OSError as error:
@@ -95,15 +102,22 @@ class There:
         except (OSError, ValueError):
             return None
 
-    def _works(self, folder: str) -> str | None:
-        """Why the environment there does not work; None where it does."""
-        line = [os.path.join(folder, "bin", "python"), "-c", "import mlx.core, allranks.rank.process.host"]
+    def _is_there(self) -> bool:
+        """Whether there is an environment as it is wanted; says so then."""
+        mine = self._current()
+        if mine is None or mine["digest"] != self._digest or self._does_not_work(mine["folder"]):
+            return False
+        self.say("same", folder=self._short, **mine["made"])
+        return True
+
+    def _does_not_work(self, folder: str) -> str:
+        """Why the environment there does not work; empty where it does."""
+        code = "import mlx.core, allranks.rank.process.host"
         try:
-            done = subprocess.run(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120)
-        except (OSError, subprocess.TimeoutExpired) as error:
-            return str(error)
-        said = done.stdout.decode(errors="replace").strip().splitlines()
-        return None if done.returncode == 0 else (said or [f"it ended with {done.returncode}"])[-1]
+            lines, status = self._run([os.path.join(folder, "bin", "python"), "-c", code])
+        except OSError as error:
+            return error.strerror or str(error)
+        return "" if status == 0 else (lines or [f"it ended with {status}"])[-1]
 
     def _python(self) -> tuple[str, str]:
         """A Python of the notebook's minor version, and its platform."""
@@ -117,9 +131,10 @@ class There:
             if "{}.{}".format(*version) == self._minor:
                 return path, str(platform)
             seen.append(f"{version[0]}.{version[1]} ({path})")
-        found = "it has " + ", ".join(dict.fromkeys(seen)) if seen else "none was found"
+        found = f"it is {', '.join(seen)}" if seen else "there is no such program there"
         if self._named:
             raise Failed(f"{self._named} is no Python {self._minor}: {found}")
+        found = f"it has {', '.join(dict.fromkeys(seen))}" if seen else "it has none"
         raise Failed(f"it needs a Python {self._minor}, as this notebook has, and {found}. {self._advice()}")
 
     def _candidates(self) -> list[str]:
@@ -150,37 +165,23 @@ class There:
         """While another setup of the same environment runs, wait: hosts may share a home folder."""
         os.makedirs(self._root, mode=0o700, exist_ok=True)
         with open(os.path.join(self._root, "lock"), "w") as file:
-            try:
-                import fcntl
-
-                while True:
-                    try:
-                        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                        break
-                    except BlockingIOError:
-                        self.progress("waits for another setup there")
-                        time.sleep(0.2)
-            except (ImportError, OSError):
-                pass  # a file system without locks
+            while not _locked(file.fileno()):
+                self.progress("waits for another setup there")
+                if select.select([self._stdin], [], [], 0.2)[0]:  # nothing is sent yet: the notebook is gone
+                    raise Failed("the connection was lost")
             yield
 
     def _make(self, request: Mapping[str, Any], python: str, uv: str | None, index: str) -> None:
-        began = time.monotonic()
-        self._folder = os.path.join(self._root, f"{self._digest}-{os.getpid()}")
+        began, before = time.monotonic(), self._current()
+        self._folder = tempfile.mkdtemp(prefix=self._digest + "-", dir=self._root)
         wheels = os.path.join(self._folder, "wheels")
-        shutil.rmtree(self._folder, ignore_errors=True)
-        os.makedirs(wheels)
         try:
+            os.mkdir(wheels)
             for name, size in request["files"]:
                 self._receive(os.path.join(wheels, name), size)
             threading.Thread(target=self._end_with_input, daemon=True).start()
-            mine = self._current()
-            if mine is not None and mine["digest"] == self._digest:  # another one made it meanwhile
-                shutil.rmtree(self._folder, ignore_errors=True)
-                self.say("same", folder=self._short, **mine["made"])
-                return
             installed = self._install(request, python, uv, index, wheels)
-            if (why := self._works(self._folder)) is not None:
+            if why := self._does_not_work(self._folder):
                 raise Failed("the environment was made, but does not work: " + why)
             shutil.rmtree(wheels, ignore_errors=True)
             made = {"python": python, "with_uv": bool(uv), "packages": installed}
@@ -190,6 +191,8 @@ class There:
         except BaseException:
             shutil.rmtree(self._folder, ignore_errors=True)
             raise
+        with suppress(OSError):
+            self._remove_unused(before["folder"] if before is not None else "")
         self.say("made", folder=self._short, seconds=time.monotonic() - began, **made)
 
     def _receive(self, path: str, size: int) -> None:
@@ -215,7 +218,8 @@ class There:
         what = ["-r", files["requirements"], "-c", files["constraints"]]
         where = ["--no-index", "--find-links", wheels] if request["no_index"] else []
         if uv:
-            where = where or (["--index-url", index] if index != INDEX else [])
+            if not where and index != INDEX:
+                os.environ["UV_DEFAULT_INDEX"] = index  # not on the command line: it may hold a password
             self._call([uv, "pip", "install", "--compile-bytecode", "--python", target, *where, *what])
         else:
             pip = os.path.join(wheels, next(name for name, _ in request["files"] if name.startswith("pip-")), "pip")
@@ -232,46 +236,77 @@ class There:
         return sum(name.endswith(".dist-info") for name in packages)
 
     def _call(self, line: Sequence[str]) -> None:
-        """Run it, and show what it says. Raises Failed with its reason."""
-        said = []
+        """Run it, and show what it prints. Raises Failed with its reason."""
+        lines, status = self._run(line)
+        if status:
+            raise Failed(_reason(lines) or f"{line[0]} ended with {status}")
+
+    def _run(self, line: Sequence[str]) -> tuple[list[str], int]:
+        """Returns what it prints, and its exit status."""
+        lines = []
         with subprocess.Popen(
-            line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+            line,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env=dict(os.environ, PIP_USER="0"),
         ) as child:
             self._child = child
             assert child.stdout is not None
             for raw in child.stdout:
-                text = raw.decode(errors="replace").strip()
+                text = raw.decode(errors="replace").rstrip()
                 if text:
-                    said.append(text)
-                    self.progress(_short(text))
-        if child.returncode:
-            raise Failed(_reason(said) or f"{line[0]} ended with {child.returncode}")
+                    lines.append(text)
+                    self.progress(_short(text.strip()))
+        return lines, child.returncode
 
     def _use(self) -> None:
-        """Have the link lead to the new environment, and remove those that no process uses."""
+        """Have the link lead to the new environment."""
         link = os.path.join(self._root, "current")
         with suppress(OSError):
             os.unlink(link + ".new")
         os.symlink(os.path.basename(self._folder), link + ".new")
         os.replace(link + ".new", link)
-        used = subprocess.run(["ps", "-A", "-o", "args"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout
+
+    def _remove_unused(self, before: str) -> None:
+        """Remove older environments, but for the one `before`, which a login may be about to use.
+
+        A host process holds a lock on the `MARK` of its environment (`allranks.rank.process.host`), on any machine.
+        """
         for name in os.listdir(self._root):
             folder = os.path.join(self._root, name)
-            if folder == self._folder or os.path.islink(folder) or not os.path.isdir(folder) or not used:
+            if os.path.islink(folder) or not os.path.isdir(folder) or folder in (self._folder, before):
                 continue
-            if os.fsencode(folder) + b"/" not in used:
+            try:
+                with open(os.path.join(folder, MARK)) as file:
+                    unused = _locked(file.fileno())
+            except FileNotFoundError:  # half made, by one that was killed
+                unused = True
+            if unused:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _end_with_input(self) -> None:
         """When the notebook goes, so does what is half made."""
-        if self._stdin.read(1):
+        if os.read(self._stdin.fileno(), 1):
             return
         if self._child is not None:
             with suppress(OSError):
                 os.killpg(self._child.pid, signal.SIGKILL)
-        if self._folder and not os.path.exists(os.path.join(self._folder, MARK)):
+        if not os.path.exists(os.path.join(self._folder, MARK)):
             shutil.rmtree(self._folder, ignore_errors=True)
         os._exit(1)
+
+
+def _locked(descriptor: int) -> bool:
+    """Whether nobody else has a lock on the file, which is locked now; also where there are no locks."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass  # a file system without locks
+    return True
 
 
 def _program(name: str) -> str | None:
@@ -320,6 +355,9 @@ def _reachable(index: str) -> bool:
             urllib.request.urlopen(index.rstrip("/") + "/allranks/", timeout=ANSWERS_WITHIN).close()
         except urllib.error.HTTPError:
             pass
+        except urllib.error.URLError as error:
+            if not isinstance(error.reason, ssl.SSLError):  # the installer may know a certificate that Python does not
+                return
         except (OSError, ValueError):
             return
         answers.append(True)
@@ -336,15 +374,17 @@ def _short(text: str) -> str:
 
 
 def _reason(said: Sequence[str]) -> str:
-    """What of an installer's lines says why it failed."""
+    """Why an installer failed, from what it printed."""
     plain = [re.sub(r"^[\s×╰─▶│├]+", "", line) for line in said]
     marks = [number for number, line in enumerate(said) if re.match(r"(error|ERROR):|\s*×", line)]
     if not marks:
-        return " ".join(plain[-2:])[-400:]
+        return " ".join(plain[-2:])[-400:].rstrip(".")
     first = marks[-1] if said[marks[-1]].startswith("ERROR") else marks[0]
     return re.sub(r"^(error|ERROR): ", "", " ".join(plain[first : first + 6]))[:600].rstrip(".")
 
 
 def main() -> None:
     stdin = sys.stdin.buffer
-    There(json.loads(stdin.readline()), stdin).run()
+    EnvironmentMaker(json.loads(stdin.readline()), stdin).run()
+    sys.stdout.flush()
+    os._exit(0)  # a thread may still read the input
