@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .head.world.change import RankVariables, WorldChange
     from .messages.cell_options import CellOptions
     from .rank.collectives.trace import mark
+    from .rank.files.shared_names import shared
     from .rank.values.checkpoint import load_variables
     from .rank.world.mpi.member import communicator
     from .timeline.timeline import Timeline
@@ -43,6 +44,7 @@ __all__ = [
     "load_variables",
     "mark",
     "record",
+    "shared",
 ]
 
 
@@ -91,6 +93,7 @@ FROM = {
     "load_variables": "rank.values.checkpoint",
     "mark": "rank.collectives.trace",
     "record": "experiment.experiment",
+    "shared": "rank.files.shared_names",
 }
 """Modules imported when a name is first used: `import allranks` alone imports no ipyparallel, ZeroMQ or MLX."""
 

@@ -22,7 +22,7 @@ from allranks.rank.cell.stdio import RankStream
 from allranks.rank.collectives.exchanges import exchanges_of
 from allranks.rank.collectives.trace import TRACE, now
 from allranks.rank.debug import introspection
-from allranks.rank.files import found_files, synced_folder
+from allranks.rank.files import found_files, share, shared_names, synced_folder
 from allranks.rank.values import checkpoint, process_state, variables
 from allranks.rank.values.trial import Trial, try_to_load
 
@@ -41,6 +41,7 @@ class Requests:
         """What was loaded from files that are loaded once."""
         self._reloading: int | None = None
         """The reload that the main thread carries out."""
+        self._shares = share.Shares()
 
     def handle(self, request: Request, buffers: Buffers) -> Reply[Answer] | None:
         """What is answered, if anything; raises whatever went wrong."""
@@ -294,6 +295,39 @@ class Requests:
     def read_file(self, request: requests.ReadFile, _: Buffers) -> Reply[requests.FileRead]:
         answer, data = found_files.read(request.path, request.offset, request.count)
         return Reply(answer, [data])
+
+    def find_share(self, request: requests.FindShare, _: Buffers) -> Reply[requests.ShareFound]:
+        return Reply(share.look_for(request.path))
+
+    def offer_share(self, request: requests.OfferShare, _: Buffers) -> Reply[requests.ShareOffered]:
+        answer, manifest = self._shares.offer(request)
+        return Reply(answer, [manifest])
+
+    def accept_share(self, request: requests.AcceptShare, buffers: Buffers) -> Reply[requests.ShareAccepted]:
+        return Reply(self._shares.accept(request, bytes(buffers[0])))
+
+    def pull_share(self, request: requests.PullShare, _: Buffers) -> Reply[Nothing]:
+        self._shares.accepted(request.transfer).pull(request.host, request.ports)
+        return DONE
+
+    def ask_share(self, request: requests.AskShare, _: Buffers) -> Reply[requests.ShareState]:
+        return Reply(self._shares.of(request.transfer).progress())
+
+    def digest_share(self, request: requests.DigestShare, _: Buffers) -> Reply[requests.ShareDigests]:
+        numbers, digests = self._shares.of(request.transfer).digests(request.files)
+        return Reply(requests.ShareDigests(numbers), [digests])
+
+    def place_share(self, request: requests.PlaceShare, _: Buffers) -> Reply[Nothing]:
+        self._shares.accepted(request.transfer).put_in_place()
+        return DONE
+
+    def name_share(self, request: requests.NameShare, _: Buffers) -> Reply[Nothing]:
+        shared_names.give_names(request.names, request.folder, request.repo)
+        return DONE
+
+    def end_share(self, request: requests.EndShare, _: Buffers) -> Reply[Nothing]:
+        self._shares.end(request.transfer)
+        return DONE
 
     # Looking into the rank.
 
