@@ -25,7 +25,18 @@ import msgspec
 
 from allranks.errors import CannotCopy, UsageError
 from allranks.head.world.ranks import Ranks
-from allranks.machine.shared_tree import DIGEST, Entry, Manifest, find
+from allranks.machine.shared_tree import (
+    CONTENT,
+    DIGEST,
+    ContentChanged,
+    Entry,
+    Manifest,
+    SharedFile,
+    Wanted,
+    files_of,
+    find,
+    scan,
+)
 from allranks.messages.questions import Reply, RequestFailed
 from allranks.messages.requests import (
     AcceptShare,
@@ -34,6 +45,7 @@ from allranks.messages.requests import (
     DigestShare,
     EndShare,
     FindShare,
+    GiveBlocks,
     NameShare,
     OfferShare,
     PlaceShare,
@@ -41,6 +53,7 @@ from allranks.messages.requests import (
     Question,
     ShareAccepted,
     ShareDigests,
+    ShareFound,
     ShareOffered,
     ShareState,
 )
@@ -53,6 +66,8 @@ from .result import files_text, names
 
 SILENT_FOR = 180.0
 """Seconds without an answer after which a host is given up. Its ranks go on meanwhile."""
+FEEDERS = 2
+"""Messages with blocks that this machine has under way, where no rank runs on it."""
 AGAIN = "What has arrived is kept aside: the same share goes on from there."
 DIED = "{}: rank {}, which takes part for its host, has died. %distributed heal replaces it. {}"
 
@@ -160,6 +175,9 @@ class Share:
         for rank in ranks.monitor.ranks:
             if rank.dead is None:
                 self._members.setdefault(rank.host, rank.rank)
+        self._files_here = dict[int, SharedFile]()
+        """Where the source is this machine, and no rank runs on it."""
+        self._stop = threading.Event()
 
     def run(self, path: str, *, source: str | int | None, to: str | None, overwrite: bool) -> ShareResult:
         """Raises UsageError where no host has it, or something else is in the way; CannotCopy; what `go_on` raises."""
@@ -167,14 +185,10 @@ class Share:
         source, found = self._source(path, source)
         chain = self._chain(source)
         try:
-            offer = OfferShare(
-                transfer=self._transfer, key=self._key, path=found, addresses=self._addresses(source, chain)
-            )
-            reply = self._replies({source: offer})[source]
-            offered, manifest = reply.answer, _manifests.decode(reply.buffers[0])
+            offered, manifest = self._offered(source, found, len(chain) > 1)
             if not manifest.entries:
                 raise UsageError(f"{source}: there is nothing to share in {path}.")
-            accepted = self._accepted(chain, offered, reply.buffers, to, overwrite)
+            accepted = self._accepted(chain, offered, manifest, to, overwrite)
             receivers = self._pull(chain, offered, accepted)
             self._follow(source, receivers)
             self._compare(source, receivers, manifest)
@@ -192,21 +206,21 @@ class Share:
     # Who takes part.
 
     def _source(self, path: str, named: str | int | None) -> tuple[str, bytes]:
-        """The host that has it, and where: the notebook's own by preference. Raises UsageError."""
-        here, asked = self._ranks.reached.here.name, list(self._members)
-        if named is not None:
-            asked = [self._host_of(named)]
-        question = FindShare(path=os.fsencode(path))
-        found = {host: reply.answer for host, reply in self._replies(dict.fromkeys(asked, question)).items()}
-        having = [host for host in sorted(asked, key=lambda host: host != here) if found[host].path]
+        """The host that has it, and where: the notebook's own by preference, if ranks run there. Raises UsageError."""
+        here = self._ranks.reached.here.name
+        asked = list(self._members) if named is None else [self._host_of(named)]
+        if asked == [here] and here not in self._members:
+            found = {here: _found_here(path)}
+        else:
+            question = FindShare(path=os.fsencode(path))
+            found = {host: reply.answer for host, reply in self._replies(dict.fromkeys(asked, question)).items()}
+            if named is None and here not in self._members:
+                found[here] = _found_here(path)
+        having = [host for host in found if found[host].path]
         if having:
-            return having[0], found[having[0]].path
-        if named is None and here not in self._members and find(os.fsencode(path)) is not None:
-            raise UsageError(
-                f"{path} is on this machine only, where no rank runs: start ranks here too "
-                f"(%distributed up --hosts {here},{','.join(asked)})."
-            )
-        folders = alike({host: os.fsdecode(found[host].working) for host in asked})
+            first = here if here in having and here in self._members else having[0]
+            return first, found[first].path
+        folders = alike({host: os.fsdecode(each.working) for host, each in found.items()})
         looked = ", ".join(f"{folder} on {', '.join(hosts)}" for folder, hosts in folders.items())
         raise UsageError(
             f"no host has {path}: it is neither a path (relative ones begin at {looked}) nor in the Hugging Face cache."
@@ -217,27 +231,46 @@ class Share:
         number = int(named) if str(named).isdigit() else None
         ranks = self._ranks.monitor.ranks
         host = ranks[number].host if number is not None and number < len(ranks) else str(named)
-        if host not in self._members:
-            raise UsageError(f"--from {named}: no such rank or host. Hosts: {', '.join(self._members)}")
+        known = dict.fromkeys([*self._members, self._ranks.reached.here.name])
+        if host not in known:
+            raise UsageError(f"--from {named}: no such rank or host. Hosts: {', '.join(known)}")
         return host
 
     def _chain(self, source: str) -> list[str]:
-        """All hosts, in the order of their ranks, beginning at the source."""
+        """The source and all hosts of ranks, in the order of these, beginning at the source."""
         hosts = list(self._members)
+        if source not in hosts:
+            return [source, *hosts]
         first = hosts.index(source)
         return hosts[first:] + hosts[:first]
 
-    def _addresses(self, host: str, chain: Sequence[str]) -> list[str]:
-        """Those at which other hosts reach it; none where there are no others."""
+    def _addresses(self, host: str) -> list[str]:
+        """Those at which other hosts reach it."""
         assert self._ranks.plan is not None
-        placement = self._ranks.plan.placements[self._members[host]]
-        return list(placement.host.addresses) if len(chain) > 1 else []
+        return list(self._ranks.plan.placements[self._members[host]].host.addresses)
+
+    def _offered(self, source: str, path: bytes, wanted: bool) -> tuple[ShareOffered, Manifest]:
+        """What the source has; it is ready to send it, if that is `wanted`. Raises CannotCopy."""
+        if source in self._members:
+            addresses = self._addresses(source) if wanted else []
+            offer = OfferShare(transfer=self._transfer, key=self._key, path=path, addresses=addresses)
+            reply = self._replies({source: offer})[source]
+            return reply.answer, _manifests.decode(reply.buffers[0])
+        try:
+            found = find(path)
+            if found is None:
+                raise FileNotFoundError(f"{os.fsdecode(path)} is no longer there")
+            manifest = scan(found)
+        except OSError as error:
+            raise CannotCopy(f"{source}: {_explained(str(error))}") from None
+        self._files_here = files_of(found, manifest, self._key)
+        return ShareOffered(found.name, found.parent_elsewhere, found.repo, []), manifest
 
     def _accepted(
         self,
         chain: Sequence[str],
         offered: ShareOffered,
-        manifest: Sequence[Buffer],
+        manifest: Manifest,
         to: str | None,
         overwrite: bool,
     ) -> dict[str, ShareAccepted]:
@@ -250,12 +283,12 @@ class Share:
                     name=offered.name,
                     parent=offered.parent if to is None else os.fsencode(to),
                     repo=offered.repo if to is None else "",
-                    addresses=self._addresses(host, chain),
+                    addresses=self._addresses(host) if len(chain) > 2 else [],
                     overwrite=overwrite,
                 )
                 for host in chain[1:]
             },
-            manifest,
+            [msgspec.msgpack.encode(manifest)],
         )
         accepted = {host: reply.answer for host, reply in replies.items()}
         if refused := alike({host: tuple(each.refused) for host, each in accepted.items() if each.refused}):
@@ -280,6 +313,8 @@ class Share:
                 raise CannotCopy(f"{host}: another share to {os.fsdecode(each.folder)} is under way.")
             if each.same or self._leader(host, accepted):
                 continue
+            if before in self._members and not ports:
+                raise CannotCopy(f"{before} has no address at which {host} could reach it.")
             receivers.append(_Receiver(host, self._members[host], each))
             pulls[host] = PullShare(transfer=self._transfer, host=before, ports=ports)
             before, ports = host, each.ports
@@ -299,9 +334,15 @@ class Share:
 
     def _follow(self, source: str, receivers: Sequence[_Receiver]) -> None:
         """Wait until all have all of it, and show how far each is. Raises CannotCopy at the first that cannot."""
-        by_rank = {each.rank: each for each in receivers}
-        watched = [*receivers, _Receiver(source, self._members[source], ShareAccepted(b""))]
-        pause = threading.Event()
+        by_rank, pause = {each.rank: each for each in receivers}, threading.Event()
+        watched = list(receivers)
+        if source in self._members:
+            watched.append(_Receiver(source, self._members[source], ShareAccepted(b"")))
+        elif receivers:
+            for _ in range(FEEDERS):
+                threading.Thread(
+                    target=self._feed, args=(receivers[0].rank,), name="allranks-share", daemon=True
+                ).start()
 
         def over() -> bool:
             for each in watched:
@@ -318,6 +359,33 @@ class Share:
             return f"{done} received ({human_bytes(each.state.moved / seconds)}/s)"
 
         wait_and_show(over, by_rank, line, self._go_on)
+
+    def _feed(self, rank: int) -> None:
+        """Send that rank the blocks that it wants, from this machine."""
+        given, failed, again = dict[Wanted, bytes](), "", True
+        while not self._stop.is_set():
+            uuid = self._ranks.monitor.ranks[rank].uuid
+            question = GiveBlocks(transfer=self._transfer, given=list(given), failed=failed, again=again)
+            asked, again = self._ranks.lifeline.ask(uuid, question, list(given.values())), False
+            while not wait([asked], SHOW_EVERY).done and not self._stop.is_set():
+                pass
+            if self._stop.is_set():
+                asked.cancel()
+                return
+            try:
+                wanted = asked.result().answer.wanted
+                given = {each: self._block(*each) for each in wanted}
+            except ConnectionError:
+                given, again = {}, True
+                self._stop.wait(1.0)
+            except RequestFailed:
+                return  # which `_follow` learns of
+            except (OSError, ContentChanged) as error:
+                given, failed = {}, str(error)
+
+    def _block(self, kind: int, file: int, block: int) -> bytes:
+        digest, data = self._files_here[file].block(block)
+        return digest + data if kind == CONTENT else digest
 
     def _look(self, receiver: _Receiver) -> None:
         """Ask how far it is, and take its answer. Raises CannotCopy."""
@@ -346,8 +414,10 @@ class Share:
         wanted = sorted({number for reply in theirs.values() for number in reply.answer.files})
         if not wanted:
             return
-        ours = self._replies({source: DigestShare(transfer=self._transfer, files=wanted)})[source]
-        right = _digests(ours)
+        if source in self._members:
+            right = _digests(self._replies({source: DigestShare(transfer=self._transfer, files=wanted)})[source])
+        else:
+            right = {number: self._files_here[number].digest() for number in wanted}
         for host, reply in theirs.items():
             for number, digest in _digests(reply).items():
                 if digest != right[number]:
@@ -356,6 +426,7 @@ class Share:
 
     def _end(self) -> None:
         """Have nobody listen any more; parts stay where they are."""
+        self._stop.set()
         for rank in self._members.values():
             uuid = self._ranks.monitor.ranks[rank].uuid
             self._ranks.lifeline.ask(uuid, EndShare(transfer=self._transfer))
@@ -379,7 +450,7 @@ class Share:
                 results[host] = HostShare(folder, same=each.same, with_host=leader)
             else:
                 results[host] = HostShare(folder, each.missing, state.moved, state.checked)
-        return {host: results[host] for host in self._members}
+        return {host: results[host] for host in dict.fromkeys([*self._members, source])}
 
     def _name(self, path: str, offered: ShareOffered, hosts: dict[str, HostShare]) -> str:
         """Let cells find it on all hosts; returns the name."""
@@ -421,6 +492,11 @@ class Share:
         if failed:
             raise CannotCopy("\n".join(dict.fromkeys(failed)))
         return replies
+
+
+def _found_here(path: str) -> ShareFound:
+    found = find(os.fsencode(path))
+    return ShareFound(found.path if found is not None else b"", os.getcwdb())
 
 
 def _digests(reply: Reply[ShareDigests]) -> dict[int, bytes]:

@@ -14,6 +14,7 @@ import struct
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import msgspec
 
@@ -21,6 +22,10 @@ BLOCK = 1 << 20
 """Bytes. A host passes a block on when it has all of it, so that large ones would delay the end of a chain."""
 DIGEST = 32
 """Bytes of a digest."""
+CONTENT, DIGEST_ONLY = 1, 2
+"""What may be wanted of a block."""
+Wanted: TypeAlias = "tuple[int, int, int]"
+"""One of these, a file, and a block."""
 REPO = re.compile(rb"(?:[\w.-]+/)?[\w.-]+")
 REPO_KINDS = (b"models", b"datasets", b"spaces")
 """What the Hugging Face cache has, in folders named ``models--org--name``."""
@@ -76,6 +81,13 @@ class Found:
     def path(self) -> bytes:
         return os.path.join(self.parent, self.name)
 
+    @property
+    def parent_elsewhere(self) -> bytes:
+        """The folder that is to hold it on another host: below ``~`` where it is so here."""
+        below_home = _below(self.parent + b"/", os.path.expanduser(b"~"))
+        is_home = self.parent == os.path.expanduser(b"~")
+        return os.path.join(b"~", below_home).rstrip(b"/") if below_home or is_home else self.parent
+
 
 def hub_cache() -> bytes:
     """The Hugging Face cache of this process, as `huggingface_hub` 1.0 to 2.4 finds it."""
@@ -111,7 +123,9 @@ def _below(path: bytes, folder: bytes) -> bytes:
 
 
 def scan(found: Found) -> Manifest:
-    """What is in it. Raises OSError where something cannot be read."""
+    """What is in it. Raises OSError where something cannot be read, and for what is too much."""
+    if os.path.realpath(found.path) in (os.path.realpath(os.path.expanduser(b"~")), b"/"):
+        raise PermissionError("the home folder and the root of the file system are never shared")
     manifest = Manifest([], [])
     if os.path.isdir(found.path):
         for path, entry in _walk(found, found.name):
@@ -236,3 +250,12 @@ class SharedFile:
             if not self.knows(block):
                 self.block(block)
         return hashlib.blake2b(self._digests, digest_size=DIGEST).digest()
+
+
+def files_of(found: Found, manifest: Manifest, key: bytes) -> dict[int, SharedFile]:
+    """The files of it, by their number in the manifest."""
+    return {
+        number: SharedFile(key, number, os.path.join(found.parent, entry.path), entry.size, entry.mtime_ns)
+        for number, entry in enumerate(manifest.entries)
+        if entry.is_file
+    }

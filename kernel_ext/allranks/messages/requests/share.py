@@ -1,6 +1,7 @@
 """About a file or a folder that one host has and the others get from each other: see `files.share`.
 
-Each host but the source pulls from the host before it in a chain. Nothing of the content comes this way.
+Each host but the source pulls from the host before it in a chain. Content comes this way only from a notebook on whose
+machine no rank runs.
 """
 
 from __future__ import annotations
@@ -90,12 +91,32 @@ class AcceptShare(Question[ShareAccepted]):
 
 
 class PullShare(Question[Nothing]):
-    """Begin to receive from another host, named `host`, which listens at these ports."""
+    """Begin to receive from the host named `host`, which listens at these ports; where there are none, the notebook."""
 
     runs = "thread"
     transfer: str
     host: str
     ports: list[tuple[str, int]]
+
+
+class BlocksWanted(Answer):
+    wanted: list[tuple[int, int, int]]
+    """Of each block the kind (its content, or its digest alone), the file and the number."""
+
+
+class GiveBlocks(Question[BlocksWanted]):
+    """Blocks that were wanted from the notebook; answered with those that are wanted next, after a second at most.
+
+    Each buffer has a digest and a block.
+    """
+
+    runs = "thread"
+    transfer: str
+    given: list[tuple[int, int, int]] = field(default_factory=list)
+    failed: str = ""
+    """Why no more can come."""
+    again: bool = False
+    """Whether to name all that is wanted: an answer may have been lost."""
 
 
 class ShareState(Answer):

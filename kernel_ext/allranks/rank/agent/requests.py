@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from allranks.machine.files import make_private, write_private
+from allranks.machine.shared_tree import DIGEST
 from allranks.messages import requests, values
 from allranks.messages.questions import Reply
 from allranks.messages.requests import Answer, Nothing, Request
@@ -309,6 +310,12 @@ class Requests:
     def pull_share(self, request: requests.PullShare, _: Buffers) -> Reply[Nothing]:
         self._shares.accepted(request.transfer).pull(request.host, request.ports)
         return DONE
+
+    def give_blocks(self, request: requests.GiveBlocks, buffers: Buffers) -> Reply[requests.BlocksWanted]:
+        blocks = [(bytes(each[:DIGEST]), bytes(each[DIGEST:])) for each in buffers]
+        notebook = self._shares.accepted(request.transfer).notebook
+        wanted = notebook.give(dict(zip(request.given, blocks)), request.failed, again=request.again)
+        return Reply(requests.BlocksWanted(wanted))
 
     def ask_share(self, request: requests.AskShare, _: Buffers) -> Reply[requests.ShareState]:
         return Reply(self._shares.of(request.transfer).progress())

@@ -30,10 +30,13 @@ import msgspec
 from allranks.machine.files import folder_identity, make_private, open_part, write_private
 from allranks.machine.shared_tree import (
     BLOCK,
+    CONTENT,
+    DIGEST_ONLY,
     Entry,
     Manifest,
     SharedFile,
     block_digest,
+    files_of,
     find,
     hub_cache,
     read_block,
@@ -50,7 +53,7 @@ from allranks.messages.requests import (
 )
 from allranks.messages.requests.files import CHANGED
 
-from .share_link import CONTENT, DIGEST_ONLY, Link, Listener, SaidElsewhere, Stopped
+from .share_link import FromNotebook, Link, Listener, SaidElsewhere, Stopped
 from .shared_names import state_folder
 
 STREAMS = 4
@@ -169,19 +172,10 @@ class Offer(Share):
         found = find(request.path)
         if found is None:
             raise FileNotFoundError(f"{os.fsdecode(request.path)} is no longer there")
-        if os.path.realpath(found.path) in (os.path.realpath(os.path.expanduser(b"~")), b"/"):
-            raise PermissionError("the home folder and the root of the file system are never shared")
         manifest = scan(found)
         offer = cls(request.key, request.addresses)
-        offer.files = {
-            number: SharedFile(offer.key, number, os.path.join(found.parent, entry.path), entry.size, entry.mtime_ns)
-            for number, entry in enumerate(manifest.entries)
-            if entry.is_file
-        }
-        home = os.path.expanduser(b"~")
-        below_home = found.parent == home or found.parent.startswith(home + b"/")
-        parent = b"~" + found.parent[len(home) :] if below_home else found.parent
-        answer = ShareOffered(found.name, parent, found.repo, offer.listener.ports)
+        offer.files |= files_of(found, manifest, request.key)
+        answer = ShareOffered(found.name, found.parent_elsewhere, found.repo, offer.listener.ports)
         return offer, answer, msgspec.msgpack.encode(manifest)
 
 
@@ -198,7 +192,8 @@ class Acceptance(Share):
         self._known = self._read_records()
         self._pending = deque[tuple[_Part, int]]()
         self._pending_lock = threading.Lock()
-        self._links = list[Link]()
+        self._links = list[Link | FromNotebook]()
+        self.notebook = FromNotebook()
         self._left = 0
         """Blocks that are neither received nor compared."""
         self._lock_file: int | None = None
@@ -216,7 +211,7 @@ class Acceptance(Share):
             inside = os.path.isdir(self.folder) and os.stat(self.folder).st_dev != os.stat(beside).st_dev
         except OSError:
             inside = False
-        name = hashlib.sha256(self.folder).hexdigest()[:16]
+        name = hashlib.sha256(os.path.basename(self.folder)).hexdigest()[:16]  # hosts may mount `beside` elsewhere
         return Path(os.fsdecode(self.folder if inside else beside), f".allranks-{name}")
 
     @property
@@ -280,9 +275,11 @@ class Acceptance(Share):
             else:
                 self.refused.append((entry.path, CHANGED if known else NOT_OURS if is_file else IN_THE_WAY))
         elif entry.is_link:
+            if now is not None and stat.S_ISLNK(now.st_mode) and os.readlink(path) == entry.target:
+                return
             if now is None or ours or (self._overwrite and not stat.S_ISDIR(now.st_mode)):
                 self.to_make.append(entry)
-            elif not (stat.S_ISLNK(now.st_mode) and os.readlink(path) == entry.target):
+            else:
                 self.refused.append((entry.path, IN_THE_WAY if stat.S_ISDIR(now.st_mode) else NOT_OURS))
         elif now is None:
             self.to_make.append(entry)
@@ -316,17 +313,17 @@ class Acceptance(Share):
     # Receiving.
 
     def pull(self, host: str, ports: Sequence[tuple[str, int]]) -> None:
-        """Begin to receive."""
+        """Begin to receive: from the notebook where there are no ports."""
         self._pending.extend((part, block) for part in self.parts for block in range(part.blocks))
         self._left = len(self._pending)
         if not self._left:
             self.state = "whole"
         for _ in range(min(STREAMS, self._left)):
-            link = Link(host, ports, self.key, self._stop)
+            link = Link(host, ports, self.key, self._stop) if ports else self.notebook
             self._links.append(link)
             threading.Thread(target=self._work, args=(link,), name="allranks-share-from", daemon=True).start()
 
-    def _work(self, link: Link) -> None:
+    def _work(self, link: Link | FromNotebook) -> None:
         try:
             while self.state == "receives" and not self._stop.is_set():
                 with self._pending_lock:
@@ -342,15 +339,13 @@ class Acceptance(Share):
             self._fail(f"{error.strerror}: {os.fsdecode(error.filename or self.folder)}")
         except Exception as error:
             self._fail(str(error) or type(error).__name__)
-        finally:
-            link.close()
 
     def _fail(self, why: str, elsewhere: str = "") -> None:
         with self._pending_lock:
             if self.state == "receives":
                 self.state, self.why, self.elsewhere = "failed", why, elsewhere
 
-    def _bring(self, link: Link, part: _Part, block: int) -> None:
+    def _bring(self, link: Link | FromNotebook, part: _Part, block: int) -> None:
         """Have the block, and know its digest. Raises RuntimeError, OSError and Stopped."""
         size, here = part.size_of(block), part.read(block)
         if len(here) == size:
@@ -452,7 +447,7 @@ class Acceptance(Share):
     def _write_records(self, known: Mapping[bytes, tuple[int, int, int]]) -> None:
         records = [_Placed(path, *state) for path, state in known.items()]
         with suppress(OSError):  # without a record, a later share may have to be told to --overwrite
-            self._records.parent.mkdir(parents=True, exist_ok=True)
+            self._records.parent.parent.mkdir(parents=True, exist_ok=True)
             make_private(self._records.parent)
             write_private(self._records, msgspec.msgpack.encode(records))
 

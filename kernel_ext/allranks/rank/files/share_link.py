@@ -20,11 +20,11 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TypeAlias
 
-from allranks.machine.shared_tree import BLOCK, DIGEST
+from allranks.machine.shared_tree import BLOCK, CONTENT, DIGEST, Wanted
 
 HELLO = b"allranks share 1"
 NONCE = 32
@@ -48,8 +48,6 @@ FIRST_WITHIN = 30.0
 LONGEST_TEXT = 2000
 """Bytes of the reason for a failure."""
 
-CONTENT, DIGEST_ONLY = 1, 2
-"""What may be wanted of a block."""
 WAIT, DATA, FAILED = 0, 1, 2
 _REQUEST, _REPLY = struct.Struct(">BIQ"), struct.Struct(">BI")
 
@@ -242,6 +240,55 @@ class Link:
                 content = _receive(connection, length)
                 self._heard_at = time.monotonic()
                 return status, content
+
+
+class FromNotebook:
+    """The place of a `Link`, shared by several threads, where the notebook's machine is the source and runs no rank.
+
+    The notebook asks what is wanted, and sends it over the lifeline.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._wanted = dict[Wanted, bool]()
+        """Whether the notebook knows."""
+        self._given = dict[Wanted, tuple[bytes, bytes]]()
+        self._failed = ""
+        self._closed = False
+
+    def ask(self, kind: int, file: int, block: int) -> tuple[bytes, bytes]:
+        """As `Link.ask`. Raises SaidElsewhere, and Stopped."""
+        wanted = (kind, file, block)
+        with self._changed:
+            self._wanted[wanted] = False
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: wanted in self._given or self._failed or self._closed)
+            if self._failed:
+                raise SaidElsewhere("", self._failed)
+            if self._closed:
+                raise Stopped
+            return self._given.pop(wanted)
+
+    def give(self, given: Mapping[Wanted, tuple[bytes, bytes]], failed: str, *, again: bool) -> list[Wanted]:
+        """What the notebook sends; returns what is wanted next, which it is told once, or `again`."""
+        with self._changed:
+            self._failed = self._failed or failed
+            for wanted in given.keys() & self._wanted.keys():
+                self._given[wanted] = given[wanted]
+                del self._wanted[wanted]
+            if again:
+                self._wanted = dict.fromkeys(self._wanted, False)
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._closed or not all(self._wanted.values()), SAYS_WAIT_EVERY)
+            news = [wanted for wanted, known in self._wanted.items() if not known]
+            self._wanted |= dict.fromkeys(news, True)
+            return news
+
+    def close(self) -> None:
+        """End what waits for it."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
 
 
 def _proof(key: bytes, way: str, first: bytes, second: bytes) -> bytes:

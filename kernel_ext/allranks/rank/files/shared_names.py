@@ -9,6 +9,7 @@ import hashlib
 import os
 import secrets
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
 
@@ -52,13 +53,12 @@ def give_names(names: Sequence[bytes], folder: bytes, repo: str) -> None:
 
 def snapshot(folder: Path) -> Path:
     """The snapshot of a repository in the Hugging Face cache: that of `main`, or the newest."""
-    try:
+    with suppress(OSError):  # of another branch only
         main = folder / "snapshots" / (folder / "refs" / "main").read_text().strip()
         if main.is_dir():
             return main
-        return max((folder / "snapshots").iterdir(), key=lambda each: each.stat().st_mtime_ns)
-    except (OSError, ValueError):  # not downloaded as a whole
-        return folder
+    snapshots = (folder / "snapshots").glob("*")
+    return max(snapshots, key=lambda each: each.stat().st_mtime_ns, default=folder)
 
 
 def _link(name: str) -> Path:
