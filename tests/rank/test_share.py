@@ -16,8 +16,9 @@ import pytest
 
 from allranks.machine.shared_tree import BLOCK, CONTENT, Entry, Manifest
 from allranks.messages.requests import AcceptShare, OfferShare, ShareAccepted, ShareOffered
+from allranks.messages.requests.share import NOT_PUT
 from allranks.rank.files import share, share_link
-from allranks.rank.files.share import NOT_OURS, Acceptance, Offer
+from allranks.rank.files.share import Acceptance, Offer
 from allranks.rank.files.share_link import HELLO, FromNotebook, Link, Listener, SaidElsewhere, Stopped
 from allranks.rank.files.shared_names import give_names, shared
 from tests.waiting import WITHIN, eventually
@@ -146,10 +147,10 @@ def test_what_others_have_written_there_is_not_replaced_unless_wanted(hosts: Hos
     (there / "size").write_bytes(b"theirs")
     (there / "content").write_bytes(b"OURS")
     _, _, manifest = hosts.offer()
-    assert hosts.accept("host", manifest)[1].refused == [(b"model/size", NOT_OURS)]
+    assert hosts.accept("host", manifest)[1].refused == [(b"model/size", NOT_PUT)]
     (there / "size").unlink()
     failed = hosts.bring("host")
-    assert (failed.state, failed.why) == ("failed", f"model/content: {NOT_OURS}")
+    assert (failed.state, failed.why) == ("failed", f"model/content: {NOT_PUT}")
     assert hosts.files("host") == {"content": b"OURS"}
     hosts.bring("host", overwrite=True)
     assert hosts.files("host") == hosts.files("source")

@@ -57,6 +57,7 @@ from allranks.messages.requests import (
     ShareOffered,
     ShareState,
 )
+from allranks.messages.requests.share import NOT_PUT
 from allranks.messages.wire import Buffer
 from allranks.notebook.transfer_progress import SHOW_EVERY, wait_and_show
 from allranks_backends.plan import alike
@@ -400,11 +401,11 @@ class Share:
             except RequestFailed as error:
                 raise CannotCopy(f"{host}: {error}. {AGAIN}") from None
             receiver.asked = None
-        if receiver.asked is None and receiver.state.state == "receives":
+        if receiver.asked is None:  # also one that has all of it: it goes on sending only while it is asked
             receiver.asked = self._ranks.lifeline.ask(rank.uuid, AskShare(transfer=self._transfer))
         if receiver.state.state == "failed":
             raise CannotCopy(f"{receiver.state.elsewhere or host}: {_explained(receiver.state.why)} {AGAIN}")
-        if receiver.state.state == "receives" and time.monotonic() - receiver.heard_at > SILENT_FOR:
+        if time.monotonic() - receiver.heard_at > SILENT_FOR:
             raise CannotCopy(f"{host}: no answer for {SILENT_FOR:.0f} s. {AGAIN}")
 
     def _compare(self, source: str, receivers: Sequence[_Receiver], manifest: Manifest) -> None:
@@ -418,11 +419,16 @@ class Share:
             right = _digests(self._replies({source: DigestShare(transfer=self._transfer, files=wanted)})[source])
         else:
             right = {number: self._files_here[number].digest() for number in wanted}
+        before = dict(zip([each.host for each in receivers], [source, *(each.host for each in receivers)]))
         for host, reply in theirs.items():
             for number, digest in _digests(reply).items():
                 if digest != right[number]:
                     path = os.fsdecode(manifest.entries[number].path)
-                    raise CannotCopy(f"{host}: {path} has another checksum than on {source}. Nothing was put in place.")
+                    other = before[host]
+                    raise CannotCopy(
+                        f"{host}: {path}, which came from {other}, has another checksum than on {source}. Nothing was "
+                        f"put in place. Remove that file on {other}, then run the share again."
+                    )
 
     def _end(self) -> None:
         """Have nobody listen any more; parts stay where they are."""
@@ -525,6 +531,8 @@ def _explained(said: str) -> str:
         advice = " Make room on its disk, or choose another folder with --to."
     elif "Read-only" in said or "Permission denied" in said or "are never" in said:
         advice = " Choose a folder that its user may write in with --to."
+    elif NOT_PUT in said:
+        advice = " --overwrite replaces it."
     return f"{said}.{advice}"
 
 

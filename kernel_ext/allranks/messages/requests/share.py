@@ -12,6 +12,10 @@ from msgspec import field
 
 from .base import Answer, Nothing, Question
 
+NOT_PUT = "another file is there, which no share has put there"
+IN_THE_WAY = "a folder or a file of another kind is in its place"
+"""Why something is not replaced on a host."""
+
 
 class ShareFound(Answer):
     path: bytes

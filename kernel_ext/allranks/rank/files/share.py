@@ -52,6 +52,7 @@ from allranks.messages.requests import (
     ShareState,
 )
 from allranks.messages.requests.files import CHANGED
+from allranks.messages.requests.share import IN_THE_WAY, NOT_PUT
 
 from .share_link import FromNotebook, Link, Listener, SaidElsewhere, Stopped
 from .shared_names import state_folder
@@ -62,8 +63,6 @@ TRIES = 2
 """How often a block is asked for that arrives damaged."""
 FORGOTTEN_AFTER = 300.0
 """Seconds without a question after which the notebook counts as gone, and nothing is listened for any more."""
-NOT_OURS = "another file is there, which was not shared from there"
-IN_THE_WAY = "a folder or a file of another kind is in its place"
 
 
 class _Placed(msgspec.Struct, array_like=True, frozen=True):
@@ -208,7 +207,8 @@ class Acceptance(Share):
         """The folder for parts: on the file system where they are to lie."""
         beside = os.path.dirname(self.folder)
         try:
-            inside = os.path.isdir(self.folder) and os.stat(self.folder).st_dev != os.stat(beside).st_dev
+            elsewhere = os.stat(self.folder).st_dev != os.stat(beside).st_dev
+            inside = os.path.isdir(self.folder) and (elsewhere or not os.access(beside, os.W_OK))
         except OSError:
             inside = False
         name = hashlib.sha256(os.path.basename(self.folder)).hexdigest()[:16]  # hosts may mount `beside` elsewhere
@@ -273,14 +273,14 @@ class Acceptance(Share):
             elif is_file and now.st_size == entry.size:
                 self.files[number] = _Part(self.key, number, path, entry, compared=True)
             else:
-                self.refused.append((entry.path, CHANGED if known else NOT_OURS if is_file else IN_THE_WAY))
+                self.refused.append((entry.path, CHANGED if known else NOT_PUT if is_file else IN_THE_WAY))
         elif entry.is_link:
             if now is not None and stat.S_ISLNK(now.st_mode) and os.readlink(path) == entry.target:
                 return
             if now is None or ours or (self._overwrite and not stat.S_ISDIR(now.st_mode)):
                 self.to_make.append(entry)
             else:
-                self.refused.append((entry.path, IN_THE_WAY if stat.S_ISDIR(now.st_mode) else NOT_OURS))
+                self.refused.append((entry.path, IN_THE_WAY if stat.S_ISDIR(now.st_mode) else NOT_PUT))
         elif now is None:
             self.to_make.append(entry)
         elif not stat.S_ISDIR(now.st_mode):
@@ -314,7 +314,9 @@ class Acceptance(Share):
 
     def pull(self, host: str, ports: Sequence[tuple[str, int]]) -> None:
         """Begin to receive: from the notebook where there are no ports."""
-        self._pending.extend((part, block) for part in self.parts for block in range(part.blocks))
+        # What may be in the way comes first.
+        parts = sorted(self.parts, key=lambda part: not part.compared)
+        self._pending.extend((part, block) for part in parts for block in range(part.blocks))
         self._left = len(self._pending)
         if not self._left:
             self.state = "whole"
@@ -354,7 +356,7 @@ class Acceptance(Share):
                 self._have(part, block, own, checked=size)
                 return
         if part.compared:
-            raise RuntimeError(f"{os.fsdecode(part.entry.path)}: {NOT_OURS}")
+            raise RuntimeError(f"{os.fsdecode(part.entry.path)}: {NOT_PUT}")
         for _ in range(TRIES):
             digest, data = link.ask(CONTENT, part.number, block)
             own = block_digest(self.key, part.number, block, data)
@@ -399,7 +401,8 @@ class Acceptance(Share):
             for part in ready:
                 if not part.size:
                     part.write(0, b"")
-                os.chmod(part.path, stat.S_IMODE(part.entry.mode))
+                with suppress(OSError):  # a file system without modes
+                    os.chmod(part.path, stat.S_IMODE(part.entry.mode))
                 os.utime(part.path, ns=(part.entry.mtime_ns, part.entry.mtime_ns))
                 os.replace(part.path, self._free(part.entry))
                 self._note(known, part.entry)
@@ -417,7 +420,7 @@ class Acceptance(Share):
             raise RuntimeError(f"{os.fsdecode(entry.path)}: a symbolic link there leads out of the folder")
         now, known = _stat(path), self._known.get(entry.path)
         if now is not None and not self._overwrite and (known is None or (now.st_size, now.st_mtime_ns) != known[:2]):
-            raise RuntimeError(f"{os.fsdecode(entry.path)}: {NOT_OURS}")
+            raise RuntimeError(f"{os.fsdecode(entry.path)}: {NOT_PUT}")
         return path
 
     def _make(self, entry: Entry) -> None:
