@@ -112,6 +112,8 @@ class ShareResult:
     seconds: float
     left_out: Mapping[str, str] = field(default_factory=dict)
     """What of it is not shared, and why."""
+    missed: Sequence[str] = ()
+    """Hosts that got nothing, since their ranks are dead."""
 
     @property
     def rate(self) -> float:
@@ -133,6 +135,10 @@ class ShareResult:
             lines.append(f"{', '.join(hosts)}: {said}")
         for why, paths in alike(self.left_out).items():
             lines.append(f"Not shared: {names(paths)}: {why}.")
+        if self.missed:
+            lines.append(
+                f"Not sent to {_all(self.missed)}: its ranks are dead. Run %distributed heal, then the share again."
+            )
         return "\n".join(lines)
 
     __repr__ = __str__
@@ -157,7 +163,7 @@ class _Receiver:
     accepted: ShareAccepted
     state: ShareState = field(default_factory=lambda: ShareState("receives", 0, 0))
     asked: Future[Reply[ShareState]] | None = None
-    heard_at: float = field(default_factory=time.monotonic)
+    answered_at: float = field(default_factory=time.monotonic)
     began_at: float = field(default_factory=time.monotonic)
 
     @property
@@ -202,7 +208,9 @@ class Share:
         called = self._name(path, offered, hosts)
         files = [entry for entry in manifest.entries if not stat.S_ISDIR(entry.mode)]
         left_out = {os.fsdecode(each): why for each, why in manifest.left_out}
-        return ShareResult(called, source, hosts, len(files), sum(map(_size, files)), seconds, left_out)
+        missed = dict.fromkeys(rank.host for rank in self._ranks.monitor.ranks if rank.host not in self._members)
+        total = sum(map(_size, files))
+        return ShareResult(called, source, hosts, len(files), total, seconds, left_out, [*missed])
 
     # Who takes part.
 
@@ -395,7 +403,7 @@ class Share:
             raise CannotCopy(DIED.format(host, receiver.rank, AGAIN))
         if receiver.asked is not None and receiver.asked.done():
             try:
-                receiver.state, receiver.heard_at = receiver.asked.result().answer, time.monotonic()
+                receiver.state, receiver.answered_at = receiver.asked.result().answer, time.monotonic()
             except ConnectionError:
                 pass  # it goes on by itself, and is asked again until it has been silent for too long
             except RequestFailed as error:
@@ -405,7 +413,7 @@ class Share:
             receiver.asked = self._ranks.lifeline.ask(rank.uuid, AskShare(transfer=self._transfer))
         if receiver.state.state == "failed":
             raise CannotCopy(f"{receiver.state.elsewhere or host}: {_explained(receiver.state.why)} {AGAIN}")
-        if time.monotonic() - receiver.heard_at > SILENT_FOR:
+        if time.monotonic() - receiver.answered_at > SILENT_FOR:
             raise CannotCopy(f"{host}: no answer for {SILENT_FOR:.0f} s. {AGAIN}")
 
     def _compare(self, source: str, receivers: Sequence[_Receiver], manifest: Manifest) -> None:

@@ -167,7 +167,7 @@ class Link:
     def __init__(self, host: str, ports: Sequence[tuple[str, int]], key: bytes, stop: threading.Event) -> None:
         self._host, self._ports, self._key, self._stop = host, list(ports), key, stop
         self._socket: socket.socket | None = None
-        self._heard_at, self._gives_up_after = time.monotonic(), FIRST_WITHIN
+        self._answered_at, self._gives_up_after = time.monotonic(), FIRST_WITHIN
 
     def ask(self, kind: int, file: int, block: int) -> tuple[bytes, bytes]:
         """The digest of a block, and for CONTENT the block.
@@ -184,7 +184,7 @@ class Link:
                 break
             except OSError as error:
                 self.close()
-                if time.monotonic() - self._heard_at > self._gives_up_after:
+                if time.monotonic() - self._answered_at > self._gives_up_after:
                     raise Unreachable(f"{self._where()} does not answer ({error})") from None
                 self._stop.wait(AGAIN_AFTER)
         if status == FAILED:
@@ -216,7 +216,7 @@ class Link:
             except BaseException:
                 connection.close()
                 raise
-            self._socket, self._heard_at = connection, time.monotonic()
+            self._socket, self._answered_at = connection, time.monotonic()
             self._gives_up_after = GIVES_UP_AFTER
             return connection
         raise ConnectionError("it has no address")
@@ -233,12 +233,12 @@ class Link:
     def _reply(self, connection: socket.socket) -> tuple[int, bytes]:
         while True:
             status, length = _REPLY.unpack(_receive(connection, _REPLY.size))
-            self._heard_at = time.monotonic()
+            self._answered_at = time.monotonic()
             if length > BLOCK + DIGEST or (status == DATA and length < DIGEST):
                 raise ConnectionError("its answer makes no sense")
             if status != WAIT:
                 content = _receive(connection, length)
-                self._heard_at = time.monotonic()
+                self._answered_at = time.monotonic()
                 return status, content
 
 
@@ -270,7 +270,7 @@ class FromNotebook:
             return self._given.pop(wanted)
 
     def give(self, given: Mapping[Wanted, tuple[bytes, bytes]], failed: str, *, again: bool) -> list[Wanted]:
-        """What the notebook sends; returns what is wanted next, which it is told once, or `again`."""
+        """What the notebook sends; returns what is wanted and was not returned before; all of it with `again`."""
         with self._changed:
             self._failed = self._failed or failed
             for wanted in given.keys() & self._wanted.keys():

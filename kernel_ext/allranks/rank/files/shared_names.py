@@ -13,12 +13,14 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
 
+from allranks.machine.identity import this_machine
+
 LONGEST = 200
 """Characters of a name that is kept as it is; file systems take 255."""
 
 
 def state_folder() -> Path:
-    """This user's private state on this host."""
+    """This user's private state."""
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state", "allranks")
 
 
@@ -65,4 +67,4 @@ def _link(name: str) -> Path:
     quoted = quote(os.fsencode(name), safe="")
     if len(quoted) > LONGEST:
         quoted = hashlib.sha256(os.fsencode(name)).hexdigest()
-    return state_folder() / "shared" / f"name-{quoted}"
+    return state_folder() / "shared" / this_machine() / f"name-{quoted}"  # home folders may be on a file server
