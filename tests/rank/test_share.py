@@ -424,14 +424,19 @@ def test_a_source_cannot_write_outside_the_folder(hosts: Hosts, entry: Entry) ->
 
 
 def test_a_link_there_that_leads_out_is_not_followed(hosts: Hosts) -> None:
-    (hosts.model / "sub").mkdir()
-    (hosts.model / "sub" / "file").write_bytes(b"1")
+    (hosts.model / "sub" / "deep").mkdir(parents=True)
+    (hosts.model / "sub" / "deep" / "file").write_bytes(b"1")
     (hosts.root / "host" / "model").mkdir(parents=True)
     (hosts.root / "outside").mkdir()
     (hosts.root / "host" / "model" / "sub").symlink_to(hosts.root / "outside")
     with pytest.raises(RuntimeError, match="a symbolic link there leads out of the folder"):
         hosts.bring("host")
     assert not list((hosts.root / "outside").iterdir())
+
+
+def test_an_empty_folder(hosts: Hosts) -> None:
+    hosts.bring("host")
+    assert list((hosts.root / "host").iterdir()) == [hosts.root / "host" / "model"]
 
 
 def test_a_folder_that_is_a_link_to_another_disk_is_followed(hosts: Hosts) -> None:
@@ -457,7 +462,7 @@ def test_the_home_folder_is_neither_shared_nor_written_over(hosts: Hosts, monkey
 
 def test_a_share_whose_notebook_is_gone_ends(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
     (hosts.model / "file").write_bytes(b"1")
-    _, offered, _ = hosts.offer()
+    offer, offered, _ = hosts.offer()
     with socket.create_connection(offered.ports[0]):
         pass
     monkeypatch.setattr(share, "FORGOTTEN_AFTER", -1.0)
@@ -470,6 +475,7 @@ def test_a_share_whose_notebook_is_gone_ends(hosts: Hosts, monkeypatch: pytest.M
         return False
 
     assert eventually(refused)
+    assert (offer.progress().state, offer.progress().why) == ("failed", "the notebook was out of reach for too long")
 
 
 def test_a_name_is_found_until_its_files_are_gone(hosts: Hosts) -> None:

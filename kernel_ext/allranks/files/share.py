@@ -199,8 +199,7 @@ class Share:
             receivers = self._pull(chain, offered, accepted)
             self._follow(source, receivers)
             self._compare(source, receivers, manifest)
-            placed = [each.host for each in receivers if each.accepted.missing]
-            self._replies({host: PlaceShare(transfer=self._transfer) for host in placed})
+            self._place(receivers)
         finally:
             self._end()
         seconds = time.monotonic() - began
@@ -437,6 +436,15 @@ class Share:
                         f"{host}: {path}, which came from {other}, has another checksum than on {source}. Nothing was "
                         f"put in place. Remove that file on {other}, then run the share again."
                     )
+
+    def _place(self, receivers: Sequence[_Receiver]) -> None:
+        """Put everything in place. Raises CannotCopy."""
+        hosts = [each.host for each in receivers if each.accepted.missing]
+        try:
+            self._replies({host: PlaceShare(transfer=self._transfer) for host in hosts})
+        except CannotCopy as error:
+            others = " Other hosts may have it in place; run the share again." if len(hosts) > 1 else ""
+            raise CannotCopy(f"{error}{others}") from None
 
     def _end(self) -> None:
         """Have nobody listen any more; parts stay where they are."""

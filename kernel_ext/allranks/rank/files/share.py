@@ -100,7 +100,7 @@ class _Part(SharedFile):
     def size_of(self, block: int) -> int:
         return min(BLOCK, self.size - block * BLOCK)
 
-    def write(self, block: int, data: bytes) -> None:
+    def write(self, block: int, data: bytes | memoryview) -> None:
         descriptor = open_part(Path(os.fsdecode(self.path)))
         try:
             view, offset = memoryview(data), block * BLOCK
@@ -136,6 +136,7 @@ class Share:
 
     def _tick(self) -> None:
         if time.monotonic() - self._asked_at > FORGOTTEN_AFTER:
+            self.state, self.why = "failed", "the notebook was out of reach for too long"
             self.end()
 
     def end(self) -> None:
@@ -414,10 +415,10 @@ class Acceptance(Share):
     def _free(self, entry: Entry) -> bytes:
         """Where the entry may be written. Raises RuntimeError."""
         path = self._place(entry)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
         inside = os.path.realpath(self.folder if self._tree else os.path.dirname(self.folder))
         if os.path.commonpath([inside, os.path.realpath(os.path.dirname(path))]) != inside:
             raise RuntimeError(f"{os.fsdecode(entry.path)}: a symbolic link there leads out of the folder")
+        os.makedirs(os.path.dirname(path), exist_ok=True)
         now, known = _stat(path), self._known.get(entry.path)
         if now is not None and not self._overwrite and (known is None or (now.st_size, now.st_mtime_ns) != known[:2]):
             raise RuntimeError(f"{os.fsdecode(entry.path)}: {NOT_PUT}")

@@ -137,7 +137,7 @@ class Listener:
         """Raises ConnectionError where the other end does not know the key; nothing else is read from it then."""
         deadline, ours = time.monotonic() + PROVES_WITHIN, secrets.token_bytes(NONCE)
         _send(connection, HELLO + ours)
-        theirs = _receive(connection, NONCE, deadline)
+        theirs = bytes(_receive(connection, NONCE, deadline))
         if not hmac.compare_digest(_receive(connection, DIGEST, deadline), _proof(self._key, "in", ours, theirs)):
             raise ConnectionError("it does not know the key")
         _send(connection, _proof(self._key, "out", theirs, ours))
@@ -169,7 +169,7 @@ class Link:
         self._socket: socket.socket | None = None
         self._answered_at, self._gives_up_after = time.monotonic(), FIRST_WITHIN
 
-    def ask(self, kind: int, file: int, block: int) -> tuple[bytes, bytes]:
+    def ask(self, kind: int, file: int, block: int) -> tuple[bytes, bytes | memoryview]:
         """The digest of a block, and for CONTENT the block.
 
         Raises SaidElsewhere, Unreachable, and Stopped.
@@ -189,7 +189,7 @@ class Link:
                 self._stop.wait(AGAIN_AFTER)
         if status == FAILED:
             raise SaidElsewhere(self._host, content.decode(errors="replace"))
-        return content[:DIGEST], content[DIGEST:]
+        return bytes(content[:DIGEST]), memoryview(content)[DIGEST:]
 
     def close(self) -> None:
         """Also from another thread, which ends what waits for it."""
@@ -222,7 +222,7 @@ class Link:
         raise ConnectionError("it has no address")
 
     def _prove(self, connection: socket.socket) -> None:
-        greeting, ours = _receive(connection, len(HELLO) + NONCE), secrets.token_bytes(NONCE)
+        greeting, ours = bytes(_receive(connection, len(HELLO) + NONCE)), secrets.token_bytes(NONCE)
         theirs = greeting[len(HELLO) :]
         if greeting[: len(HELLO)] != HELLO:
             raise ConnectionError("something else listens there")
@@ -230,7 +230,7 @@ class Link:
         if not hmac.compare_digest(_receive(connection, DIGEST), _proof(self._key, "out", ours, theirs)):
             raise ConnectionError("something else listens there")
 
-    def _reply(self, connection: socket.socket) -> tuple[int, bytes]:
+    def _reply(self, connection: socket.socket) -> tuple[int, bytearray]:
         while True:
             status, length = _REPLY.unpack(_receive(connection, _REPLY.size))
             self._answered_at = time.monotonic()
@@ -296,7 +296,7 @@ def _proof(key: bytes, way: str, first: bytes, second: bytes) -> bytes:
     return hashlib.blake2b(first + second, key=key, digest_size=DIGEST, person=person).digest()
 
 
-def _receive(connection: socket.socket, count: int, deadline: float | None = None) -> bytes:
+def _receive(connection: socket.socket, count: int, deadline: float | None = None) -> bytearray:
     """So many bytes, all of them by the `deadline`. Raises OSError."""
     data = bytearray(count)
     view = memoryview(data)
@@ -307,7 +307,7 @@ def _receive(connection: socket.socket, count: int, deadline: float | None = Non
         if not got:
             raise ConnectionError("the connection was closed")
         view = view[got:]
-    return bytes(data)
+    return data
 
 
 def _send(connection: socket.socket, data: bytes) -> None:
