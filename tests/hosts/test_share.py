@@ -319,6 +319,10 @@ def test_who_has_it(apart: Apart) -> None:
             cluster.share("~/nosuch")
         with pytest.raises(UsageError, match=r"^no host has ~/models: .* on host1\)"):
             cluster.share("~/models", source=0)
+        with pytest.raises(
+            CannotCopy, match=r"^host3: the home folder and the root of the file system are never shared\.$"
+        ):
+            cluster.share("~", source="host3")
         result = cluster.share("~/models/it's a model", source=2, overwrite=True)
         assert result.source == "host3"
         assert [weights(apart, name) for name in apart.names] == [b"3"] * 3

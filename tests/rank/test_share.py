@@ -351,7 +351,7 @@ def test_a_listener_that_does_not_know_the_key_is_not_believed(hosts: Hosts, mon
 
 
 def test_what_the_notebook_sends_itself_is_named_again_where_it_was_lost() -> None:
-    notebook, got = FromNotebook(), dict[int, object]()
+    notebook, got = FromNotebook("localhost"), dict[int, object]()
 
     def ask(block: int) -> None:
         try:

@@ -11,7 +11,6 @@ Nothing is put in place before all hosts have all of it, and their digests are t
 from __future__ import annotations
 
 import os
-import re
 import secrets
 import stat
 import threading
@@ -33,6 +32,7 @@ from allranks.machine.shared_tree import (
     Manifest,
     SharedFile,
     Wanted,
+    error_text,
     files_of,
     find,
     scan,
@@ -270,7 +270,7 @@ class Share:
                 raise FileNotFoundError(f"{os.fsdecode(path)} is no longer there")
             manifest = scan(found)
         except OSError as error:
-            raise CannotCopy(f"{source}: {_explained(str(error))}") from None
+            raise CannotCopy(f"{source}: {_explained(error_text(error), reads=True)}") from None
         self._files_here = files_of(found, manifest, self._key)
         return ShareOffered(found.name, found.parent_elsewhere, found.repo, []), manifest
 
@@ -389,7 +389,7 @@ class Share:
             except RequestFailed:
                 return  # which `_follow` learns of
             except (OSError, ContentChanged) as error:
-                given, failed = {}, str(error)
+                given, failed = {}, error_text(error)
 
     def _block(self, kind: int, file: int, block: int) -> bytes:
         digest, data = self._files_here[file].block(block)
@@ -411,7 +411,8 @@ class Share:
         if receiver.asked is None:  # also one that has all of it: it goes on sending only while it is asked
             receiver.asked = self._ranks.lifeline.ask(rank.uuid, AskShare(transfer=self._transfer))
         if receiver.state.state == "failed":
-            raise CannotCopy(f"{receiver.state.elsewhere or host}: {_explained(receiver.state.why)} {AGAIN}")
+            why, other = receiver.state.why, receiver.state.elsewhere
+            raise CannotCopy(f"{other or host}: {_explained(why, reads=bool(other))} {AGAIN}")
         if time.monotonic() - receiver.answered_at > SILENT_FOR:
             raise CannotCopy(f"{host}: no answer for {SILENT_FOR:.0f} s. {AGAIN}")
 
@@ -508,7 +509,8 @@ class Share:
                 else:
                     replies[host] = futures[rank].result()
             except RequestFailed as error:
-                failed.append(f"{host}: {_explained(str(error))}")
+                reads = isinstance(asked[host], OfferShare | DigestShare)
+                failed.append(f"{host}: {_explained(str(error), reads=reads)}")
             except ConnectionError as error:
                 failed.append(f"{host}: {error}. Try again once %distributed status shows its ranks.")
         if failed:
@@ -539,13 +541,14 @@ def _in_the_way(refused: Sequence[tuple[bytes, str]], there: ShareAccepted) -> s
     return f"{said}. --overwrite replaces files, and --to another folder leaves them."
 
 
-def _explained(said: str) -> str:
-    """What a host says went wrong, with what to do."""
-    said = re.sub(r"^\[Errno \d+\] ", "", said)
+def _explained(said: str, *, reads: bool = False) -> str:
+    """What a host says went wrong when it `reads` what is shared, or writes it, with what to do."""
     advice = ""
-    if "No space left" in said:
+    if reads:
+        advice = " Let its user read it, or choose another host with --from." if "Permission denied" in said else ""
+    elif "No space left" in said:
         advice = " Make room on its disk, or choose another folder with --to."
-    elif "Read-only" in said or "Permission denied" in said or "are never" in said:
+    elif "Read-only" in said or "Permission denied" in said or "never written over" in said:
         advice = " Choose a folder that its user may write in with --to."
     elif NOT_PUT in said:
         advice = " --overwrite replaces it."

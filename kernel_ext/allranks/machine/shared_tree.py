@@ -33,6 +33,13 @@ LEADS_OUT, NO_FILE = "a link that leads out of it", "neither a file nor a folder
 _POSITION = struct.Struct(">IQ")
 
 
+def error_text(error: Exception) -> str:
+    """The error's message, with the path as a user writes it: `str` would show that of a bytes path as ``b'...'``."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}: {os.fsdecode(error.filename)}" if error.filename is not None else error.strerror
+    return str(error) or type(error).__name__
+
+
 class ContentChanged(RuntimeError):
     """A file is no longer as it was when it was listed."""
 

@@ -301,11 +301,13 @@ class Requests:
         return Reply(share.look_for(request.path))
 
     def offer_share(self, request: requests.OfferShare, _: Buffers) -> Reply[requests.ShareOffered]:
-        answer, manifest = self._shares.offer(request)
+        with share.in_words():
+            answer, manifest = self._shares.offer(request)
         return Reply(answer, [manifest])
 
     def accept_share(self, request: requests.AcceptShare, buffers: Buffers) -> Reply[requests.ShareAccepted]:
-        return Reply(self._shares.accept(request, bytes(buffers[0])))
+        with share.in_words():
+            return Reply(self._shares.accept(request, bytes(buffers[0])))
 
     def pull_share(self, request: requests.PullShare, _: Buffers) -> Reply[Nothing]:
         self._shares.accepted(request.transfer).pull(request.host, request.ports)
@@ -321,15 +323,18 @@ class Requests:
         return Reply(self._shares.of(request.transfer).progress())
 
     def digest_share(self, request: requests.DigestShare, _: Buffers) -> Reply[requests.ShareDigests]:
-        numbers, digests = self._shares.of(request.transfer).digests(request.files)
+        with share.in_words():
+            numbers, digests = self._shares.of(request.transfer).digests(request.files)
         return Reply(requests.ShareDigests(numbers), [digests])
 
     def place_share(self, request: requests.PlaceShare, _: Buffers) -> Reply[Nothing]:
-        self._shares.accepted(request.transfer).put_in_place()
+        with share.in_words():
+            self._shares.accepted(request.transfer).put_in_place()
         return DONE
 
     def name_share(self, request: requests.NameShare, _: Buffers) -> Reply[Nothing]:
-        shared_names.give_names(request.names, request.folder, request.repo)
+        with share.in_words():
+            shared_names.give_names(request.names, request.folder, request.repo)
         return DONE
 
     def end_share(self, request: requests.EndShare, _: Buffers) -> Reply[Nothing]:

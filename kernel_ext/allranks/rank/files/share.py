@@ -20,8 +20,8 @@ import stat
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
@@ -36,6 +36,7 @@ from allranks.machine.shared_tree import (
     Manifest,
     SharedFile,
     block_digest,
+    error_text,
     files_of,
     find,
     hub_cache,
@@ -107,6 +108,9 @@ class _Part(SharedFile):
             while view:  # a disk that is nearly full takes a part
                 written = os.pwrite(descriptor, view, offset)
                 view, offset = view[written:], offset + written
+        except OSError as error:
+            error.filename = self.path
+            raise
         finally:
             os.close(descriptor)
 
@@ -193,7 +197,7 @@ class Acceptance(Share):
         self._pending = deque[tuple[_Part, int]]()
         self._pending_lock = threading.Lock()
         self._links = list[Link | FromNotebook]()
-        self.notebook = FromNotebook()
+        self.notebook = FromNotebook("")
         self._left = 0
         """Blocks that are neither received nor compared."""
         self._lock_file: int | None = None
@@ -322,6 +326,7 @@ class Acceptance(Share):
         if not self._left:
             self.state = "whole"
         for _ in range(min(STREAMS, self._left)):
+            self.notebook.host = host
             link = Link(host, ports, self.key, self._stop) if ports else self.notebook
             self._links.append(link)
             threading.Thread(target=self._work, args=(link,), name="allranks-share-from", daemon=True).start()
@@ -338,10 +343,8 @@ class Acceptance(Share):
             pass
         except SaidElsewhere as error:
             self._fail(str(error), error.host)
-        except OSError as error:  # of our own files: those of connections are handled where they are
-            self._fail(f"{error.strerror}: {os.fsdecode(error.filename or self.folder)}")
-        except Exception as error:
-            self._fail(str(error) or type(error).__name__)
+        except Exception as error:  # of our own files: those of connections are handled where they are
+            self._fail(error_text(error))
 
     def _fail(self, why: str, elsewhere: str = "") -> None:
         with self._pending_lock:
@@ -496,6 +499,15 @@ def _stat(path: bytes) -> os.stat_result | None:
         return os.lstat(path)
     except OSError:
         return None
+
+
+@contextmanager
+def in_words() -> Iterator[None]:
+    """What goes wrong with files becomes a RuntimeError, whose message says all."""
+    try:
+        yield
+    except OSError as error:
+        raise RuntimeError(error_text(error)) from None
 
 
 class Shares:

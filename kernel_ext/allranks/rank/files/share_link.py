@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TypeAlias
 
-from allranks.machine.shared_tree import BLOCK, CONTENT, DIGEST, Wanted
+from allranks.machine.shared_tree import BLOCK, CONTENT, DIGEST, Wanted, error_text
 
 HELLO = b"allranks share 1"
 NONCE = 32
@@ -149,7 +149,7 @@ class Listener:
                     return
                 _send(connection, _REPLY.pack(WAIT, 0))
         except (OSError, RuntimeError, LookupError) as error:  # our own files, not the connection
-            text = str(error).encode(errors="replace")[:LONGEST_TEXT]
+            text = error_text(error).encode(errors="replace")[:LONGEST_TEXT]
             _send(connection, _REPLY.pack(FAILED, len(text)) + text)
             return
         digest, data = found
@@ -248,7 +248,8 @@ class FromNotebook:
     The notebook asks what is wanted, and sends it over the lifeline.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, host: str) -> None:
+        self.host = host
         self._changed = threading.Condition()
         self._wanted = dict[Wanted, bool]()
         """Whether the notebook knows."""
@@ -264,7 +265,7 @@ class FromNotebook:
             self._changed.notify_all()
             self._changed.wait_for(lambda: wanted in self._given or self._failed or self._closed)
             if self._failed:
-                raise SaidElsewhere("", self._failed)
+                raise SaidElsewhere(self.host, self._failed)
             if self._closed:
                 raise Stopped
             return self._given.pop(wanted)
