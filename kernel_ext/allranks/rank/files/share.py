@@ -296,7 +296,7 @@ class Acceptance(Share):
 
     def _lock(self) -> bool:
         """Whether no other rank writes here: another one of ours would put half of a part in place."""
-        self._lock_file = os.open(self._aside / "lock", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._lock_file = open_part(self._aside / "lock")
         try:
             fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
