@@ -87,16 +87,16 @@ class _Part(SharedFile):
         super().__init__(key, number, path, entry.size, entry.mtime_ns)
         self.entry, self.compared = entry, compared
         """Whether it is a file that others have made: it is equal to the source's, or in the way."""
+        before = _stat(path)
+        self.kept = before.st_size if before is not None else 0
+        """Bytes that are there already."""
 
     def block(self, block: int) -> tuple[bytes, bytes]:
         return self.noted(block), self.read(block)
 
     def read(self, block: int) -> bytes:
         """What is there of it. Raises OSError."""
-        try:
-            return read_block(self.path, block)[0]
-        except FileNotFoundError:
-            return b""
+        return read_block(self.path, block)[0]
 
     def size_of(self, block: int) -> int:
         return min(BLOCK, self.size - block * BLOCK)
@@ -353,9 +353,9 @@ class Acceptance(Share):
 
     def _bring(self, link: Link | FromNotebook, part: _Part, block: int) -> None:
         """Have the block, and know its digest. Raises RuntimeError, OSError and Stopped."""
-        size, here = part.size_of(block), part.read(block)
-        if len(here) == size:
-            own = block_digest(self.key, part.number, block, here)
+        size = part.size_of(block)
+        if block * BLOCK + size <= part.kept:
+            own = block_digest(self.key, part.number, block, part.read(block))
             if hmac.compare_digest(own, link.ask(DIGEST_ONLY, part.number, block)[0]):
                 self._have(part, block, own, checked=size)
                 return
