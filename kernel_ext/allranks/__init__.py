@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .head.world.change import RankVariables, WorldChange
     from .messages.cell_options import CellOptions
     from .rank.collectives.trace import mark
+    from .rank.files.shared_names import shared
     from .rank.values.checkpoint import load_variables
     from .rank.world.mpi.member import communicator
     from .timeline.timeline import Timeline
@@ -45,6 +46,7 @@ __all__ = [
     "mark",
     "record",
     "setup",
+    "shared",
 ]
 
 
@@ -94,6 +96,7 @@ FROM = {
     "mark": "rank.collectives.trace",
     "record": "experiment.experiment",
     "setup": "environments.setup",
+    "shared": "rank.files.shared_names",
 }
 """Modules imported when a name is first used: `import allranks` alone imports no ipyparallel, ZeroMQ or MLX."""
 

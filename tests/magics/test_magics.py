@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -34,6 +35,24 @@ def test_a_variable_of_the_notebook_is_not_one_of_the_ranks_which_is_said(kernel
     kernel.ok("%distributed push rate")
     assert kernel.ok("%%distributed\nrate * 2").stdout == "ranks 0-1 │ 0.2\n"
     kernel.ok("%distributed down")
+
+
+def test_share_prints_where_it_lies_and_cells_find_it(kernel: Notebook, tmp_path: Path) -> None:
+    kernel.run("%distributed down")
+    (tmp_path / "it's a model").mkdir()
+    (tmp_path / "it's a model" / "weights").write_text("1234")
+    kernel.ok(f"import os; os.environ['XDG_STATE_HOME'] = {str(tmp_path / 'state')!r}")
+    kernel.ok("%distributed up -n 2")
+    shared = kernel.ok(f'%distributed share "{tmp_path}/it\'s a model" --from 1')
+    assert shared.stdout == (
+        "it's a model: 1 file (4 B) on localhost; all ranks run there. Nothing was sent.\n"
+        f"localhost: {tmp_path}/it's a model\n"
+    )
+    cell = kernel.ok("%%distributed\nimport allranks\n(allranks.shared(\"it's a model\") / 'weights').read_text()")
+    assert cell.stdout == "ranks 0-1 │ '1234'\n"
+    assert "no host has nosuch" in kernel.run("%distributed share nosuch").all
+    kernel.ok("%distributed down")
+    kernel.ok("del os.environ['XDG_STATE_HOME']")
 
 
 @pytest.mark.slow

@@ -21,6 +21,7 @@ from .cell import Cell, Screen
 from .folder import ClusterFolder
 from .options import KEYWORDS, LocalOptions, local_options
 from .result import CellResult
+from .share import ClusterShare
 
 if TYPE_CHECKING:
     from allranks.timeline.timeline import Timeline
@@ -31,7 +32,7 @@ SHOWN_WITHIN = 5.0
 """Seconds that an interrupt waits for the end of a cell to be shown, once its ranks are done."""
 
 
-class ClusterCells(ClusterFolder):
+class ClusterCells(ClusterFolder, ClusterShare):
     """Cells on the ranks."""
 
     last_timeline: Timeline | None = None

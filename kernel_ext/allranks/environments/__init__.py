@@ -1,6 +1,6 @@
 """Environments on other hosts that match the notebook's: `%distributed setup`.
 
-Runs in: the notebook's kernel, a script or a shell; `there` on the hosts.
+Runs in: the notebook's kernel, a script or a shell; `on_host` on the hosts.
 Called by: ``magics`` and ``__main__``.
 May call: ``hosts``, ``machine``.
 """

@@ -1,4 +1,4 @@
-"""The notebook's working folder on other hosts: what of it is sent, and what each host has.
+"""Files on other hosts: the notebook's working folder, what is fetched from there, and what hosts send each other.
 
 Runs in: the notebook's kernel, or a script.
 Called by: ``cluster``.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -91,6 +92,25 @@ def private_file(path: Path) -> Iterator[BinaryIO]:
     except BaseException:
         os.unlink(name)
         raise
+
+
+def folder_identity(folder: Path) -> str:
+    """The folder's identity, from the file ``id`` in it: the same on all hosts that share the folder.
+
+    A folder that has none gets one, whole or not at all: another host may do the same at this moment. Raises OSError.
+    """
+    if not (folder / "id").exists():
+        mine = folder / f"id.{secrets.token_hex(8)}"
+        mine.write_text(mine.suffix[1:])
+        try:
+            os.link(mine, folder / "id")
+        except FileExistsError:
+            pass
+        except OSError:  # a file system without links
+            os.replace(mine, folder / "id")
+        finally:
+            mine.unlink(missing_ok=True)
+    return (folder / "id").read_text()
 
 
 def last_words(directory: Path, name: str, unread: str = "") -> str:

@@ -180,6 +180,13 @@ def line_parser() -> Parser:
     fetch.add_argument("-r", "--ranks", type=parse_ranks, help="only these ranks, e.g. 0,2-3")
     fetch.add_argument("--to", metavar="DIR", help="default: fetched, beside the notebook")
     fetch.add_argument("--overwrite", action="store_true", help="replace files that are in DIR already")
+    share = verbs.add_parser("share", help="bring a model or data that one host has to all others, from host to host")
+    share.add_argument(
+        "path", metavar="PATH", help="a file, a folder, or a Hugging Face id: mlx-community/Qwen3-0.6B-4bit"
+    )
+    share.add_argument("--from", dest="source", metavar="R|HOST", help="who has it (default: here, else the first)")
+    share.add_argument("--to", metavar="DIR", help="default: the same path, or the Hugging Face cache")
+    share.add_argument("--overwrite", action="store_true", help="replace files that others have written there")
     discover = verbs.add_parser("discover", help="find how hosts are connected, draw it, write a hostfile")
     discover_module.add_arguments(discover)
     timeline = verbs.add_parser("timeline", help="show what each rank did when, in the last cell run with --timeline")

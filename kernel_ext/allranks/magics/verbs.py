@@ -243,6 +243,9 @@ class Verbs:
     def _fetch(self, options: argparse.Namespace) -> None:
         print(self._need().fetch(options.pattern, ranks=options.ranks, to=options.to, overwrite=options.overwrite))
 
+    def _share(self, options: argparse.Namespace) -> None:
+        print(self._need().share(options.path, source=options.source, to=options.to, overwrite=options.overwrite))
+
     def _timeline(self, options: argparse.Namespace) -> None:
         timeline = self._need().last_timeline
         if timeline is None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from allranks.machine.files import make_private, write_private
+from allranks.machine.shared_tree import DIGEST
 from allranks.messages import requests, values
 from allranks.messages.questions import Reply
 from allranks.messages.requests import Answer, Nothing, Request
@@ -22,7 +23,7 @@ from allranks.rank.cell.stdio import RankStream
 from allranks.rank.collectives.exchanges import exchanges_of
 from allranks.rank.collectives.trace import TRACE, now
 from allranks.rank.debug import introspection
-from allranks.rank.files import found_files, synced_folder
+from allranks.rank.files import found_files, share, shared_names, synced_folder
 from allranks.rank.values import checkpoint, process_state, variables
 from allranks.rank.values.trial import Trial, try_to_load
 from allranks.rank.world import reach
@@ -43,6 +44,7 @@ class Requests:
         self._reloading: int | None = None
         """The reload that the main thread carries out."""
         self._listening: reach.Listening | None = None
+        self._shares = share.Shares()
 
     def handle(self, request: Request, buffers: Buffers) -> Reply[Answer] | None:
         """What is answered, if anything; raises whatever went wrong."""
@@ -309,6 +311,50 @@ class Requests:
     def read_file(self, request: requests.ReadFile, _: Buffers) -> Reply[requests.FileRead]:
         answer, data = found_files.read(request.path, request.offset, request.count)
         return Reply(answer, [data])
+
+    def find_share(self, request: requests.FindShare, _: Buffers) -> Reply[requests.ShareFound]:
+        return Reply(share.look_for(request.path))
+
+    def offer_share(self, request: requests.OfferShare, _: Buffers) -> Reply[requests.ShareOffered]:
+        with share.in_words():
+            answer, manifest = self._shares.offer(request)
+        return Reply(answer, [manifest])
+
+    def accept_share(self, request: requests.AcceptShare, buffers: Buffers) -> Reply[requests.ShareAccepted]:
+        with share.in_words():
+            return Reply(self._shares.accept(request, bytes(buffers[0])))
+
+    def pull_share(self, request: requests.PullShare, _: Buffers) -> Reply[Nothing]:
+        self._shares.accepted(request.transfer).pull(request.host, request.ports)
+        return DONE
+
+    def give_blocks(self, request: requests.GiveBlocks, buffers: Buffers) -> Reply[requests.BlocksWanted]:
+        blocks = [(bytes(each[:DIGEST]), bytes(each[DIGEST:])) for each in buffers]
+        notebook = self._shares.accepted(request.transfer).notebook
+        wanted = notebook.give(dict(zip(request.given, blocks)), request.failed, again=request.again)
+        return Reply(requests.BlocksWanted(wanted))
+
+    def ask_share(self, request: requests.AskShare, _: Buffers) -> Reply[requests.ShareState]:
+        return Reply(self._shares.of(request.transfer).progress())
+
+    def digest_share(self, request: requests.DigestShare, _: Buffers) -> Reply[requests.ShareDigests]:
+        with share.in_words():
+            numbers, digests = self._shares.of(request.transfer).digests(request.files)
+        return Reply(requests.ShareDigests(numbers), [digests])
+
+    def place_share(self, request: requests.PlaceShare, _: Buffers) -> Reply[Nothing]:
+        with share.in_words():
+            self._shares.accepted(request.transfer).put_in_place()
+        return DONE
+
+    def name_share(self, request: requests.NameShare, _: Buffers) -> Reply[Nothing]:
+        with share.in_words():
+            shared_names.give_names(request.names, request.folder, request.repo)
+        return DONE
+
+    def end_share(self, request: requests.EndShare, _: Buffers) -> Reply[Nothing]:
+        self._shares.end(request.transfer)
+        return DONE
 
     # Looking into the rank.
 

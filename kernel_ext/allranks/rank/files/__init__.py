@@ -1,4 +1,4 @@
-"""Files of the rank's host: what comes from the notebook's working folder.
+"""Files of the rank's host: what comes from the notebook's working folder, and from other hosts.
 
 Runs in: the ranks.
 Called by: ``rank.agent``.

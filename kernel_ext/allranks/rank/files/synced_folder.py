@@ -14,7 +14,6 @@ import fcntl
 import filecmp
 import glob
 import os
-import secrets
 import shutil
 import stat
 import time
@@ -24,7 +23,7 @@ from pathlib import Path
 
 import msgspec
 
-from allranks.machine.files import open_part
+from allranks.machine.files import folder_identity, open_part
 from allranks.messages.requests import CommitFiles, FileEntry, FilesCommitted, FolderOpened, OpenFolder, Piece
 from allranks.messages.requests.files import CHANGED, NOT_OURS
 from allranks.messages.wire import Buffer
@@ -68,7 +67,7 @@ def open_folder(request: OpenFolder) -> FolderOpened:
     (ours / "incoming").mkdir(parents=True, exist_ok=True)
     with suppress(FileExistsError), open(ours / ".gitignore", "x") as file:
         file.write("*\n")
-    _name_once(ours)
+    identity = folder_identity(ours)
     _forget(ours / "incoming", request.forget)
     files, changed = list[FileEntry](), list[FileEntry]()
     for path, states in _read(ours).items():
@@ -78,8 +77,7 @@ def open_folder(request: OpenFolder) -> FolderOpened:
             files.append(intact)
         elif known and now is not None:
             changed.append(known[-1].entry)
-    identity, free = (ours / "id").read_text(), shutil.disk_usage(root).free
-    return FolderOpened(str(root), False, made, identity, files, changed, free)
+    return FolderOpened(str(root), False, made, identity, files, changed, shutil.disk_usage(root).free)
 
 
 def begin(folder: str, transfer: str) -> None:
@@ -267,22 +265,6 @@ def _ours(root: Path) -> Path:
 
 def _incoming(folder: str, transfer: str) -> Path:
     return _ours(Path(folder)) / "incoming" / Path(transfer).name
-
-
-def _name_once(ours: Path) -> None:
-    """Give the folder an identity, whole or not at all: another host that shares it may do the same at this moment."""
-    if (ours / "id").exists():
-        return
-    mine = ours / f"id.{secrets.token_hex(8)}"
-    mine.write_text(mine.suffix[1:])
-    try:
-        os.link(mine, ours / "id")
-    except FileExistsError:
-        pass
-    except OSError:  # a file system without links
-        os.replace(mine, ours / "id")
-    finally:
-        mine.unlink(missing_ok=True)
 
 
 def _forget(incoming: Path, named: str) -> None:

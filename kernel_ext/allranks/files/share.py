@@ -1,0 +1,560 @@
+"""Bring a file or a folder that one host has to all others, from host to host.
+
+One rank of each host takes part. The hosts form a chain, in the order of the ranks, so that neighbours in a ring stay
+neighbours: each pulls blocks from the host before it, over the addresses that the world uses, and passes on what it
+has. So every link carries the content once, at the same time as the others. A connection that breaks is opened again by
+the two hosts alone; the notebook only asks how far each is, and may be away for a while.
+
+Nothing is put in place before all hosts have all of it, and their digests are those of the source.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+import msgspec
+
+from allranks.errors import CannotCopy, UsageError
+from allranks.head.world.ranks import Ranks
+from allranks.machine.shared_tree import (
+    CONTENT,
+    DIGEST,
+    ContentChanged,
+    Entry,
+    Manifest,
+    SharedFile,
+    Wanted,
+    error_text,
+    files_of,
+    find,
+    scan,
+)
+from allranks.messages.questions import Reply, RequestFailed
+from allranks.messages.requests import (
+    AcceptShare,
+    Answer,
+    AskShare,
+    DigestShare,
+    EndShare,
+    FindShare,
+    GiveBlocks,
+    NameShare,
+    OfferShare,
+    PlaceShare,
+    PullShare,
+    Question,
+    ShareAccepted,
+    ShareDigests,
+    ShareFound,
+    ShareOffered,
+    ShareState,
+)
+from allranks.messages.requests.share import NOT_PUT
+from allranks.messages.wire import Buffer
+from allranks.notebook.transfer_progress import SHOW_EVERY, wait_and_show
+from allranks_backends.plan import alike
+from allranks_widgets import human_bytes
+
+from .result import files_text, names
+
+SILENT_FOR = 180.0
+"""Seconds without an answer after which a host is given up. Its ranks go on meanwhile."""
+FEEDERS = 2
+"""Messages with blocks that this machine has under way, where no rank runs on it."""
+AGAIN = "What has arrived is kept aside: the same share goes on from there."
+DIED = "{}: rank {}, which takes part for its host, has died. %distributed heal replaces it. {}"
+
+A = TypeVar("A", bound=Answer)
+
+_manifests = msgspec.msgpack.Decoder(Manifest)
+
+
+@dataclass(frozen=True)
+class HostShare:
+    """What one host has of it."""
+
+    folder: str
+    """The path where it lies."""
+    files: int = 0
+    """Number of those that were sent to it."""
+    nbytes: int = 0
+    """Bytes that were sent to it."""
+    kept: int = 0
+    """Bytes that were there, from a share that was stopped or by other ways, and were compared by digest."""
+    same: bool = False
+    """Whether it has the source's own files, on a file system that both mount."""
+    with_host: str = ""
+    """The host whose copy it shares."""
+    unnamed: str = ""
+    """Why `allranks.shared` does not find it there."""
+
+
+@dataclass
+class ShareResult:
+    """What was shared, and where it lies."""
+
+    name: str
+    """By which `allranks.shared` finds it."""
+    source: str
+    """The host that had it."""
+    hosts: Mapping[str, HostShare]
+    files: int
+    nbytes: int
+    """Of the whole."""
+    seconds: float
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """What of it is not shared, and why."""
+    missed: Sequence[str] = ()
+    """Hosts that got nothing, since their ranks are dead."""
+
+    @property
+    def rate(self) -> float:
+        """Bytes a second that the slowest host received."""
+        return max((each.nbytes for each in self.hosts.values()), default=0) / self.seconds
+
+    def __str__(self) -> str:
+        sent = [host for host, each in self.hosts.items() if each.files]
+        lines = [f"{self.name}: {files_text(self.files, self.nbytes)}, on {self.source} and shared with {_all(sent)}"]
+        if sent:
+            lines[0] += f" in {self.seconds:.1f} s ({human_bytes(self.rate)}/s)."
+        else:
+            others = [host for host in self.hosts if host != self.source]
+            there = f"{_all(others)} had all of it already" if others else "all ranks run there"
+            lines[0] = (
+                f"{self.name}: {files_text(self.files, self.nbytes)} on {self.source}; {there}. Nothing was sent."
+            )
+        for said, hosts in alike({host: self._said(host, each) for host, each in self.hosts.items()}).items():
+            lines.append(f"{', '.join(hosts)}: {said}")
+        for why, paths in alike(self.left_out).items():
+            lines.append(f"Not shared: {names(paths)}: {why}.")
+        if self.missed:
+            lines.append(
+                f"Not sent to {_all(self.missed)}: its ranks are dead. Run %distributed heal, then the share again."
+            )
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def _said(self, host: str, there: HostShare) -> str:
+        said = there.folder
+        if there.same:
+            said += f" (the same files as on {self.source})"
+        elif there.with_host:
+            said += f" (shared with {there.with_host})"
+        elif there.files and there.kept:
+            said += f" ({human_bytes(there.kept)} were there already)"
+        return said + (f". A cell must use this path: {there.unnamed}" if there.unnamed else "")
+
+
+@dataclass
+class _Receiver:
+    """A host that receives, and how far it is."""
+
+    host: str
+    rank: int
+    accepted: ShareAccepted
+    state: ShareState = field(default_factory=lambda: ShareState("receives", 0, 0))
+    asked: Future[Reply[ShareState]] | None = None
+    answered_at: float = field(default_factory=time.monotonic)
+    began_at: float = field(default_factory=time.monotonic)
+
+    @property
+    def total(self) -> int:
+        return self.accepted.nbytes + self.accepted.compared
+
+
+class Share:
+    """One share between the hosts of these ranks. `go_on` is called often, and may raise."""
+
+    def __init__(self, ranks: Ranks, go_on: Callable[[], None]) -> None:
+        self._ranks, self._go_on = ranks, go_on
+        self._transfer, self._key = secrets.token_hex(8), secrets.token_bytes(32)
+        self._members = dict[str, int]()
+        """The rank of each host that takes part for it."""
+        for rank in ranks.monitor.ranks:
+            if rank.dead is None:
+                self._members.setdefault(rank.host, rank.rank)
+        self._files_here = dict[int, SharedFile]()
+        """Where the source is this machine, and no rank runs on it."""
+        self._stop = threading.Event()
+
+    def run(self, path: str, *, source: str | int | None, to: str | None, overwrite: bool) -> ShareResult:
+        """Raises UsageError where no host has it, or something else is in the way; CannotCopy; what `go_on` raises."""
+        began = time.monotonic()
+        source, found = self._source(path, source)
+        chain = self._chain(source)
+        try:
+            offered, manifest = self._offered(source, found, len(chain) > 1)
+            if not manifest.entries:
+                raise UsageError(f"{source}: there is nothing to share in {path}.")
+            accepted = self._accepted(chain, offered, manifest, to, overwrite)
+            receivers = self._pull(chain, offered, accepted)
+            self._follow(source, receivers)
+            self._compare(source, receivers, manifest)
+            self._place(receivers)
+        finally:
+            self._end()
+        seconds = time.monotonic() - began
+        hosts = self._results(source, found, chain, accepted, receivers)
+        called = self._name(path, offered, hosts)
+        files = [entry for entry in manifest.entries if not stat.S_ISDIR(entry.mode)]
+        left_out = {os.fsdecode(each): why for each, why in manifest.left_out}
+        missed = dict.fromkeys(rank.host for rank in self._ranks.monitor.ranks if rank.host not in self._members)
+        total = sum(map(_size, files))
+        return ShareResult(called, source, hosts, len(files), total, seconds, left_out, [*missed])
+
+    # Who takes part.
+
+    def _source(self, path: str, named: str | int | None) -> tuple[str, bytes]:
+        """The host that has it, and where: the notebook's own by preference, if ranks run there. Raises UsageError."""
+        here = self._ranks.reached.here.name
+        asked = list(self._members) if named is None else [self._host_of(named)]
+        if asked == [here] and here not in self._members:
+            found = {here: _found_here(path)}
+        else:
+            question = FindShare(path=os.fsencode(path))
+            found = {host: reply.answer for host, reply in self._replies(dict.fromkeys(asked, question)).items()}
+            if named is None and here not in self._members:
+                found[here] = _found_here(path)
+        having = [host for host in found if found[host].path]
+        if having:
+            first = here if here in having and here in self._members else having[0]
+            return first, found[first].path
+        folders = alike({host: os.fsdecode(each.working) for host, each in found.items()})
+        looked = ", ".join(f"{folder} on {', '.join(hosts)}" for folder, hosts in folders.items())
+        raise UsageError(
+            f"no host has {path}: it is neither a path (relative ones begin at {looked}) nor in the Hugging Face cache."
+        )
+
+    def _host_of(self, named: str | int) -> str:
+        """Raises UsageError."""
+        number = int(named) if str(named).isdigit() else None
+        ranks = self._ranks.monitor.ranks
+        host = ranks[number].host if number is not None and number < len(ranks) else str(named)
+        known = dict.fromkeys([*self._members, self._ranks.reached.here.name])
+        if host not in known:
+            raise UsageError(f"--from {named}: no such rank or host. Hosts: {', '.join(known)}")
+        return host
+
+    def _chain(self, source: str) -> list[str]:
+        """The source and all hosts of ranks, in the order of these, beginning at the source."""
+        hosts = list(self._members)
+        if source not in hosts:
+            return [source, *hosts]
+        first = hosts.index(source)
+        return hosts[first:] + hosts[:first]
+
+    def _addresses(self, host: str) -> list[str]:
+        """Those at which other hosts reach it."""
+        assert self._ranks.plan is not None
+        return list(self._ranks.plan.placements[self._members[host]].host.addresses)
+
+    def _offered(self, source: str, path: bytes, wanted: bool) -> tuple[ShareOffered, Manifest]:
+        """What the source has; it is ready to send it, if that is `wanted`. Raises CannotCopy."""
+        if source in self._members:
+            addresses = self._addresses(source) if wanted else []
+            offer = OfferShare(transfer=self._transfer, key=self._key, path=path, addresses=addresses)
+            reply = self._replies({source: offer})[source]
+            return reply.answer, _manifests.decode(reply.buffers[0])
+        try:
+            found = find(path)
+            if found is None:
+                raise FileNotFoundError(f"{os.fsdecode(path)} is no longer there")
+            manifest = scan(found)
+        except OSError as error:
+            raise CannotCopy(f"{source}: {_explained(error_text(error), reads=True)}") from None
+        self._files_here = files_of(found, manifest, self._key)
+        return ShareOffered(found.name, found.parent_elsewhere, found.repo, []), manifest
+
+    def _accepted(
+        self,
+        chain: Sequence[str],
+        offered: ShareOffered,
+        manifest: Manifest,
+        to: str | None,
+        overwrite: bool,
+    ) -> dict[str, ShareAccepted]:
+        """What each host but the source lacks. Raises UsageError where something is in the way, and CannotCopy."""
+        replies = self._replies(
+            {
+                host: AcceptShare(
+                    transfer=self._transfer,
+                    key=self._key,
+                    name=offered.name,
+                    parent=offered.parent if to is None else os.fsencode(to),
+                    repo=offered.repo if to is None else "",
+                    addresses=self._addresses(host) if len(chain) > 2 else [],
+                    overwrite=overwrite,
+                )
+                for host in chain[1:]
+            },
+            [msgspec.msgpack.encode(manifest)],
+        )
+        accepted = {host: reply.answer for host, reply in replies.items()}
+        if refused := alike({host: tuple(each.refused) for host, each in accepted.items() if each.refused}):
+            lines = [f"{', '.join(hosts)}: {_in_the_way(why, accepted[hosts[0]])}" for why, hosts in refused.items()]
+            raise UsageError("\n".join(lines))
+        for host, each in accepted.items():
+            if each.nbytes - each.kept > each.free and each.identity:
+                need, free = human_bytes(each.nbytes - each.kept), human_bytes(each.free)
+                raise CannotCopy(f"{host}: {need} are to be sent, and {free} are free there.")
+        return accepted
+
+    def _pull(
+        self, chain: Sequence[str], offered: ShareOffered, accepted: Mapping[str, ShareAccepted]
+    ) -> list[_Receiver]:
+        """Have each host begin to receive from the one before it. Raises CannotCopy."""
+        leaders = {each.identity: host for host, each in accepted.items() if each.identity and not each.taken}
+        receivers, before, ports = list[_Receiver](), chain[0], offered.ports
+        pulls = dict[str, Question[Any]]()
+        for host in chain[1:]:
+            each = accepted[host]
+            if each.taken and each.identity not in leaders:
+                raise CannotCopy(f"{host}: another share to {os.fsdecode(each.folder)} is under way.")
+            if each.same or self._leader(host, accepted):
+                continue
+            if before in self._members and not ports:
+                raise CannotCopy(f"{before} has no address at which {host} could reach it.")
+            receivers.append(_Receiver(host, self._members[host], each))
+            pulls[host] = PullShare(transfer=self._transfer, host=before, ports=ports)
+            before, ports = host, each.ports
+        self._replies(pulls)
+        return receivers
+
+    @staticmethod
+    def _leader(host: str, accepted: Mapping[str, ShareAccepted]) -> str:
+        """The other host that receives for it, where both share the folder; empty where there is none."""
+        identity = accepted[host].identity
+        if not identity:
+            return ""
+        writing = [each for each, other in accepted.items() if other.identity == identity and not other.taken]
+        return next((each for each in writing[:1] if each != host), "")
+
+    # Receiving.
+
+    def _follow(self, source: str, receivers: Sequence[_Receiver]) -> None:
+        """Wait until all have all of it, and show how far each is. Raises CannotCopy at the first that cannot."""
+        by_rank, pause = {each.rank: each for each in receivers}, threading.Event()
+        watched = list(receivers)
+        if source in self._members:
+            watched.append(_Receiver(source, self._members[source], ShareAccepted(b"")))
+        elif receivers:
+            for _ in range(FEEDERS):
+                threading.Thread(
+                    target=self._feed, args=(receivers[0].rank,), name="allranks-share", daemon=True
+                ).start()
+
+        def over() -> bool:
+            for each in watched:
+                self._look(each)
+            if all(each.state.state != "receives" for each in receivers):
+                return True
+            pause.wait(SHOW_EVERY)
+            return False
+
+        def line(rank: int) -> str:
+            each = by_rank[rank]
+            done = f"{human_bytes(each.state.moved + each.state.checked)} of {human_bytes(each.total)}"
+            seconds = time.monotonic() - each.began_at
+            return f"{done} received ({human_bytes(each.state.moved / seconds)}/s)"
+
+        wait_and_show(over, by_rank, line, self._go_on)
+
+    def _feed(self, rank: int) -> None:
+        """Send that rank the blocks that it wants, from this machine."""
+        given, failed, again = dict[Wanted, bytes](), "", True
+        while not self._stop.is_set():
+            uuid = self._ranks.monitor.ranks[rank].uuid
+            question = GiveBlocks(transfer=self._transfer, given=list(given), failed=failed, again=again)
+            asked, again = self._ranks.lifeline.ask(uuid, question, list(given.values())), False
+            while not wait([asked], SHOW_EVERY).done and not self._stop.is_set():
+                pass
+            if self._stop.is_set():
+                asked.cancel()
+                return
+            try:
+                wanted = asked.result().answer.wanted
+                given = {each: self._block(*each) for each in wanted}
+            except ConnectionError:
+                given, again = {}, True
+                self._stop.wait(1.0)
+            except RequestFailed:
+                return  # which `_follow` learns of
+            except (OSError, ContentChanged) as error:
+                given, failed = {}, error_text(error)
+
+    def _block(self, kind: int, file: int, block: int) -> bytes:
+        digest, data = self._files_here[file].block(block)
+        return digest + data if kind == CONTENT else digest
+
+    def _look(self, receiver: _Receiver) -> None:
+        """Ask how far it is, and take its answer. Raises CannotCopy."""
+        rank, host = self._ranks.monitor.ranks[receiver.rank], receiver.host
+        if rank.dead is not None:
+            raise CannotCopy(DIED.format(host, receiver.rank, AGAIN))
+        if receiver.asked is not None and receiver.asked.done():
+            try:
+                receiver.state, receiver.answered_at = receiver.asked.result().answer, time.monotonic()
+            except ConnectionError:
+                pass  # it goes on by itself, and is asked again until it has been silent for too long
+            except RequestFailed as error:
+                raise CannotCopy(f"{host}: {error}. {AGAIN}") from None
+            receiver.asked = None
+        if receiver.asked is None:  # also one that has all of it: it goes on sending only while it is asked
+            receiver.asked = self._ranks.lifeline.ask(rank.uuid, AskShare(transfer=self._transfer))
+        if receiver.state.state == "failed":
+            why, other = receiver.state.why, receiver.state.elsewhere
+            raise CannotCopy(f"{other or host}: {_explained(why, reads=bool(other))} {AGAIN}")
+        if time.monotonic() - receiver.answered_at > SILENT_FOR:
+            raise CannotCopy(f"{host}: no answer for {SILENT_FOR:.0f} s. {AGAIN}")
+
+    def _compare(self, source: str, receivers: Sequence[_Receiver], manifest: Manifest) -> None:
+        """Compare the digests of what was received with the source's. Raises CannotCopy."""
+        received = [each for each in receivers if each.total]
+        theirs = self._replies({each.host: DigestShare(transfer=self._transfer) for each in received})
+        wanted = sorted({number for reply in theirs.values() for number in reply.answer.files})
+        if not wanted:
+            return
+        if source in self._members:
+            right = _digests(self._replies({source: DigestShare(transfer=self._transfer, files=wanted)})[source])
+        else:
+            right = {number: self._files_here[number].digest() for number in wanted}
+        before = dict(zip([each.host for each in receivers], [source, *(each.host for each in receivers)]))
+        for host, reply in theirs.items():
+            for number, digest in _digests(reply).items():
+                if digest != right[number]:
+                    path = os.fsdecode(manifest.entries[number].path)
+                    other = before[host]
+                    raise CannotCopy(
+                        f"{host}: {path}, which came from {other}, has another checksum than on {source}. Nothing was "
+                        f"put in place. Remove that file on {other}, then run the share again."
+                    )
+
+    def _place(self, receivers: Sequence[_Receiver]) -> None:
+        """Put everything in place. Raises CannotCopy."""
+        hosts = [each.host for each in receivers if each.accepted.missing]
+        try:
+            self._replies({host: PlaceShare(transfer=self._transfer) for host in hosts})
+        except CannotCopy as error:
+            others = " Other hosts may have it in place; run the share again." if len(hosts) > 1 else ""
+            raise CannotCopy(f"{error}{others}") from None
+
+    def _end(self) -> None:
+        """Have nobody listen any more; parts stay where they are."""
+        self._stop.set()
+        for rank in self._members.values():
+            uuid = self._ranks.monitor.ranks[rank].uuid
+            self._ranks.lifeline.ask(uuid, EndShare(transfer=self._transfer))
+
+    # The result.
+
+    def _results(
+        self,
+        source: str,
+        found: bytes,
+        chain: Sequence[str],
+        accepted: Mapping[str, ShareAccepted],
+        receivers: Sequence[_Receiver],
+    ) -> dict[str, HostShare]:
+        results = {source: HostShare(os.fsdecode(found))}
+        states = {each.host: each.state for each in receivers}
+        for host in chain[1:]:
+            each, state = accepted[host], states.get(host)
+            folder, leader = os.fsdecode(each.folder), self._leader(host, accepted)
+            if state is None:
+                results[host] = HostShare(folder, same=each.same, with_host=leader)
+            else:
+                results[host] = HostShare(folder, each.missing, state.moved, state.checked)
+        return {host: results[host] for host in dict.fromkeys([*self._members, source])}
+
+    def _name(self, path: str, offered: ShareOffered, hosts: dict[str, HostShare]) -> str:
+        """Let cells find it on all hosts; returns the name."""
+        called = offered.repo or os.fsdecode(offered.name)
+        others = {called, called.rpartition("/")[2], os.fsdecode(offered.name), path.rstrip("/")}
+        for host in self._members:
+            there = hosts[host]
+            question = NameShare(
+                names=[os.fsencode(each) for each in sorted(others)],
+                folder=os.fsencode(there.folder),
+                repo=offered.repo,
+            )
+            try:
+                self._replies({host: question})
+            except CannotCopy as error:  # the files are there all the same
+                hosts[host] = replace(there, unnamed=str(error))
+        return called
+
+    # Asking.
+
+    def _replies(self, asked: Mapping[str, Question[A]], buffers: Sequence[Buffer] = ()) -> dict[str, Reply[A]]:
+        """What the members of these hosts answer. Raises CannotCopy, naming each that could not."""
+        futures = dict[int, Future[Reply[A]]]()
+        for host, question in asked.items():
+            futures |= self._ranks.ask([self._members[host]], question, buffers)
+        wait_and_show(lambda: not wait(futures.values(), SHOW_EVERY).not_done, futures, lambda _rank: "", self._go_on)
+        replies, failed = dict[str, Reply[A]](), list[str]()
+        for host in asked:
+            rank = self._members[host]
+            try:
+                if rank not in futures:
+                    failed.append(DIED.format(host, rank, ""))
+                else:
+                    replies[host] = futures[rank].result()
+            except RequestFailed as error:
+                reads = isinstance(asked[host], OfferShare | DigestShare)
+                failed.append(f"{host}: {_explained(str(error), reads=reads)}")
+            except ConnectionError as error:
+                failed.append(f"{host}: {error}. Try again once %distributed status shows its ranks.")
+        if failed:
+            raise CannotCopy("\n".join(dict.fromkeys(failed)))
+        return replies
+
+
+def _found_here(path: str) -> ShareFound:
+    found = find(os.fsencode(path))
+    return ShareFound(found.path if found is not None else b"", os.getcwdb())
+
+
+def _digests(reply: Reply[ShareDigests]) -> dict[int, bytes]:
+    """By the number of the file."""
+    data = bytes(reply.buffers[0])
+    return {number: data[place * DIGEST : (place + 1) * DIGEST] for place, number in enumerate(reply.answer.files)}
+
+
+def _size(entry: Entry) -> int:
+    return entry.size if entry.is_file else 0
+
+
+def _in_the_way(refused: Sequence[tuple[bytes, str]], there: ShareAccepted) -> str:
+    paths = alike({os.fsdecode(path): why for path, why in refused})
+    said = "; ".join(
+        f"{names(which)} in {os.path.dirname(os.fsdecode(there.folder))}: {why}" for why, which in paths.items()
+    )
+    return f"{said}. --overwrite replaces files, and --to another folder leaves them."
+
+
+def _explained(said: str, *, reads: bool = False) -> str:
+    """What a host says went wrong when it `reads` what is shared, or writes it, with what to do."""
+    advice = ""
+    if reads:
+        advice = " Let its user read it, or choose another host with --from." if "Permission denied" in said else ""
+    elif "No space left" in said:
+        advice = " Make room on its disk, or choose another folder with --to."
+    elif "Read-only" in said or "Permission denied" in said or "never written over" in said:
+        advice = " Choose a folder that its user may write in with --to."
+    elif NOT_PUT in said:
+        advice = " --overwrite replaces it."
+    return f"{said}.{advice}"
+
+
+def _all(hosts: Sequence[str]) -> str:
+    """``mac2 and mac3``."""
+    return " and ".join(filter(None, [", ".join(hosts[:-1]), *hosts[-1:]]))

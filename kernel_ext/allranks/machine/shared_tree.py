@@ -1,0 +1,268 @@
+"""A file or a folder that this machine has and other hosts are to get: where it is, what is in it, and its content.
+
+Content goes in blocks. The digest of a block is made with a key that only the hosts of one transfer have, and covers
+where the block belongs: it shows damage, and that the block comes from one of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import stat
+import struct
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import msgspec
+
+BLOCK = 1 << 20
+"""Bytes. A host passes a block on when it has all of it, so that large ones would delay the end of a chain."""
+DIGEST = 32
+"""Bytes of a digest."""
+CONTENT, DIGEST_ONLY = 1, 2
+"""What may be wanted of a block."""
+Wanted: TypeAlias = "tuple[int, int, int]"
+"""One of these, a file, and a block."""
+REPO = re.compile(rb"(?:[\w.-]+/)?[\w.-]+")
+REPO_KINDS = (b"models", b"datasets", b"spaces")
+"""What the Hugging Face cache has, in folders named ``models--org--name``."""
+LEADS_OUT, NO_FILE = "a link that leads out of it", "neither a file nor a folder"
+_POSITION = struct.Struct(">IQ")
+
+
+def error_text(error: Exception) -> str:
+    """The error's message, with the path as a user writes it: `str` would show that of a bytes path as ``b'...'``."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}: {os.fsdecode(error.filename)}" if error.filename is not None else error.strerror
+    return str(error) or type(error).__name__
+
+
+class ContentChanged(RuntimeError):
+    """A file is no longer as it was when it was listed."""
+
+
+class Entry(msgspec.Struct, array_like=True, frozen=True):
+    """A file, a symbolic link, or a folder that is empty."""
+
+    path: bytes
+    """Relative to the folder that holds what is shared; so its first part is the name of that."""
+    mode: int
+    """As `os.stat` has it."""
+    size: int
+    mtime_ns: int
+    inode: int
+    ctime_ns: int
+    """By these, another host recognises that it has this very file."""
+    target: bytes = b""
+    """Of a link."""
+
+    @property
+    def is_file(self) -> bool:
+        return stat.S_ISREG(self.mode)
+
+    @property
+    def is_link(self) -> bool:
+        return stat.S_ISLNK(self.mode)
+
+
+class Manifest(msgspec.Struct):
+    entries: list[Entry]
+    left_out: list[tuple[bytes, str]]
+    """What is not shared, and why."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """Where it is."""
+
+    parent: bytes
+    """The folder that holds it."""
+    name: bytes
+    repo: str = ""
+    """Its id on Hugging Face, where it is in the cache of that."""
+
+    @property
+    def path(self) -> bytes:
+        return os.path.join(self.parent, self.name)
+
+    @property
+    def parent_elsewhere(self) -> bytes:
+        """The folder that is to hold it on another host: below ``~`` where it is so here."""
+        below_home = _below(self.parent + b"/", os.path.expanduser(b"~"))
+        is_home = self.parent == os.path.expanduser(b"~")
+        return os.path.join(b"~", below_home).rstrip(b"/") if below_home or is_home else self.parent
+
+
+def hub_cache() -> bytes:
+    """The Hugging Face cache of this process, as `huggingface_hub` 1.0 to 2.4 finds it."""
+    home = os.environ.get("HF_HOME") or os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
+    named = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE") or os.path.join(home, "hub")
+    return os.fsencode(os.path.abspath(os.path.expandvars(os.path.expanduser(named))))
+
+
+def find(typed: bytes) -> Found | None:
+    """What a user means: a path, or the id of a repository in the Hugging Face cache."""
+    path, cache = os.path.abspath(os.path.expanduser(typed)), hub_cache()
+    if os.path.exists(path):
+        for inside in (path, os.path.realpath(path)):
+            below = _below(inside, cache) or _below(inside, os.path.realpath(cache))
+            kind, _, repo = (below or b"").split(b"/")[0].partition(b"--")
+            if repo and kind in REPO_KINDS:
+                return _in_cache(cache, kind, repo)
+        return Found(os.path.dirname(path), os.path.basename(path))
+    if REPO.fullmatch(typed):
+        repo = typed.replace(b"/", b"--")
+        for kind in REPO_KINDS:
+            if os.path.isdir(os.path.join(cache, kind + b"--" + repo)):
+                return _in_cache(cache, kind, repo)
+    return None
+
+
+def _in_cache(cache: bytes, kind: bytes, repo: bytes) -> Found:
+    return Found(cache, kind + b"--" + repo, os.fsdecode(repo.replace(b"--", b"/", 1)))
+
+
+def _below(path: bytes, folder: bytes) -> bytes:
+    return path[len(folder) + 1 :] if path.startswith(folder.rstrip(b"/") + b"/") else b""
+
+
+def scan(found: Found) -> Manifest:
+    """What is in it. Raises OSError where something cannot be read, and for what is too much."""
+    if os.path.realpath(found.path) in (os.path.realpath(os.path.expanduser(b"~")), b"/"):
+        raise PermissionError("the home folder and the root of the file system are never shared")
+    manifest = Manifest([], [])
+    if os.path.isdir(found.path):
+        for path, entry in _walk(found, found.name):
+            if isinstance(entry, str):
+                manifest.left_out.append((path, entry))
+            else:
+                manifest.entries.append(entry)
+        return manifest
+    now = os.stat(found.path)
+    if not stat.S_ISREG(now.st_mode):
+        manifest.left_out.append((found.name, NO_FILE))
+    else:
+        manifest.entries.append(_file(found, found.name, now))
+    return manifest
+
+
+def _walk(found: Found, folder: bytes) -> Iterator[tuple[bytes, Entry | str]]:
+    """Each entry; in its place, why it is left out. What is only on its way here is not mentioned."""
+    with os.scandir(os.path.join(found.parent, folder)) as listing:
+        entries = sorted(listing, key=lambda each: each.name)
+    if not entries:
+        yield folder, _entry(folder, os.stat(os.path.join(found.parent, folder)))
+    for each in entries:
+        path = folder + b"/" + each.name
+        if each.name.startswith(b".allranks") or (found.repo and each.name.endswith((b".incomplete", b".lock"))):
+            continue
+        now = each.stat(follow_symlinks=False)
+        if stat.S_ISDIR(now.st_mode):
+            yield from _walk(found, path)
+        elif stat.S_ISLNK(now.st_mode):
+            target = os.readlink(each.path)
+            inside = stays_inside(path, target) and _is_within(
+                os.path.realpath(each.path), os.path.realpath(found.path)
+            )
+            yield path, _entry(path, now, target) if inside else LEADS_OUT
+        elif stat.S_ISREG(now.st_mode):
+            yield path, _file(found, path, now)
+        else:
+            yield path, NO_FILE
+
+
+def _file(found: Found, path: bytes, now: os.stat_result) -> Entry:
+    """Raises PermissionError for one that cannot be read, before anything is sent."""
+    os.close(os.open(os.path.join(found.parent, path), os.O_RDONLY | os.O_CLOEXEC))
+    return _entry(path, now)
+
+
+def _entry(path: bytes, now: os.stat_result, target: bytes = b"") -> Entry:
+    return Entry(path, now.st_mode, now.st_size, now.st_mtime_ns, now.st_ino, now.st_ctime_ns, target)
+
+
+def stays_inside(path: bytes, target: bytes) -> bool:
+    """Whether a link at `path` leads to something of what is shared, as far as its text says."""
+    leads_to = os.path.normpath(os.path.join(os.path.dirname(path), target))
+    return not os.path.isabs(target) and _is_within(leads_to, path.split(b"/")[0])
+
+
+def _is_within(path: bytes, folder: bytes) -> bool:
+    return path == folder or path.startswith(folder.rstrip(b"/") + b"/")
+
+
+def block_count(size: int) -> int:
+    return -(-size // BLOCK)
+
+
+def block_digest(key: bytes, file: int, block: int, data: bytes | bytearray | memoryview) -> bytes:
+    """Of block number `block` of file number `file`."""
+    digest = hashlib.blake2b(_POSITION.pack(file, block), key=key, digest_size=DIGEST, person=b"allranks block")
+    digest.update(data)
+    return digest.digest()
+
+
+def read_block(path: bytes, block: int) -> tuple[bytes, os.stat_result]:
+    """The block, which is shorter where the file is, and the file's state. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        data = os.pread(descriptor, BLOCK, block * BLOCK)
+        while len(data) < BLOCK and (more := os.pread(descriptor, BLOCK - len(data), block * BLOCK + len(data))):
+            data += more
+        return data, os.fstat(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class SharedFile:
+    """A file that is whole on this host."""
+
+    def __init__(self, key: bytes, number: int, path: bytes, size: int, mtime_ns: int) -> None:
+        self.key, self.number, self.path, self.size, self.mtime_ns = key, number, path, size, mtime_ns
+        self._digests = bytearray(DIGEST * block_count(size))
+        self._known = bytearray(block_count(size))
+        self._lock = threading.Lock()
+
+    @property
+    def blocks(self) -> int:
+        return len(self._known)
+
+    def knows(self, block: int) -> bool:
+        """Whether its digest is known."""
+        return bool(self._known[block])
+
+    def note(self, block: int, digest: bytes) -> None:
+        with self._lock:
+            self._digests[block * DIGEST : (block + 1) * DIGEST] = digest
+            self._known[block] = 1
+
+    def noted(self, block: int) -> bytes:
+        return bytes(self._digests[block * DIGEST : (block + 1) * DIGEST])
+
+    def block(self, block: int) -> tuple[bytes, bytes]:
+        """Its digest, and the block. Raises ContentChanged, and OSError."""
+        data, now = read_block(self.path, block)
+        if (now.st_size, now.st_mtime_ns) != (self.size, self.mtime_ns):
+            raise ContentChanged(f"{os.fsdecode(self.path)} was changed while it was shared. Run the share again")
+        if not self.knows(block):
+            self.note(block, block_digest(self.key, self.number, block, data))
+        return self.noted(block), data
+
+    def digest(self) -> bytes:
+        """Of the whole content. Raises what `block` raises."""
+        for block in range(self.blocks):
+            if not self.knows(block):
+                self.block(block)
+        return hashlib.blake2b(self._digests, digest_size=DIGEST).digest()
+
+
+def files_of(found: Found, manifest: Manifest, key: bytes) -> dict[int, SharedFile]:
+    """The files of it, by their number in the manifest."""
+    return {
+        number: SharedFile(key, number, os.path.join(found.parent, entry.path), entry.size, entry.mtime_ns)
+        for number, entry in enumerate(manifest.entries)
+        if entry.is_file
+    }

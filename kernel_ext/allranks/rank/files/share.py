@@ -1,0 +1,557 @@
+"""What is shared, on this host: what others get from here, and what is received.
+
+What is received goes to parts in a folder aside (``.allranks-…``), on the file system where it is to lie. The name of a
+part stands for the file's state at the source. So a share that was stopped goes on where it was, and a file that has
+changed meanwhile begins again. What lies in a part is compared with the source by digests before it counts.
+
+What was put in place is written down in the host's private state, and may be replaced by a later share as long as it is
+as it was put there.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import hmac
+import os
+import secrets
+import shutil
+import stat
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from allranks.machine.files import folder_identity, make_private, open_part, write_private
+from allranks.machine.shared_tree import (
+    BLOCK,
+    CONTENT,
+    DIGEST_ONLY,
+    Entry,
+    Manifest,
+    SharedFile,
+    block_digest,
+    error_text,
+    files_of,
+    find,
+    hub_cache,
+    read_block,
+    scan,
+    stays_inside,
+)
+from allranks.messages.requests import (
+    AcceptShare,
+    OfferShare,
+    ShareAccepted,
+    ShareFound,
+    ShareOffered,
+    ShareState,
+)
+from allranks.messages.requests.files import CHANGED
+from allranks.messages.requests.share import IN_THE_WAY, NOT_PUT
+
+from .share_link import FromNotebook, Link, Listener, SaidElsewhere, Stopped
+from .shared_names import state_folder
+
+STREAMS = 4
+"""Connections to the host before this one: while a block is written, others are on their way."""
+TRIES = 2
+"""How often a block is asked for that arrives damaged."""
+FORGOTTEN_AFTER = 300.0
+"""Seconds without a question after which the notebook counts as gone, and nothing is listened for any more."""
+
+
+class _Placed(msgspec.Struct, array_like=True, frozen=True):
+    """What a share has put in place."""
+
+    path: bytes
+    size: int
+    mtime_ns: int
+    """On this host: its file system may round what the source has."""
+    source_mtime_ns: int
+
+
+_manifests = msgspec.msgpack.Decoder(Manifest)
+_placed = msgspec.msgpack.Decoder(list[_Placed])
+
+
+class _Part(SharedFile):
+    """A file that is being received, or compared with the source's."""
+
+    def __init__(self, key: bytes, number: int, path: bytes, entry: Entry, *, compared: bool) -> None:
+        super().__init__(key, number, path, entry.size, entry.mtime_ns)
+        self.entry, self.compared = entry, compared
+        """Whether it is a file that others have made: it is equal to the source's, or in the way."""
+        before = _stat(path)
+        self.kept = before.st_size if before is not None else 0
+        """Bytes that are there already."""
+
+    def block(self, block: int) -> tuple[bytes, bytes]:
+        return self.noted(block), self.read(block)
+
+    def read(self, block: int) -> bytes:
+        """What is there of it. Raises OSError."""
+        return read_block(self.path, block)[0]
+
+    def size_of(self, block: int) -> int:
+        return min(BLOCK, self.size - block * BLOCK)
+
+    def write(self, block: int, data: bytes | memoryview) -> None:
+        descriptor = open_part(Path(os.fsdecode(self.path)))
+        try:
+            view, offset = memoryview(data), block * BLOCK
+            while view:  # a disk that is nearly full takes a part
+                written = os.pwrite(descriptor, view, offset)
+                view, offset = view[written:], offset + written
+        except OSError as error:
+            error.filename = self.path
+            raise
+        finally:
+            os.close(descriptor)
+
+
+class Share:
+    """One transfer on this host. `files` by their number in the manifest; links and folders have no content."""
+
+    def __init__(self, key: bytes, addresses: Sequence[str]) -> None:
+        self.key = key
+        self.files = dict[int, SharedFile]()
+        self.state: Literal["receives", "whole", "failed"] = "whole"
+        self.moved = self.checked = 0
+        self.why = self.elsewhere = ""
+        """Why it failed, and the name of the other host that this is about, if it is."""
+        self._arrived = threading.Condition()
+        self._stop = threading.Event()
+        self._asked_at = time.monotonic()
+        self.listener = Listener(addresses, key, self._block, self._tick)
+
+    def asked(self) -> None:
+        """The notebook is there."""
+        self._asked_at = time.monotonic()
+
+    def progress(self) -> ShareState:
+        """See `requests.AskShare`."""
+        return ShareState(self.state, self.moved, self.checked, self.why, self.elsewhere)
+
+    def _tick(self) -> None:
+        if time.monotonic() - self._asked_at > FORGOTTEN_AFTER:
+            self.state, self.why = "failed", "the notebook was out of reach for too long"
+            self.end()
+
+    def end(self) -> None:
+        """Listen no more, and receive no more."""
+        self._stop.set()
+        self.listener.close()
+        with self._arrived:
+            self._arrived.notify_all()
+
+    def _block(self, number: int, block: int, within: float) -> tuple[bytes, bytes] | None:
+        """For another host, once it is here. Raises OSError, ContentChanged, LookupError."""
+        file = self.files[number]
+        if isinstance(file, _Part):
+            with self._arrived:
+                if not self._arrived.wait_for(lambda: file.knows(block) or self._stop.is_set(), within):
+                    return None
+            if not file.knows(block):
+                raise RuntimeError("the share was stopped")
+        return file.block(block)
+
+    def digests(self, numbers: Sequence[int]) -> tuple[list[int], bytes]:
+        """See `requests.DigestShare`. Raises ContentChanged, and OSError."""
+        numbers = numbers or [number for number, file in self.files.items() if isinstance(file, _Part)]
+        return list(numbers), b"".join(self.files[number].digest() for number in numbers)
+
+
+class Offer(Share):
+    """On the host that has it."""
+
+    @classmethod
+    def of(cls, request: OfferShare) -> tuple[Offer, ShareOffered, bytes]:
+        """The answer's buffer is the manifest. Raises OSError."""
+        found = find(request.path)
+        if found is None:
+            raise FileNotFoundError(f"{os.fsdecode(request.path)} is no longer there")
+        manifest = scan(found)
+        offer = cls(request.key, request.addresses)
+        offer.files |= files_of(found, manifest, request.key)
+        answer = ShareOffered(found.name, found.parent_elsewhere, found.repo, offer.listener.ports)
+        return offer, answer, msgspec.msgpack.encode(manifest)
+
+
+class Acceptance(Share):
+    """On a host that lacks some of it."""
+
+    def __init__(self, request: AcceptShare, entries: Sequence[Entry], parent: bytes) -> None:
+        self._entries, self._overwrite = entries, request.overwrite
+        path = os.path.join(parent, request.name)
+        # A link to another disk, say, is followed: what is shared lies there.
+        self.folder = os.path.realpath(path) if os.path.isdir(path) else path
+        self._tree = [entry.path for entry in entries] != [request.name]
+        self._records = state_folder() / "placed" / hashlib.sha256(self.folder).hexdigest()[:32]
+        self._known = self._read_records()
+        self._pending = deque[tuple[_Part, int]]()
+        self._pending_lock = threading.Lock()
+        self._links = list[Link | FromNotebook]()
+        self.notebook = FromNotebook("")
+        self._left = 0
+        """Blocks that are neither received nor compared."""
+        self._lock_file: int | None = None
+        self._aside = self._choose_aside()
+        self.to_make = list[Entry]()
+        """Links and folders that are not there."""
+        self.refused = list[tuple[bytes, str]]()
+        super().__init__(request.key, request.addresses)
+        self.state = "receives"
+
+    def _choose_aside(self) -> Path:
+        """The folder for parts: on the file system where they are to lie."""
+        beside = os.path.dirname(self.folder)
+        try:
+            elsewhere = os.stat(self.folder).st_dev != os.stat(beside).st_dev
+            inside = os.path.isdir(self.folder) and (elsewhere or not os.access(beside, os.W_OK))
+        except OSError:
+            inside = False
+        name = hashlib.sha256(os.path.basename(self.folder)).hexdigest()[:16]  # hosts may mount `beside` elsewhere
+        return Path(os.fsdecode(self.folder if inside else beside), f".allranks-{name}")
+
+    @property
+    def parts(self) -> list[_Part]:
+        return [file for file in self.files.values() if isinstance(file, _Part)]
+
+    @classmethod
+    def of(cls, request: AcceptShare, manifest: bytes) -> tuple[Acceptance | None, ShareAccepted]:
+        """What of it is here; None where nothing can be or has to be received and passed on. Raises OSError."""
+        entries = _manifests.decode(manifest).entries
+        for entry in entries:
+            _refuse_outside(entry, request.name)
+        parent = hub_cache() if request.repo else os.path.abspath(os.path.expanduser(request.parent))
+        if _is_same(entries, parent):
+            return None, ShareAccepted(os.path.join(parent, request.name), same=True)
+        acceptance = cls(request, entries, parent)
+        try:
+            answer = acceptance._look()
+        except BaseException:
+            acceptance.end()
+            raise
+        if answer.refused or answer.taken:
+            acceptance.end()
+            return None, answer
+        return acceptance, answer
+
+    # What is here.
+
+    def _look(self) -> ShareAccepted:
+        """Find out what is missing. Raises OSError."""
+        if os.path.realpath(self.folder) in (os.path.realpath(os.path.expanduser(b"~")), b"/"):
+            raise PermissionError("the home folder and the root of the file system are never written over")
+        for number, entry in enumerate(self._entries):
+            self._look_at(number, entry)
+        answer = ShareAccepted(self.folder, self.listener.ports, refused=self.refused)
+        missing = [part for part in self.parts if not part.compared]
+        answer.missing, answer.nbytes = len(missing) + len(self.to_make), sum(part.size for part in missing)
+        answer.compared = sum(part.size for part in self.parts if part.compared)
+        if answer.missing and not self.refused:
+            self._aside.mkdir(parents=True, exist_ok=True)
+            answer.identity, answer.taken = folder_identity(self._aside), not self._lock()
+            answer.kept = 0 if answer.taken else self._forget_others()
+            answer.free = shutil.disk_usage(self._aside).free
+        return answer
+
+    def _look_at(self, number: int, entry: Entry) -> None:
+        path = self._place(entry)
+        now, known = _stat(path), self._known.get(entry.path)
+        ours = now is not None and known is not None and (now.st_size, now.st_mtime_ns) == known[:2]
+        if entry.is_file:
+            is_file = now is not None and stat.S_ISREG(now.st_mode)
+            as_source = is_file and now is not None and (now.st_size, now.st_mtime_ns) == (entry.size, entry.mtime_ns)
+            as_put = ours and known is not None and (known[0], known[2]) == (entry.size, entry.mtime_ns)
+            if now is not None and (as_source or as_put):
+                self.files[number] = SharedFile(self.key, number, path, now.st_size, now.st_mtime_ns)
+            elif now is None or ours or (self._overwrite and not stat.S_ISDIR(now.st_mode)):
+                part = os.path.join(os.fsencode(self._aside), _part_name(entry))
+                self.files[number] = _Part(self.key, number, part, entry, compared=False)
+            elif is_file and now.st_size == entry.size:
+                self.files[number] = _Part(self.key, number, path, entry, compared=True)
+            else:
+                self.refused.append((entry.path, CHANGED if known else NOT_PUT if is_file else IN_THE_WAY))
+        elif entry.is_link:
+            if now is not None and stat.S_ISLNK(now.st_mode) and os.readlink(path) == entry.target:
+                return
+            if now is None or ours or (self._overwrite and not stat.S_ISDIR(now.st_mode)):
+                self.to_make.append(entry)
+            else:
+                self.refused.append((entry.path, IN_THE_WAY if stat.S_ISDIR(now.st_mode) else NOT_PUT))
+        elif now is None:
+            self.to_make.append(entry)
+        elif not stat.S_ISDIR(now.st_mode):
+            self.refused.append((entry.path, IN_THE_WAY))
+
+    def _place(self, entry: Entry) -> bytes:
+        return os.path.join(self.folder, entry.path.partition(b"/")[2]) if self._tree else self.folder
+
+    def _lock(self) -> bool:
+        """Whether no other rank writes here: another one of ours would put half of a part in place."""
+        self._lock_file = open_part(self._aside / "lock")
+        try:
+            fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError:  # a file system without locks
+            pass
+        return True
+
+    def _forget_others(self) -> int:
+        """Remove parts of what is no longer shared; returns the bytes of the others."""
+        ours, kept = {os.fsdecode(os.path.basename(part.path)) for part in self.parts}, 0
+        for each in self._aside.iterdir():
+            if each.name in ours:
+                kept += each.stat().st_size
+            elif each.name.startswith("part-"):
+                each.unlink(missing_ok=True)
+        return kept
+
+    # Receiving.
+
+    def pull(self, host: str, ports: Sequence[tuple[str, int]]) -> None:
+        """Begin to receive: from the notebook where there are no ports."""
+        # What may be in the way comes first.
+        parts = sorted(self.parts, key=lambda part: not part.compared)
+        self._pending.extend((part, block) for part in parts for block in range(part.blocks))
+        self._left = len(self._pending)
+        if not self._left:
+            self.state = "whole"
+        for _ in range(min(STREAMS, self._left)):
+            self.notebook.host = host
+            link = Link(host, ports, self.key, self._stop) if ports else self.notebook
+            self._links.append(link)
+            threading.Thread(target=self._work, args=(link,), name="allranks-share-from", daemon=True).start()
+
+    def _work(self, link: Link | FromNotebook) -> None:
+        try:
+            while self.state == "receives" and not self._stop.is_set():
+                with self._pending_lock:
+                    if not self._pending:
+                        return
+                    part, block = self._pending.popleft()
+                self._bring(link, part, block)
+        except Stopped:
+            pass
+        except SaidElsewhere as error:
+            self._fail(str(error), error.host)
+        except Exception as error:  # of our own files: those of connections are handled where they are
+            self._fail(error_text(error))
+
+    def _fail(self, why: str, elsewhere: str = "") -> None:
+        with self._pending_lock:
+            if self.state == "receives":
+                self.state, self.why, self.elsewhere = "failed", why, elsewhere
+
+    def _bring(self, link: Link | FromNotebook, part: _Part, block: int) -> None:
+        """Have the block, and know its digest. Raises RuntimeError, OSError and Stopped."""
+        size = part.size_of(block)
+        if block * BLOCK + size <= part.kept:
+            own = block_digest(self.key, part.number, block, part.read(block))
+            if hmac.compare_digest(own, link.ask(DIGEST_ONLY, part.number, block)[0]):
+                self._have(part, block, own, checked=size)
+                return
+        if part.compared:
+            raise RuntimeError(f"{os.fsdecode(part.entry.path)}: {NOT_PUT}")
+        for _ in range(TRIES):
+            digest, data = link.ask(CONTENT, part.number, block)
+            own = block_digest(self.key, part.number, block, data)
+            if len(data) == size and hmac.compare_digest(own, digest):
+                part.write(block, data)
+                self._have(part, block, own, moved=size)
+                return
+        raise RuntimeError(f"block {block} of {os.fsdecode(part.entry.path)} arrived damaged {TRIES} times")
+
+    def _have(self, part: _Part, block: int, digest: bytes, moved: int = 0, checked: int = 0) -> None:
+        part.note(block, digest)
+        with self._arrived:
+            self._arrived.notify_all()
+        with self._pending_lock:
+            self.moved, self.checked, self._left = self.moved + moved, self.checked + checked, self._left - 1
+            if not self._left and self.state == "receives":
+                self.state = "whole"
+
+    def end(self) -> None:
+        super().end()
+        for link in self._links:
+            link.close()
+        if self._lock_file is not None:
+            descriptor, self._lock_file = self._lock_file, None
+            os.close(descriptor)
+
+    # Putting in place.
+
+    def put_in_place(self) -> None:
+        """Raises RuntimeError where something has got in the way, and OSError; what is in place then is known to be."""
+        if self.state != "whole":
+            raise RuntimeError("not all of it has arrived")
+        known = dict(self._known)
+        # What refers to other files comes last, as the Hugging Face cache's refs to its snapshots.
+        ready = sorted(
+            (part for part in self.parts if not part.compared), key=lambda part: b"/refs/" in part.entry.path
+        )
+        try:
+            for entry in self.to_make:
+                self._make(entry)
+                self._note(known, entry)
+            for part in ready:
+                if not part.size:
+                    part.write(0, b"")
+                with suppress(OSError):  # a file system without modes
+                    os.chmod(part.path, stat.S_IMODE(part.entry.mode))
+                os.utime(part.path, ns=(part.entry.mtime_ns, part.entry.mtime_ns))
+                os.replace(part.path, self._free(part.entry))
+                self._note(known, part.entry)
+        finally:
+            self._write_records(known)
+        if self._lock_file is not None:
+            shutil.rmtree(self._aside, ignore_errors=True)
+
+    def _free(self, entry: Entry) -> bytes:
+        """Where the entry may be written. Raises RuntimeError."""
+        path = self._place(entry)
+        inside = os.path.realpath(self.folder if self._tree else os.path.dirname(self.folder))
+        if os.path.commonpath([inside, os.path.realpath(os.path.dirname(path))]) != inside:
+            raise RuntimeError(f"{os.fsdecode(entry.path)}: a symbolic link there leads out of the folder")
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        now, known = _stat(path), self._known.get(entry.path)
+        if now is not None and not self._overwrite and (known is None or (now.st_size, now.st_mtime_ns) != known[:2]):
+            raise RuntimeError(f"{os.fsdecode(entry.path)}: {NOT_PUT}")
+        return path
+
+    def _make(self, entry: Entry) -> None:
+        """A link or a folder."""
+        path = self._free(entry)
+        if not entry.is_link:
+            os.makedirs(path, exist_ok=True)
+            return
+        new = os.path.join(os.fsencode(self._aside), b"link-" + secrets.token_hex(8).encode())
+        os.symlink(entry.target, new)
+        with suppress(OSError):
+            os.utime(new, ns=(entry.mtime_ns, entry.mtime_ns), follow_symlinks=False)
+        os.replace(new, path)
+
+    def _note(self, known: dict[bytes, tuple[int, int, int]], entry: Entry) -> None:
+        if not stat.S_ISDIR(entry.mode) and (now := _stat(self._place(entry))) is not None:
+            known[entry.path] = now.st_size, now.st_mtime_ns, entry.mtime_ns
+
+    def _read_records(self) -> dict[bytes, tuple[int, int, int]]:
+        """What was put in place before: size, time of modification, and that at the source, by path."""
+        try:
+            records = _placed.decode(self._records.read_bytes())
+        except (OSError, msgspec.MsgspecError):  # none, or damaged: then nothing is replaced
+            return {}
+        return {each.path: (each.size, each.mtime_ns, each.source_mtime_ns) for each in records}
+
+    def _write_records(self, known: Mapping[bytes, tuple[int, int, int]]) -> None:
+        records = [_Placed(path, *state) for path, state in known.items()]
+        with suppress(OSError):  # without a record, a later share may have to be told to --overwrite
+            self._records.parent.parent.mkdir(parents=True, exist_ok=True)
+            make_private(self._records.parent)
+            write_private(self._records, msgspec.msgpack.encode(records))
+
+
+def look_for(path: bytes) -> ShareFound:
+    """See `requests.FindShare`."""
+    found = find(path)
+    return ShareFound(found.path if found is not None else b"", os.getcwdb())
+
+
+def _refuse_outside(entry: Entry, name: bytes) -> None:
+    """Raises PermissionError for what no source of ours sends."""
+    parts = entry.path.split(b"/")
+    if parts[0] != name or any(part in (b"", b".", b"..") for part in parts) or name.startswith(b".allranks"):
+        raise PermissionError(f"{os.fsdecode(entry.path)} leads out of the folder")
+    if entry.is_link and not stays_inside(entry.path, entry.target):
+        raise PermissionError(f"{os.fsdecode(entry.path)} is a link that leads out of the folder")
+
+
+def _is_same(entries: Sequence[Entry], parent: bytes) -> bool:
+    """Whether the source's own files are here, on a file system that both hosts mount."""
+    files = [entry for entry in entries if entry.is_file][:5]
+    for entry in files:
+        try:  # opened, since NFS asks its server only then
+            descriptor = os.open(os.path.join(parent, entry.path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return False
+        now = os.fstat(descriptor)
+        os.close(descriptor)
+        if (now.st_ino, now.st_ctime_ns) != (entry.inode, entry.ctime_ns):
+            return False
+    return bool(files)
+
+
+def _part_name(entry: Entry) -> bytes:
+    state = b"%s %d %d" % (entry.path, entry.size, entry.mtime_ns)
+    return b"part-" + hashlib.sha256(state).hexdigest()[:32].encode()
+
+
+def _stat(path: bytes) -> os.stat_result | None:
+    try:
+        return os.lstat(path)
+    except OSError:
+        return None
+
+
+@contextmanager
+def in_words() -> Iterator[None]:
+    """What goes wrong with files becomes a RuntimeError, whose message says all."""
+    try:
+        yield
+    except OSError as error:
+        raise RuntimeError(error_text(error)) from None
+
+
+class Shares:
+    """The transfers that this rank takes part in."""
+
+    def __init__(self) -> None:
+        self._open = dict[str, Share]()
+        self._lock = threading.Lock()
+
+    def offer(self, request: OfferShare) -> tuple[ShareOffered, bytes]:
+        offer, answer, manifest = Offer.of(request)
+        self._keep(request.transfer, offer)
+        return answer, manifest
+
+    def accept(self, request: AcceptShare, manifest: bytes) -> ShareAccepted:
+        for transfer in [name for name, share in list(self._open.items()) if isinstance(share, Acceptance)]:
+            self.end(transfer)  # of a notebook before, which has gone
+        acceptance, answer = Acceptance.of(request, manifest)
+        if acceptance is not None:
+            self._keep(request.transfer, acceptance)
+        return answer
+
+    def _keep(self, transfer: str, share: Share) -> None:
+        with self._lock:
+            self._open[transfer] = share
+
+    def of(self, transfer: str) -> Share:
+        """Raises RuntimeError for one that has ended."""
+        with self._lock:
+            share = self._open.get(transfer)
+        if share is None:
+            raise RuntimeError("the rank takes no part in this share any more")
+        share.asked()
+        return share
+
+    def accepted(self, transfer: str) -> Acceptance:
+        """The same, on a host that receives."""
+        share = self.of(transfer)
+        if not isinstance(share, Acceptance):
+            raise RuntimeError("this host is the source")
+        return share
+
+    def end(self, transfer: str) -> None:
+        with self._lock:
+            share = self._open.pop(transfer, None)
+        if share is not None:
+            share.end()
