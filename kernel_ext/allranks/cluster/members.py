@@ -146,7 +146,7 @@ class ClusterMembers(ClusterBase):
         if size == self.size and not ranks.owed:
             return self._unchanged("resize")
         self._refuse_if_running(f"resize {size}")
-        if reason := cannot_run(self._backend_name, ranks.sites(healing.resized(ranks.hosts, size, ranks.most_hosts))):
+        if reason := cannot_run(self._backend_name, ranks.sites(healing.resized(ranks, size))):
             raise CannotStart(reason)
         stopped = self._running_cells([rank.rank for rank in ranks.monitor.busy(range(min(size, self.size)))])
         try:

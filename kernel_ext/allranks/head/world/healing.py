@@ -6,6 +6,7 @@ are saved to private files beside the cluster's folder, the processes started ag
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
@@ -114,7 +115,7 @@ def resize(ranks: Ranks, size: int, source: int | None, say: Say) -> WorldChange
     assert ranks.plan is not None
     before = len(ranks.hosts)
     _quiet(ranks)
-    hosts = resized(ranks.hosts, size, ranks.most_hosts)
+    hosts = resized(ranks, size)
     loaded = _loaded(ranks)
     if not _in_place(ranks, hosts, _to_start(ranks, size), say):
         _restart(ranks, hosts, ranks.plan.backend, say)
@@ -190,10 +191,22 @@ def _kept(ranks: Ranks) -> Became:
     return {number: RankVariables("kept", invalid=pending.get(number, ())) for number in numbers}
 
 
-def resized(hosts: Sequence[Host], size: int, before: Sequence[Host] = ()) -> list[Host]:
-    """The hosts of a world of `size` ranks: new ones join the last rank's, or have the cables of those `before`."""
-    cabled = [host for host in before[len(hosts) :] if host.rdma]
-    return [*hosts, *cabled, *[hosts[-1]] * (size - len(hosts))][:size]
+def resized(ranks: Ranks, size: int) -> list[Host]:
+    """The host of each rank in a world of `size`: new ones have the cables of those before, or join others."""
+    hosts = [*ranks.hosts, *(host for host in ranks.most_hosts[len(ranks.hosts) :] if host.rdma)]
+    return grown(hosts, size, together=ranks.backend.launcher == "mpirun")
+
+
+def grown(hosts: Sequence[Host], size: int, *, together: bool) -> list[Host]:
+    """These hosts, or as many, with more for new ranks: each joins the host with the fewest, the last ones first.
+
+    So neighbours in a ring share a host where they can. MPI numbers ranks host by host: `together`, all join the last.
+    """
+    hosts = list(hosts[:size])
+    while len(hosts) < size:
+        counts = Counter(host.name for host in hosts)
+        hosts.append(hosts[-1] if together else min(reversed(hosts), key=lambda host: counts[host.name]))
+    return hosts
 
 
 def rewire(ranks: Ranks, backend: str, connections: int, say: Say) -> WorldChange:
