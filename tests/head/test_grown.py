@@ -13,7 +13,7 @@ from allranks_backends.plan import Host
     [
         ("ab", 4, False, "abba"),
         ("ab", 4, True, "abbb"),
-        ("abc", 7, False, "abccbac"),
+        ("abc", 7, False, "abccbaa"),
         ("aab", 4, False, "aabb"),
         ("abc", 2, False, "ab"),
         ("a", 3, False, "aaa"),
