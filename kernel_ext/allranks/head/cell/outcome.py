@@ -48,7 +48,9 @@ class Outcome:
     def take(self, update: CellUpdate) -> None:
         """An `Output`, `Done`, `Unblocked` or `Died`; others change nothing here."""
         rank, event = update.rank, update.event
-        result = self.results[rank]
+        result = self.results.get(rank)
+        if result is None:  # it was done with the cell before this notebook took the cluster over, and reports still
+            return
         match event:
             case Output():
                 self._take_output(rank, update.items)
