@@ -9,6 +9,7 @@ import shlex
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ MOST_BYTES = 16_000_000
 LONGEST_NAME = 253
 """Characters of a host's name, by the rules of DNS."""
 _EXPECTED = '{"ssh": "mac1", "ips": ["192.168.0.1"], "rdma": [null, "rdma_en2"]}'
+_FIELDS = ("ssh", "ips", "rdma", "user", "port", "python", "cwd")
+"""Of an entry; others are another program's."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(=.*)?", re.DOTALL)
 
 
@@ -119,6 +122,9 @@ def _host(where: str, entry: object) -> Host:
         raise HostfileError(f'{where} has "ssh": {_shown(name)}; expected the name or address to ssh to')
     _check_name(f'{where}, "ssh"', name)
     where = f"{where} ({_printable(name)})"
+    for key in entry:
+        if key not in _FIELDS and (close := get_close_matches(key, _FIELDS, 1)):
+            raise HostfileError(f'{where} has {_shown(key)}; did you mean "{close[0]}"?')
     name = _with_login(where, name, entry.get("user"), entry.get("port"))
     ips = _strings(f'{where}, "ips"', entry.get("ips", []), "IPv4 addresses")
     python, cwd = (_path(f'{where}, "{field}"', entry.get(field)) for field in ("python", "cwd"))

@@ -114,12 +114,12 @@ def _set_up(options: argparse.Namespace) -> int:
 
     try:
         with Progress(live=False) as progress:
-            made = asked_by(options, progress)
+            made = asked_by(options, progress if sys.stderr.isatty() else lambda _text: None)
     except UsageError as error:
         print(f"allranks: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print("allranks: setup cancelled; unfinished environments were removed.", file=sys.stderr)
+    except KeyboardInterrupt as stopped:
+        print(f"allranks: {stopped}.", file=sys.stderr)
         return 130
     print(made)
     return 0 if made.ok else 1

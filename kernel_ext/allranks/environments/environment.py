@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
 import sys
@@ -18,6 +19,8 @@ from allranks.errors import UsageError
 
 from .wheels import OURS, fingerprint, packable
 
+PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
+"""The version of Python that hosts need."""
 MLX = "mlx"
 HALVES = {"mlx-cpu": "cpu", "mlx-cuda-12": "cuda12", "mlx-cuda-13": "cuda13"}
 """Packages with MLX's backend on Linux, which depends on the host, and the extra of ``mlx`` that brings each."""
@@ -49,13 +52,12 @@ class Environment:
     """Packages that were installed here from files, so that no index has them: each host is sent a wheel."""
     left_out: Sequence[str] = ()
     """Packages that are installed here in editable mode, and of which no wheel can be made."""
-    python: str = f"{sys.version_info[0]}.{sys.version_info[1]}"
     _found: Mapping[str, Distribution] = field(default_factory=dict, repr=False)
 
     @cached_property
     def digest(self) -> str:
         """Changes with anything that is to be installed on hosts."""
-        made_of = [self.python, sorted(self.wanted), sorted(self.versions.items())]
+        made_of = [PYTHON, sorted(self.wanted), sorted(self.versions.items())]
         sent = [[name, fingerprint(self._found[name])] for name in sorted(self.sent)]
         return hashlib.sha256(json.dumps([made_of, sent]).encode()).hexdigest()
 
@@ -111,12 +113,7 @@ def this_environment(only: Iterable[str] | None = None) -> Environment:
     if only is None:
         wanted = [name for name in _roots(found) if name not in left_out]
     else:
-        wanted, left_out = [str(canonicalize_name(name)) for name in only], []
-        for name in wanted:
-            if name not in found:
-                raise UsageError(f"--only {name}: not installed here.")
-            if not packable(found[name]):
-                raise UsageError(f"--only {name}: installed here in editable mode. python -m pip install its folder.")
+        wanted, left_out = [_chosen(name, found) for name in only], []
     wanted = [name for name in dict.fromkeys([OURS, *wanted]) if name not in {*HALVES, MLX, "mlx-metal"}]
     every = [name for name in _closure([*wanted, MLX], found) if packable(found[name])]
     versions = {name: found[name].version for name in sorted(every) if _is_version(found[name].version)}
@@ -124,6 +121,17 @@ def this_environment(only: Iterable[str] | None = None) -> Environment:
     sent = [name for name in every if name in local]
     wanted = [name for name in dict.fromkeys([*wanted, *sent]) if name in versions]
     return Environment(wanted, versions, sent, left_out, _found=found)
+
+
+def _chosen(name: str, found: Mapping[str, Distribution]) -> str:
+    """The package of that name. Raises UsageError."""
+    package = str(canonicalize_name(name))
+    if package not in found:
+        close = difflib.get_close_matches(package, found, 1)
+        raise UsageError(f"--only {name}: not installed here." + (f" Did you mean {close[0]}?" if close else ""))
+    if not packable(found[package]):
+        raise UsageError(f"--only {name}: installed here in editable mode. Install it from its folder without -e.")
+    return package
 
 
 def _closure(names: Iterable[str], found: Mapping[str, Distribution]) -> list[str]:

@@ -47,13 +47,17 @@ class Failed(Exception):
 
 
 class EnvironmentMaker:
-    """`first` is the first request; what else comes is read from `stdin`."""
+    """`first` is the first request; what else comes is read from `stdin`.
+
+    It says first whether the environment in use was made of some packages only. Then comes the digest of what is wanted
+    and, if that is not there, what to install.
+    """
 
     def __init__(self, first: Mapping[str, Any], stdin: BinaryIO) -> None:
         self._token, self._stdin = first["token"], stdin
         self._minor: str = first["python"]
         self._named = first["named"]
-        self._digest: str = first["digest"]
+        self._digest, self._only = "", None
         self._root = os.path.join(os.path.realpath(os.path.expanduser("~")), first["private"])
         self._short = "~/" + first["private"]
         self._said_at = 0.0
@@ -74,7 +78,10 @@ class EnvironmentMaker:
     def run(self) -> None:
         try:
             python, platform = self._python()
-            gpu = _cuda()
+            gpu, mine = _cuda(), self._current()
+            self.say("has", only=mine["only"] if mine is not None else None)
+            wanted = json.loads(self._stdin.readline())
+            self._digest, self._only = wanted["digest"], wanted["only"]
             # Hosts that share a home folder may need different packages.
             self._digest = hashlib.sha256(f"{self._digest} {platform} {gpu}".encode()).hexdigest()[:12]
             if self._is_there():
@@ -106,6 +113,8 @@ class EnvironmentMaker:
         """Whether there is an environment as it is wanted; says so then."""
         mine = self._current()
         if mine is None or mine["digest"] != self._digest or self._does_not_work(mine["folder"]):
+            return False
+        if self._named and mine["made"]["python"] != os.path.expanduser(self._named):
             return False
         self.say("same", folder=self._short, **mine["made"])
         return True
@@ -186,7 +195,7 @@ class EnvironmentMaker:
             shutil.rmtree(wheels, ignore_errors=True)
             made = {"python": python, "with_uv": bool(uv), "packages": installed}
             with open(os.path.join(self._folder, MARK), "w") as file:
-                json.dump({"digest": self._digest, "made": made}, file)
+                json.dump({"digest": self._digest, "only": self._only, "made": made}, file)
             self._use()
         except BaseException:
             shutil.rmtree(self._folder, ignore_errors=True)

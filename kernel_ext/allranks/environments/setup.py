@@ -23,14 +23,14 @@ from pathlib import Path
 from typing import Any
 
 from allranks.arguments import hosts_of
-from allranks.errors import UsageError
+from allranks.errors import CellInterrupted, UsageError
 from allranks.hosts.ssh.command import destination, explained, ssh_options
 from allranks.hosts.ssh.interpreter import private_environment
 from allranks_backends.plan import Host
 from allranks_widgets import human_bytes
 from allranks_widgets.table import html_table
 
-from .environment import Environment, half_for, this_environment
+from .environment import PYTHON, Environment, half_for, this_environment
 from .wheels import CannotPack, Wheels
 
 LOOK_EVERY = 0.2
@@ -107,16 +107,19 @@ def setup(
     hosts: Sequence[str] | str | None = None,
     hostfile: str | Path | None = None,
     python: str | None = None,
-    only: Sequence[str] | None = None,
+    only: Sequence[str] | str | None = None,
     wheels: bool = False,
     progress: Say = lambda _text: None,
 ) -> SetupResult:
     """Make on each host an environment that matches this one, which `Cluster.up` then uses there.
 
     A host needs ssh and a Python of the same minor version as this one, or `python`, its path. The environment has the
-    packages that are installed here, or `only` these beside allranks and MLX, in the same versions: from the index that
-    pip or uv uses there, or where there is none, and with `wheels`, from wheels that are sent. `progress` is called
-    with a line. Raises UsageError.
+    packages that are installed here, or `only` these beside allranks and MLX, in the same versions. By default these
+    are the ones that were chosen for the host last time; ``only="all"`` takes all. They come from the index that pip or
+    uv uses there; where it cannot be reached, and with `wheels`, they are sent as wheels. `progress` is called with a
+    line.
+
+    Raises UsageError, and CellInterrupted (Ctrl-C), after which unfinished environments are removed.
     """
     placed, _, _ = hosts_of(None, hosts, hostfile, 1)
     if hosts is None and hostfile is None:
@@ -129,21 +132,25 @@ def setup(
             f"{', '.join(own)}: its python= names the interpreter that up would take in place of a new environment. "
             "Leave it out; --python sets what environments are made with."
         )
-    environment = this_environment(only)
+    chosen = [name.strip() for name in only.split(",") if name.strip()] if isinstance(only, str) else only
+    environments = Environments(None if chosen == ["all"] else chosen, remembered=chosen is None)
     with tempfile.TemporaryDirectory(prefix="allranks-wheels-") as folder:
         made = Wheels(Path(folder))
-        logins = [HostLogin(host, python, environment, made, wheels) for host in distinct]
+        logins = [HostLogin(host, python, environments, made, wheels) for host in distinct]
         with ThreadPoolExecutor(len(logins), "allranks-setup") as threads:
             under_way = [threads.submit(login.run) for login in logins]
             try:
                 while wait(under_way, LOOK_EVERY).not_done:
                     progress("; ".join(f"{login.host.name}: {login.doing}" for login in logins if login.doing))
+            except KeyboardInterrupt:
+                raise CellInterrupted("setup cancelled; unfinished environments were removed") from None
             finally:
                 for login in logins:
                     login.stop()
     which = f"--hostfile {shlex.quote(str(hostfile))}" if hostfile is not None else f"--hosts {_listed(hosts or ())}"
     found = tuple(each.result() for each in under_way)
-    return SetupResult(found, tuple(environment.left_out), f"%distributed up {which}")
+    left_out = environments.left_out if any(not each.trouble for each in found) else ()
+    return SetupResult(found, tuple(left_out), f"%distributed up {which}")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -153,7 +160,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--hostfile", metavar="F", help="as for up")
     parser.add_argument("--python", metavar="P", help="path of the Python there to make it with (default: found)")
     parser.add_argument(
-        "--only", metavar="NAMES", help="install only these packages, and what they need, beside allranks and mlx"
+        "--only", metavar="NAMES", help="only these packages, and what they need, beside allranks and mlx; or all"
     )
     parser.add_argument("--wheels", action="store_true", help="send all packages from here, also if there is an index")
 
@@ -164,10 +171,35 @@ def asked_by(options: argparse.Namespace, progress: Say) -> SetupResult:
         hosts=options.hosts,
         hostfile=options.hostfile,
         python=options.python,
-        only=[name.strip() for name in options.only.split(",") if name.strip()] if options.only is not None else None,
+        only=options.only,
         wheels=options.wheels,
         progress=progress,
     )
+
+
+class Environments:
+    """What hosts are to have, by what was chosen for each. Raises UsageError."""
+
+    def __init__(self, only: Sequence[str] | None, *, remembered: bool) -> None:
+        self._only, self._remembered = only, remembered
+        self._lock = threading.Lock()
+        self._known: dict[tuple[str, ...] | None, Environment] = {}
+        if not remembered:
+            self.of(None)  # before any login
+
+    def of(self, last: Sequence[str] | None) -> tuple[Environment, Sequence[str] | None]:
+        """For a host for which these packages were chosen the `last` time; and what is chosen now."""
+        chosen = last if self._remembered else self._only
+        key = tuple(chosen) if chosen is not None else None
+        with self._lock:
+            if key not in self._known:
+                self._known[key] = this_environment(chosen)
+            return self._known[key], chosen
+
+    @property
+    def left_out(self) -> list[str]:
+        """Packages in editable mode that no host gets."""
+        return list(dict.fromkeys(name for each in self._known.values() for name in each.left_out))
 
 
 class _Gone(Exception):
@@ -177,8 +209,8 @@ class _Gone(Exception):
 class HostLogin:
     """One login to a host, in a thread of its own."""
 
-    def __init__(self, host: Host, named: str | None, environment: Environment, wheels: Wheels, send: bool) -> None:
-        self.host, self._named, self._environment = host, named, environment
+    def __init__(self, host: Host, named: str | None, environments: Environments, wheels: Wheels, send: bool) -> None:
+        self.host, self._named, self._environments = host, named, environments
         self._wheels, self._send_all = wheels, send
         self.doing = "logs in"
         self._token = f"allranks-{secrets.token_hex(8)} "
@@ -222,7 +254,7 @@ class HostLogin:
                 self._process.kill()
 
     def _set_up(self) -> HostSetup:
-        command = shlex.join(["sh", "-c", _find_python(self._environment.python, self._named), "sh"])
+        command = shlex.join(["sh", "-c", _find_python(PYTHON, self._named), "sh"])
         self._process = subprocess.Popen(
             ["ssh", *ssh_options(), *destination(self.host.name), f"exec {command}"],
             stdin=subprocess.PIPE,
@@ -238,16 +270,18 @@ class HostLogin:
         first = {
             "token": self._token,
             "private": private_environment(),
-            "python": self._environment.python,
+            "python": PYTHON,
             "named": self._named,
-            "digest": self._environment.digest,
         }
         with suppress(BrokenPipeError):  # ssh has said why
             self._write(b"%d\n" % len(program) + program + json.dumps(first).encode() + b"\n")
-        event = self._event()
-        sent = 0
+        event, sent = self._event(), 0
+        if event["event"] == "has":
+            environment, only = self._environments.of(event["only"])
+            self._write(json.dumps({"digest": environment.digest, "only": only}).encode() + b"\n")
+            event = self._event()
         if event["event"] == "needs":
-            request, paths = self._request(event)
+            request, paths = self._request(environment, event)
             self._write(json.dumps(request).encode() + b"\n")
             with suppress(BrokenPipeError):  # it has said why
                 sent = self._send(paths)
@@ -265,9 +299,9 @@ class HostLogin:
             sent=sent if event["event"] == "made" else 0,
         )
 
-    def _request(self, needs: Mapping[str, Any]) -> tuple[dict[str, Any], list[Path]]:
+    def _request(self, environment: Environment, needs: Mapping[str, Any]) -> tuple[dict[str, Any], list[Path]]:
         """What the host is to install, and the wheels it gets. Raises UsageError, CannotPack and _Gone."""
-        environment, platform = self._environment, needs["platform"]
+        platform = needs["platform"]
         half = half_for(needs["gpu"], platform.partition("-")[0])
         by_wheels, mine = self._send_all or not needs["index"], sysconfig.get_platform()
         if by_wheels and _kind(platform) != _kind(mine):
@@ -344,7 +378,8 @@ def _find_python(minor: str, named: str | None) -> str:
         f'for p in {each}; do "$p" -c "import sys; assert sys.version_info >= (3, 8)" </dev/null >/dev/null 2>&1'
         f' && exec "$p" -c {boot}; done; for u in uv ~/.local/bin/uv ~/.cargo/bin/uv /opt/homebrew/bin/uv; do'
         f' p=$("$u" python find --no-project {minor} 2>/dev/null) && exec "$p" -c {boot}; done;'
-        f' echo "it has no Python; this notebook\'s is {minor}" >&2; exit 127'
+        f" echo \"it has no Python, and this notebook's is {minor}. There: curl -LsSf https://astral.sh/uv/install.sh"
+        f' | sh && ~/.local/bin/uv python install {minor}" >&2; exit 127'
     )
 
 

@@ -104,4 +104,4 @@ def explained(said: Sequence[str], name: str, python: str, *, may_set_up: bool =
 
 def setup_advice(name: str) -> str:
     """What makes an environment on the host that matches the notebook's."""
-    return f"Or have an environment made there: %distributed setup --hosts {shlex.quote(name)}"
+    return f"%distributed setup --hosts {shlex.quote(name)} makes an environment there"

@@ -153,9 +153,9 @@ class RemoteHost(HostEnd):
         if differs := differing(self.prepared.versions):
             called = self._connection.python
             if called.made_by_setup(self.prepared.python):
-                advice = f"\nTo make it match again: %distributed setup --hosts {shlex.quote(self.name)}"
+                advice = f"\n%distributed setup --hosts {shlex.quote(self.name)} makes it match again."
                 raise CannotStart(f"{self.name} differs from this notebook:\n{listing(differs)}{advice}")
-            advice = f"\n{setup_advice(self.name)}" if called.private else ""
+            advice = f"\n{setup_advice(self.name)}, which matches." if called.private else ""
             raise CannotStart(f"{self.name} differs from this notebook:\n{listing(differs, self.python)}{advice}")
         login.said.clear()  # what ssh said until now was no trouble
         self._connection.tunnels = dict(login.tunnels)

@@ -129,7 +129,12 @@ def _enter(config: RankConfig) -> None:
     os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"
     folder = os.path.expanduser(config.cwd or "")
     if folder and not (config.cwd_may_lack and not os.path.isdir(folder)):
-        os.chdir(folder)
+        try:
+            os.chdir(folder)
+        except OSError as error:
+            raise type(error)(
+                f"{config.host} has no working folder {folder} ({error.strerror}): make it, or name another: --cwd"
+            ) from None
 
 
 def _engine_config(config: RankConfig) -> Config:
