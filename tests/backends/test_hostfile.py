@@ -200,7 +200,7 @@ def test_a_host_may_have_a_user_a_port_an_interpreter_and_a_folder():
         ("user", "bob", '"user": "bob"; expected one user, here or in "ssh"'),
         ("port", "22", '"port": "22"; expected one number'),
         ("port", True, '"port": true; expected one number'),
-        ("pythn", "/x", 'has "pyhton"; did you mean "python"'),
+        ("rdna", [], 'has "rdna"; did you mean "rdma"'),
     ],
 )
 def test_a_field_that_cannot_be_is_named(field, value, said):
