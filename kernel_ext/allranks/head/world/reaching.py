@@ -17,6 +17,7 @@ from allranks.messages.questions import Reply
 from allranks.messages.requests import Answer, HostAt, HostTried, ListenForHosts, StopListening, TryHosts
 from allranks.units import three_digits
 from allranks_backends.plan import WorldPlan
+from allranks_backends.registry import get_backend
 
 A = TypeVar("A", bound=Answer)
 Network = Mapping[str, str]
@@ -31,17 +32,14 @@ FASTER = 1.5
 """By how much another network must be faster to be taken in place of the one by which ssh comes."""
 
 
-def pairs(backend: str, names: Sequence[str]) -> list[tuple[str, str]]:
-    """Which hosts connect to which others when a world is formed, given the host of each rank."""
-    if backend == "ring":
+def _pairs(plan: WorldPlan) -> list[tuple[str, str]]:
+    """Which hosts connect to which others when the world is formed."""
+    names = [placement.host.name for placement in plan.placements]
+    if get_backend(plan.backend).joins_in_turn:  # each rank to the next
         found = list(zip(names, [*names[1:], names[0]], strict=True))
     else:
         found = [(name, names[0]) for name in names]
     return [(one, other) for one, other in dict.fromkeys(found) if one != other]
-
-
-def _pairs(plan: WorldPlan) -> list[tuple[str, str]]:
-    return pairs(plan.backend, [placement.host.name for placement in plan.placements])
 
 
 def refuse_if_apart(plan: WorldPlan, monitor: Monitor, lifeline: Lifeline) -> None:
