@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from allranks import Cluster
+from allranks import Cluster, doctor
 from allranks.errors import CannotStart
 from tests.hosts.lab import Hosts
 from tests.needs import need_tool
@@ -82,6 +82,24 @@ def test_hosts_that_do_not_reach_each_other_are_named(hosts3: Hosts, backend: st
     said = str(refused.value)
     assert said.startswith(f"{one} cannot reach {two} at {hosts3.address(two)} ({why}"), said
     assert 'with "ips" in a hostfile' in said and said.count("\n") == 0
+
+
+def test_the_doctor_and_up_agree_on_a_firewall(hosts3: Hosts) -> None:
+    """In a ring of three, the second host does not connect to the first one, but to the third."""
+    need_tool("iptables", "apt install iptables")
+    for one, two, works in (("host2", "host1", True), ("host1", "host2", False)):
+        rule = ("INPUT", "-s", hosts3.address(one), "-p", "tcp", "--syn", "!", "--dport", "22", "-j", "DROP")
+        assert hosts3.inside(two, "iptables", "-w", "-A", *rule).returncode == 0
+        try:
+            assert doctor(hosts=hosts3.names, backend="ring").ok is works
+            if works:
+                with Cluster(hosts=hosts3.names, backend="ring") as cluster:
+                    assert [rank.value for rank in cluster.run(SUM).check().values()] == [[3.0, 3.0]] * 3
+            else:
+                with pytest.raises(CannotStart, match="host1 cannot reach host2 at"):
+                    Cluster(hosts=hosts3.names, backend="ring").up()
+        finally:
+            hosts3.inside(two, "iptables", "-w", "-D", *rule)
 
 
 def test_over_mpi_they_are_named_too(hosts3: Hosts, need_mpi: None) -> None:

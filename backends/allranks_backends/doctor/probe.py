@@ -1,7 +1,8 @@
 """Runs on a host under the Python that is to run ranks, whatever its version; nothing need be installed.
 
 ``probe NAME...`` tells, as one line of JSON, versions, libraries and what each host's name resolves to there.
-``probe --reach PORT SECONDS ADDRESS:PORT...`` listens, and tries to connect to each of the others meanwhile.
+``probe --reach PORT SECONDS COUNT ADDRESS:PORT...`` listens until so many have connected, and tries to connect to each
+of these meanwhile.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ def facts(names: list[str]) -> dict[str, Any]:
     }
 
 
-def reach(port: int, seconds: float, others: list[str]) -> dict[str, str]:
+def reach(port: int, seconds: float, count: int, others: list[str]) -> dict[str, str]:
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -121,7 +122,7 @@ def reach(port: int, seconds: float, others: list[str]) -> dict[str, str]:
     for thread in threads:
         thread.start()
     came = 0
-    while came < len(others) and time.time() < end:
+    while came < count and time.time() < end:
         listener.settimeout(max(0.01, end - time.time()))
         try:
             listener.accept()[0].close()
@@ -135,6 +136,6 @@ def reach(port: int, seconds: float, others: list[str]) -> dict[str, str]:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--reach"]:
-        print(json.dumps(reach(int(sys.argv[2]), float(sys.argv[3]), sys.argv[4:])))
+        print(json.dumps(reach(int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4]), sys.argv[5:])))
     else:
         print(json.dumps(facts(sys.argv[1:])))

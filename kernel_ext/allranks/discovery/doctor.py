@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from allranks.arguments import hosts_of, known_backend, parse_size
+from allranks.head.world.reaching import pairs
+from allranks.hosts.addresses import HostNetwork, meeting_addresses
 from allranks.hosts.ssh.command import FORWARDS, SSH_OPTIONS, destination
 from allranks.hosts.ssh.interpreter import Interpreter, interpreter_of
 from allranks.machine.facts import versions
@@ -115,7 +117,11 @@ def doctor(
     pythons = {name: shlex.join(each.words()) for name, each in called.items()}
     told = survey(distinct, lambda host: _commands(asked, pythons[host.name], names), options=[*SSH_OPTIONS, *FORWARDS])
     facts = [_facts(each) for each in told]
-    reaches = _reaches([(each.host, fact) for each, fact in zip(told, facts) if fact.python is not None], pythons)
+    facts = _at_their_addresses(facts, told)
+    tried = pairs("ring" if backend == "auto" else backend, [host.name for host in placed])
+    reaches = _reaches(
+        tried, [(each.host, fact) for each, fact in zip(told, facts) if fact.python is not None], pythons
+    )
     facts = [replace(fact, reaches=reaches.get(fact.name, {})) for fact in facts]
     findings, looked_at = examine(facts, asked)
     return Diagnosis(tuple(findings), tuple(host.name for host in distinct), tuple(looked_at))
@@ -225,26 +231,45 @@ def _facts(told: Surveyed) -> HostFacts:
     return HostFacts(**known, addresses=addresses)
 
 
-def _reaches(hosts: Sequence[tuple[Host, HostFacts]], pythons: Mapping[str, str]) -> dict[str, dict[str, Reach]]:
-    """Every host listens on a port and tries those of the others."""
+def _at_their_addresses(facts: Sequence[HostFacts], told: Sequence[Surveyed]) -> list[HostFacts]:
+    """With the addresses that `up` would use, where none were named."""
+    ssh = {fact.name: fact.environment.get("SSH_CONNECTION", "").split() for fact in facts}
+    here = next((ends[0] for ends in ssh.values() if len(ends) == 4), None)
+    networks = {}
+    for fact, each in zip(facts, told, strict=True):
+        own = [str(address) for interface in fact.interfaces if interface.up for address in interface.addresses]
+        named = [] if fact.local else [address for address in own if address.partition("/")[0] in each.host.addresses]
+        used = here if fact.local else next(iter(ssh[fact.name][2:3]), None)
+        networks[fact.name] = HostNetwork(named or own, each.host.addresses[0] if named else used)
+    found = meeting_addresses(networks) if len(facts) > 1 else {}
+    return [replace(fact, addresses=(found[fact.name],)) if fact.name in found else fact for fact in facts]
+
+
+def _reaches(
+    tried: Sequence[tuple[str, str]], hosts: Sequence[tuple[Host, HostFacts]], pythons: Mapping[str, str]
+) -> dict[str, dict[str, Reach]]:
+    """Every host listens on a port and tries those that it connects to when the world is formed."""
     ports = {host.name: random.choice(PORTS) for host, _ in hosts}
     targets = {facts.name: (facts.addresses[0], ports[facts.name]) for _, facts in hosts if facts.addresses}
-    if len(targets) < 2:
+    tried = [(one, other) for one, other in tried if {one, other} <= targets.keys()]
+    if not tried:
         return {}
     found: dict[str, dict[str, Reach]] = {}
     probe = shlex.quote(_probe())
     listening = [host for host, facts in hosts if facts.name in targets]
 
     def command(host: Host) -> dict[str, str]:
-        others = [f"{address}:{port}" for name, (address, port) in targets.items() if name != host.name]
-        return {"reach": f"{pythons[host.name]} -c {probe} --reach {ports[host.name]} {LISTENING} {shlex.join(others)}"}
+        others = [f"{targets[other][0]}:{targets[other][1]}" for one, other in tried if one == host.name]
+        come = sum(other == host.name for _, other in tried)
+        numbers = f"{ports[host.name]} {LISTENING} {come}"
+        return {"reach": f"{pythons[host.name]} -c {probe} --reach {numbers} {shlex.join(others)}"}
 
     for told in survey(listening, command):
         answers: Mapping[str, str] = json.loads(told.out("reach").strip() or "{}")
         found[told.host.name] = {
             name: Reach(address, answers[f"{address}:{port}"])
             for name, (address, port) in targets.items()
-            if f"{address}:{port}" in answers
+            if (told.host.name, name) in tried and f"{address}:{port}" in answers
         }
     return found
 

@@ -33,9 +33,12 @@ FASTER = 1.5
 
 
 def _pairs(plan: WorldPlan) -> list[tuple[str, str]]:
-    """Which hosts connect to which others when the world is formed."""
-    names = [placement.host.name for placement in plan.placements]
-    if get_backend(plan.backend).joins_in_turn:  # each rank to the next
+    return pairs(plan.backend, [placement.host.name for placement in plan.placements])
+
+
+def pairs(backend: str, names: Sequence[str]) -> list[tuple[str, str]]:
+    """Which hosts connect to which others when a world is formed, given the host of each rank."""
+    if get_backend(backend).joins_in_turn:  # each rank to the next
         found = list(zip(names, [*names[1:], names[0]], strict=True))
     else:
         found = [(name, names[0]) for name in names]

@@ -35,7 +35,7 @@ class Interpreter:
         if self.private:  # the folder itself: the link may lead elsewhere before the cluster has ended
             folder = f'"$HOME"/{shlex.quote(self.private)}/{CURRENT}'
             first = f'd=$(cd {folder} 2>/dev/null && pwd -P) && [ -x "$d/bin/python" ] && exec "$d/bin/python" "$@"; '
-        return ["sh", "-c", f'{first}exec {path} "$@"', "sh"]
+        return ["/bin/sh", "-c", f'{first}exec {path} "$@"', "sh"]
 
     def made_by_setup(self, path: str) -> bool:
         """Whether the Python at this path, as it calls itself, is that of the environment."""
