@@ -40,14 +40,17 @@ def apart(hosts3: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     work.mkdir()
     monkeypatch.chdir(work)
     made = Apart(hosts3, work, tmp_path / "homes")
-    for name in made.names:
-        (programs := made.home(name) / ".local" / "bin").mkdir(parents=True)
-        python = Path(sys.base_prefix, "bin", f"python{sys.version_info[0]}.{sys.version_info[1]}")
-        (programs / python.name).symlink_to(python)
+    version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    pythons = [made.hosts.home(name) / "bin" / version for name in made.names]
+    for name, python in zip(made.names, pythons, strict=True):
+        python.parent.mkdir(exist_ok=True)
+        python.symlink_to(Path(sys.base_prefix, "bin", version))
         made.hosts.restart_sshd(name, HOME=str(made.home(name)), PIP_INDEX_URL=NO_INDEX)
         made.hosts.mounted(name, "-t", "tmpfs", "none", str(work))
     yield made
     made.together()
+    for python in pythons:
+        python.unlink()
 
 
 def environments(apart: Apart, name: str) -> list[Path]:
@@ -117,7 +120,8 @@ def index(packages: list[str], folder: Path, address: str) -> Iterator[str]:
 
 @pytest.mark.slow
 def test_from_an_index_with_uv_only_what_no_index_has_is_sent(apart: Apart, tmp_path: Path) -> None:
-    uv = shutil.which("uv")
+    beside = Path(sys.executable).with_name("uv")
+    uv = str(beside) if beside.exists() else shutil.which("uv")
     need(uv, "uv is not installed (pip install uv)")
     name = apart.names[0]
     programs = apart.hosts.home(name) / "bin"
