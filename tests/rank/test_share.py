@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import itertools
 import os
 import socket
@@ -34,6 +36,7 @@ class Hosts:
         self.root, self.model = root, root / "source" / "model"
         self.model.mkdir(parents=True)
         self._open: list[share.Share] = []
+        self._listening: list[Listener] = []
 
     def offer(self) -> tuple[Offer, ShareOffered, bytes]:
         request = OfferShare(transfer="t", key=KEY, path=os.fsencode(self.model), addresses=HERE)
@@ -78,9 +81,14 @@ class Hosts:
     def aside(self, host: str) -> list[Path]:
         return list((self.root / host).glob(".allranks-*/part-*"))
 
+    def closes(self, listener: Listener) -> None:
+        self._listening.append(listener)
+
     def close(self) -> None:
         for each in self._open:
             each.end()
+        for each in self._listening:
+            each.close()
 
 
 @pytest.fixture
@@ -235,7 +243,7 @@ def test_a_share_that_was_stopped_goes_on_where_it_was(hosts: Hosts) -> None:
     acceptance.end()
     stopped.set()
     listener.close()
-    assert hosts.files("host") == {} and len(hosts.aside("host")) == 1
+    assert hosts.files("host") == {} and len([each for each in hosts.aside("host") if each.stat().st_size]) == 1
     (hosts.model / "other").write_bytes(large(1))
     _, _, manifest = hosts.offer()
     _, answer = hosts.accept("other host", manifest)
@@ -256,6 +264,114 @@ def test_parts_that_were_damaged_on_the_disk_are_sent_again(hosts: Hosts) -> Non
     again = hosts.bring("host")
     assert again.state == "whole" and again.moved >= 2 * BLOCK
     assert hosts.files("host") == hosts.files("source")
+
+
+def receiving(hosts: Hosts, blocks: int, before: int) -> tuple[Acceptance, threading.Event]:
+    """A host that has received what is before this block of a file, and gets the rest once the event is set."""
+    (hosts.model / "large").write_bytes(large(blocks))
+    rest = threading.Event()
+
+    def until(_file: int, block: int, data: bytes) -> bytes:
+        if block >= before:
+            rest.wait(WITHIN)
+        return data
+
+    listener = blocks_of(hosts, until)
+    hosts.closes(listener)
+    acceptance, _ = hosts.accept("host", hosts.offer()[2])
+    assert acceptance is not None
+    acceptance.pull("source", listener.ports)
+    assert eventually(lambda: acceptance.moved >= before * BLOCK)
+    return acceptance, rest
+
+
+def test_a_part_that_is_removed_meanwhile_is_not_made_again_with_a_hole(hosts: Hosts) -> None:
+    acceptance, rest = receiving(hosts, 8, before=4)
+    (part,) = hosts.aside("host")
+    part.unlink()
+    rest.set()
+    assert eventually(lambda: acceptance.state != "receives")
+    assert (acceptance.state, acceptance.why) == ("failed", f"No such file or directory: {part}")
+    acceptance.end()
+    assert hosts.bring("host").state == "whole" and hosts.files("host") == hosts.files("source")
+
+
+@pytest.mark.parametrize("change", [Path.unlink, lambda part: os.truncate(part, 1), lambda part: os.truncate(part, 9)])
+def test_a_part_that_is_changed_after_it_has_arrived_is_not_put_in_place(
+    hosts: Hosts, change: Callable[[Path], None]
+) -> None:
+    (hosts.model / "file").write_bytes(b"12345")
+    _, offered, manifest = hosts.offer()
+    acceptance, _ = hosts.accept("host", manifest)
+    assert acceptance is not None
+    acceptance.pull("source", offered.ports)
+    assert eventually(lambda: acceptance.state == "whole")
+    (part,) = hosts.aside("host")
+    change(part)
+    with pytest.raises(RuntimeError, match="was changed by something else. Run the share again"):
+        acceptance.put_in_place()
+    assert hosts.files("host") == {}
+
+
+def test_a_part_that_is_too_long_is_cut(hosts: Hosts) -> None:
+    acceptance, rest = receiving(hosts, 3, before=1)
+    acceptance.end()
+    rest.set()
+    (part,) = hosts.aside("host")
+    os.truncate(part, 5 * BLOCK)
+    assert hosts.bring("host").state == "whole"
+    assert hosts.files("host") == hosts.files("source")
+
+
+def test_a_link_in_the_place_of_a_part_is_not_followed(hosts: Hosts) -> None:
+    (hosts.model / "file").write_bytes(b"theirs, and longer than ours")
+    acceptance, _ = hosts.accept("host", hosts.offer()[2])
+    assert acceptance is not None
+    (hosts.root / "ours").write_bytes(b"ours")
+    (part,) = acceptance.parts
+    os.symlink(hosts.root / "ours", part.path)
+    with pytest.raises(OSError, match="symbolic links"):
+        acceptance.pull("source", [])
+    assert (hosts.root / "ours").read_bytes() == b"ours"
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o750])
+def test_a_folder_aside_that_others_may_write_in_is_refused(hosts: Hosts, mode: int) -> None:
+    (hosts.model / "file").write_bytes(b"1")
+    acceptance, _ = hosts.accept("host", hosts.offer()[2])
+    assert acceptance is not None
+    acceptance.end()
+    (aside,) = (hosts.root / "host").glob(".allranks-*")
+    assert stat.S_IMODE(aside.stat().st_mode) == 0o700
+    aside.chmod(mode)
+    with pytest.raises(PermissionError, match="is open to others, or theirs"):
+        hosts.accept("host", hosts.offer()[2])
+
+
+def test_without_locks_the_parts_of_others_stay(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    acceptance, rest = receiving(hosts, 3, before=1)
+    acceptance.end()
+    rest.set()
+    (part,) = hosts.aside("host")
+
+    def no_locks(_descriptor: int, _operation: int) -> None:
+        raise OSError(errno.ENOTSUP, "Operation not supported")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    (hosts.model / "large").write_bytes(large(2))
+    assert hosts.bring("host").state == "whole"
+    assert part.exists() and hosts.files("host") == hosts.files("source")
+
+
+def test_a_process_that_a_cell_has_forked_does_not_keep_the_lock(hosts: Hosts) -> None:
+    (hosts.model / "file").write_bytes(b"1")
+    _, _, manifest = hosts.offer()
+    acceptance, _ = hosts.accept("host", manifest)
+    assert acceptance is not None and acceptance._lock_file is not None
+    inherited = os.dup(acceptance._lock_file)  # as a fork leaves it
+    acceptance.end()
+    assert hosts.accept("host", manifest)[1].taken is False
+    os.close(inherited)
 
 
 class Cutting:

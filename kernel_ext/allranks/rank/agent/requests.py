@@ -325,7 +325,8 @@ class Requests:
             return Reply(self._shares.accept(request, bytes(buffers[0])))
 
     def pull_share(self, request: requests.PullShare, _: Buffers) -> Reply[Nothing]:
-        self._shares.accepted(request.transfer).pull(request.host, request.ports)
+        with share.in_words():
+            self._shares.accepted(request.transfer).pull(request.host, request.ports)
         return DONE
 
     def give_blocks(self, request: requests.GiveBlocks, buffers: Buffers) -> Reply[requests.BlocksWanted]:

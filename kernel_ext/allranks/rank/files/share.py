@@ -27,7 +27,7 @@ from typing import Literal
 
 import msgspec
 
-from allranks.machine.files import folder_identity, make_private, open_part, write_private
+from allranks.machine.files import folder_identity, make_private, write_private
 from allranks.machine.shared_tree import (
     BLOCK,
     CONTENT,
@@ -101,8 +101,17 @@ class _Part(SharedFile):
     def size_of(self, block: int) -> int:
         return min(BLOCK, self.size - block * BLOCK)
 
+    def make(self) -> None:
+        """Make the file; of one that is there, keep what is not too much. Raises OSError."""
+        descriptor = _open_private(self.path, os.O_CREAT)
+        try:
+            os.ftruncate(descriptor, min(os.fstat(descriptor).st_size, self.size))
+        finally:
+            os.close(descriptor)
+
     def write(self, block: int, data: bytes | memoryview) -> None:
-        descriptor = open_part(Path(os.fsdecode(self.path)))
+        """Raises OSError, also where the file is gone: one that is made again would lack the blocks before."""
+        descriptor = _open_private(self.path)
         try:
             view, offset = memoryview(data), block * BLOCK
             while view:  # a disk that is nearly full takes a part
@@ -256,7 +265,9 @@ class Acceptance(Share):
         answer.missing, answer.nbytes = len(missing) + len(self.to_make), sum(part.size for part in missing)
         answer.compared = sum(part.size for part in self.parts if part.compared)
         if answer.missing and not self.refused:
-            self._aside.mkdir(parents=True, exist_ok=True)
+            self._aside.parent.mkdir(parents=True, exist_ok=True)
+            # Its name is known beforehand: another user could have made it, with links to our files as parts.
+            make_private(self._aside)
             answer.identity, answer.taken = folder_identity(self._aside), not self._lock()
             answer.kept = 0 if answer.taken else self._forget_others()
             answer.free = shutil.disk_usage(self._aside).free
@@ -296,31 +307,39 @@ class Acceptance(Share):
 
     def _lock(self) -> bool:
         """Whether no other rank writes here: another one of ours would put half of a part in place."""
-        self._lock_file = open_part(self._aside / "lock")
+        descriptor = _open_private(os.fsencode(self._aside / "lock"), os.O_CREAT)
         try:
-            fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            os.close(descriptor)
             return False
-        except OSError:  # a file system without locks
-            pass
+        except OSError:  # a file system without locks, where others may write at the same time
+            os.close(descriptor)
+            return True
+        self._lock_file = descriptor
         return True
 
     def _forget_others(self) -> int:
-        """Remove parts of what is no longer shared; returns the bytes of the others."""
-        ours, kept = {os.fsdecode(os.path.basename(part.path)) for part in self.parts}, 0
-        for each in self._aside.iterdir():
-            if each.name in ours:
-                kept += each.stat().st_size
-            elif each.name.startswith("part-"):
-                each.unlink(missing_ok=True)
+        """Remove parts of what is no longer shared, if we have the lock; returns the bytes of the others."""
+        ours, kept = {os.path.basename(part.path) for part in self.parts}, 0
+        for name in os.listdir(os.fsencode(self._aside)):
+            path = os.path.join(os.fsencode(self._aside), name)
+            if name in ours:
+                kept += now.st_size if (now := _stat(path)) is not None else 0
+            elif name.startswith(b"part-") and self._lock_file is not None:
+                with suppress(FileNotFoundError):
+                    os.unlink(path)
         return kept
 
     # Receiving.
 
     def pull(self, host: str, ports: Sequence[tuple[str, int]]) -> None:
-        """Begin to receive: from the notebook where there are no ports."""
+        """Begin to receive: from the notebook where there are no ports. Raises OSError."""
         # What may be in the way comes first.
         parts = sorted(self.parts, key=lambda part: not part.compared)
+        for part in parts:
+            if not part.compared:
+                part.make()
         self._pending.extend((part, block) for part in parts for block in range(part.blocks))
         self._left = len(self._pending)
         if not self._left:
@@ -385,6 +404,7 @@ class Acceptance(Share):
             link.close()
         if self._lock_file is not None:
             descriptor, self._lock_file = self._lock_file, None
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # a process that a cell has forked may still have it open
             os.close(descriptor)
 
     # Putting in place.
@@ -398,13 +418,13 @@ class Acceptance(Share):
         ready = sorted(
             (part for part in self.parts if not part.compared), key=lambda part: b"/refs/" in part.entry.path
         )
+        for part in ready:
+            _refuse_incomplete(part)
         try:
             for entry in self.to_make:
                 self._make(entry)
                 self._note(known, entry)
             for part in ready:
-                if not part.size:
-                    part.write(0, b"")
                 with suppress(OSError):  # a file system without modes
                     os.chmod(part.path, stat.S_IMODE(part.entry.mode))
                 os.utime(part.path, ns=(part.entry.mtime_ns, part.entry.mtime_ns))
@@ -492,6 +512,18 @@ def _is_same(entries: Sequence[Entry], parent: bytes) -> bool:
 def _part_name(entry: Entry) -> bytes:
     state = b"%s %d %d" % (entry.path, entry.size, entry.mtime_ns)
     return b"part-" + hashlib.sha256(state).hexdigest()[:32].encode()
+
+
+def _open_private(path: bytes, flags: int = 0) -> int:
+    """A descriptor that writes at any place of the file (0600). Raises OSError, also for a symbolic link."""
+    return os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC | flags, 0o600)
+
+
+def _refuse_incomplete(part: _Part) -> None:
+    """Raises RuntimeError where something else has changed the file."""
+    now = _stat(part.path)
+    if now is None or not stat.S_ISREG(now.st_mode) or now.st_size != part.size:
+        raise RuntimeError(f"{os.fsdecode(part.path)} was changed by something else. Run the share again")
 
 
 def _stat(path: bytes) -> os.stat_result | None:
