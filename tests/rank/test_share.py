@@ -18,7 +18,7 @@ import pytest
 
 from allranks.machine.shared_tree import BLOCK, CONTENT, Entry, Manifest
 from allranks.messages.requests import AcceptShare, OfferShare, ShareAccepted, ShareOffered
-from allranks.messages.requests.share import NOT_PUT
+from allranks.messages.requests.share import IN_THE_WAY, LINK_LEADS_OUT, NOT_PUT
 from allranks.rank.files import share, share_link
 from allranks.rank.files.share import Acceptance, Offer
 from allranks.rank.files.share_link import HELLO, FromNotebook, Link, Listener, SaidElsewhere, Stopped
@@ -374,6 +374,16 @@ def test_a_process_that_a_cell_has_forked_does_not_keep_the_lock(hosts: Hosts) -
     os.close(inherited)
 
 
+def whole(hosts: Hosts) -> Acceptance:
+    """A host that has received all of it, and put nothing in place."""
+    _, offered, manifest = hosts.offer()
+    acceptance, answer = hosts.accept("host", manifest)
+    assert acceptance is not None, answer
+    acceptance.pull("source", offered.ports)
+    assert eventually(lambda: acceptance.state == "whole")
+    return acceptance
+
+
 class Cutting:
     """A network between two hosts that cuts each of the first connections after some bytes."""
 
@@ -523,6 +533,16 @@ def test_a_host_that_mounts_the_sources_folder_gets_nothing(hosts: Hosts) -> Non
     assert hosts.accept("source", manifest) == (None, ShareAccepted(os.fsencode(hosts.model), same=True))
 
 
+def test_a_host_with_some_of_the_sources_own_files_gets_the_others(hosts: Hosts) -> None:
+    """A copy of a disk image, say, has the same inodes and times."""
+    for number in range(7):
+        (hosts.model / str(number)).write_bytes(b"1")
+    _, _, manifest = hosts.offer()
+    (hosts.model / "6").unlink()
+    answer = hosts.accept("source", manifest)[1]
+    assert (answer.same, answer.missing) == (False, 1)
+
+
 @pytest.mark.parametrize(
     "entry",
     [
@@ -545,9 +565,107 @@ def test_a_link_there_that_leads_out_is_not_followed(hosts: Hosts) -> None:
     (hosts.root / "host" / "model").mkdir(parents=True)
     (hosts.root / "outside").mkdir()
     (hosts.root / "host" / "model" / "sub").symlink_to(hosts.root / "outside")
-    with pytest.raises(RuntimeError, match="a symbolic link there leads out of the folder"):
-        hosts.bring("host")
+    for overwrite in (False, True):
+        _, answer = hosts.accept("host", hosts.offer()[2], overwrite=overwrite)
+        assert answer.refused == [(b"model/sub/deep/file", LINK_LEADS_OUT)]
+    (hosts.root / "host" / "model" / "sub").unlink()
+    acceptance = whole(hosts)
+    (hosts.root / "host" / "model" / "sub").symlink_to(hosts.root / "outside")
+    with pytest.raises(RuntimeError, match=LINK_LEADS_OUT):
+        acceptance.put_in_place()
     assert not list((hosts.root / "outside").iterdir())
+
+
+def test_a_file_in_the_place_of_a_folder_is_named_before_anything_is_sent(hosts: Hosts) -> None:
+    (hosts.model / "sub").mkdir()
+    (hosts.model / "sub" / "file").write_bytes(b"1")
+    (hosts.root / "host" / "model").mkdir(parents=True)
+    (hosts.root / "host" / "model" / "sub").write_bytes(b"theirs")
+    assert hosts.accept("host", hosts.offer()[2])[1].refused == [(b"model/sub/file", IN_THE_WAY)]
+
+
+def test_all_places_are_looked_at_before_the_first_is_written(hosts: Hosts) -> None:
+    for name in "ab":
+        (hosts.model / name).write_bytes(b"1")
+    hosts.bring("host")
+    for name in "ab":
+        (hosts.model / name).write_bytes(b"new")
+    acceptance = whole(hosts)
+    (hosts.root / "host" / "model" / "b").write_bytes(b"a cell wrote this")
+    with pytest.raises(RuntimeError, match="model/b: another file is there"):
+        acceptance.put_in_place()
+    assert hosts.files("host") == {"a": b"1", "b": b"a cell wrote this"}
+
+
+def test_what_refers_to_other_files_is_put_in_place_after_them(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder in ("blobs", "refs", "snapshots/c"):
+        (hosts.model / folder).mkdir(parents=True)
+    (hosts.model / "blobs" / "b").write_bytes(b"w")
+    (hosts.model / "refs" / "main").write_bytes(b"c")
+    (hosts.model / "snapshots" / "c" / "w").symlink_to("../../blobs/b")
+    acceptance, placed = whole(hosts), list[str]()
+    real = os.replace
+
+    def replace(old: bytes | str | Path, new: bytes | str | Path) -> None:
+        if ".allranks" in os.fsdecode(old):
+            placed.append(os.path.basename(os.fsdecode(new)))
+        real(old, new)
+
+    monkeypatch.setattr(os, "replace", replace)
+    acceptance.put_in_place()
+    assert placed == ["b", "w", "main"]
+
+
+def test_an_end_waits_for_what_is_being_put_in_place(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    (hosts.model / "file").write_bytes(b"1")
+    acceptance, real, begun, go_on = whole(hosts), os.replace, threading.Event(), threading.Event()
+
+    def replace(old: bytes | str | Path, new: bytes | str | Path) -> None:
+        begun.set()
+        assert go_on.wait(WITHIN)
+        real(old, new)
+
+    monkeypatch.setattr(os, "replace", replace)
+    placing = threading.Thread(target=acceptance.put_in_place)
+    placing.start()
+    assert begun.wait(WITHIN)
+    ending = threading.Thread(target=acceptance.end)
+    ending.start()
+    assert hosts.accept("host", hosts.offer()[2])[1].taken
+    assert ending.is_alive()
+    go_on.set()
+    ending.join(WITHIN)
+    placing.join(WITHIN)
+    assert hosts.files("host") == {"file": b"1"} and not hosts.aside("host")
+    with pytest.raises(RuntimeError, match="the share was stopped"):
+        acceptance.put_in_place()
+
+
+def test_parts_are_on_the_disk_before_one_is_put_in_place(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in "ab":
+        (hosts.model / name).write_bytes(b"1")
+    acceptance, done = whole(hosts), list[str]()
+    expected = {each.stat().st_ino for each in hosts.aside("host")}
+    expected |= {each.parent.stat().st_ino for each in hosts.aside("host")}
+    real, synced = os.replace, set[int]()
+
+    def replace(old: bytes | str | Path, new: bytes | str | Path) -> None:
+        if ".allranks" in os.fsdecode(old):
+            done.append("placed")
+            assert synced == expected
+        real(old, new)
+
+    monkeypatch.setattr(os, "replace", replace)
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.add(os.fstat(descriptor).st_ino))
+    acceptance.put_in_place()
+    assert done == ["placed"] * 2
+
+
+def test_neither_setuid_nor_setgid_is_passed_on(hosts: Hosts) -> None:
+    (hosts.model / "run").write_text("#!")
+    (hosts.model / "run").chmod(0o6755)
+    hosts.bring("host")
+    assert stat.S_IMODE((hosts.root / "host" / "model" / "run").stat().st_mode) == 0o755
 
 
 def test_an_empty_folder(hosts: Hosts) -> None:

@@ -36,7 +36,9 @@ class ClusterShare(ClusterBase):
         back; one that was stopped, or failed, is continued by the next.
 
         Raises UsageError where no host has it, or something else is in the way; CannotCopy where a host cannot send or
-        take it; CellInterrupted. Nothing is put in place then.
+        take it; CellInterrupted. Nothing is put in place before all hosts have all of it. If a host then cannot put a
+        file in place, it and other hosts may have some of the files in place; each of these is whole, and the message
+        says so.
         """
         living, stop = self._up(), Stop()
         try:

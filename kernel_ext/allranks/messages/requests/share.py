@@ -14,6 +14,7 @@ from .base import Answer, Nothing, Question
 
 NOT_PUT = "another file is there, which no share has put there"
 IN_THE_WAY = "a folder or a file of another kind is in its place"
+LINK_LEADS_OUT = "a symbolic link there leads out of the folder"
 """Why something is not replaced on a host."""
 
 

@@ -53,7 +53,7 @@ from allranks.messages.requests import (
     ShareState,
 )
 from allranks.messages.requests.files import CHANGED
-from allranks.messages.requests.share import IN_THE_WAY, NOT_PUT
+from allranks.messages.requests.share import IN_THE_WAY, LINK_LEADS_OUT, NOT_PUT
 
 from .share_link import FromNotebook, Link, Listener, SaidElsewhere, Stopped
 from .shared_names import state_folder
@@ -209,6 +209,7 @@ class Acceptance(Share):
         self.notebook = FromNotebook("")
         self._left = 0
         """Blocks that are neither received nor compared."""
+        self._placing = threading.Lock()
         self._lock_file: int | None = None
         self._aside = self._choose_aside()
         self.to_make = list[Entry]()
@@ -260,6 +261,10 @@ class Acceptance(Share):
             raise PermissionError("the home folder and the root of the file system are never written over")
         for number, entry in enumerate(self._entries):
             self._look_at(number, entry)
+        folders = dict[bytes, str]()
+        for entry in (*(part.entry for part in self.parts if not part.compared), *self.to_make):
+            if why := self._in_the_way(entry, folders):
+                self.refused.append((entry.path, why))
         answer = ShareAccepted(self.folder, self.listener.ports, refused=self.refused)
         missing = [part for part in self.parts if not part.compared]
         answer.missing, answer.nbytes = len(missing) + len(self.to_make), sum(part.size for part in missing)
@@ -276,7 +281,7 @@ class Acceptance(Share):
     def _look_at(self, number: int, entry: Entry) -> None:
         path = self._place(entry)
         now, known = _stat(path), self._known.get(entry.path)
-        ours = now is not None and known is not None and (now.st_size, now.st_mtime_ns) == known[:2]
+        ours = now is not None and self._is_as_put(entry, now)
         if entry.is_file:
             is_file = now is not None and stat.S_ISREG(now.st_mode)
             as_source = is_file and now is not None and (now.st_size, now.st_mtime_ns) == (entry.size, entry.mtime_ns)
@@ -402,6 +407,10 @@ class Acceptance(Share):
         super().end()
         for link in self._links:
             link.close()
+        with self._placing:  # what is put in place now is put there under the lock
+            self._unlock()
+
+    def _unlock(self) -> None:
         if self._lock_file is not None:
             descriptor, self._lock_file = self._lock_file, None
             fcntl.flock(descriptor, fcntl.LOCK_UN)  # a process that a cell has forked may still have it open
@@ -411,45 +420,74 @@ class Acceptance(Share):
 
     def put_in_place(self) -> None:
         """Raises RuntimeError where something has got in the way, and OSError; what is in place then is known to be."""
-        if self.state != "whole":
-            raise RuntimeError("not all of it has arrived")
+        with self._placing:
+            if self._stop.is_set():
+                raise RuntimeError("the share was stopped")
+            if self.state != "whole":
+                raise RuntimeError("not all of it has arrived")
+            ready = {part.entry: part for part in self.parts if not part.compared}
+            self._refuse_places([*ready, *self.to_make])
+            for part in ready.values():
+                _finish(part)
+            if ready:
+                _sync(os.fsencode(self._aside))
+            self._put(ready)
+            if self._lock_file is not None:
+                shutil.rmtree(self._aside, ignore_errors=True)
+
+    def _put(self, ready: Mapping[Entry, _Part]) -> None:
         known = dict(self._known)
-        # What refers to other files comes last, as the Hugging Face cache's refs to its snapshots.
-        ready = sorted(
-            (part for part in self.parts if not part.compared), key=lambda part: b"/refs/" in part.entry.path
-        )
-        for part in ready:
-            _refuse_incomplete(part)
         try:
-            for entry in self.to_make:
-                self._make(entry)
+            for entry in sorted([*ready, *self.to_make], key=_order):
+                self._refuse_places([entry])  # once more: the others took time
+                os.makedirs(os.path.dirname(self._place(entry)), exist_ok=True)
+                if entry in ready:
+                    os.replace(ready[entry].path, self._place(entry))
+                else:
+                    self._make(entry)
                 self._note(known, entry)
-            for part in ready:
-                with suppress(OSError):  # a file system without modes
-                    os.chmod(part.path, stat.S_IMODE(part.entry.mode))
-                os.utime(part.path, ns=(part.entry.mtime_ns, part.entry.mtime_ns))
-                os.replace(part.path, self._free(part.entry))
-                self._note(known, part.entry)
         finally:
             self._write_records(known)
-        if self._lock_file is not None:
-            shutil.rmtree(self._aside, ignore_errors=True)
 
-    def _free(self, entry: Entry) -> bytes:
-        """Where the entry may be written. Raises RuntimeError."""
+    def _refuse_places(self, entries: Sequence[Entry]) -> None:
+        """Raises RuntimeError where one of them may not be written."""
+        folders = dict[bytes, str]()
+        for entry in entries:
+            if why := self._in_the_way(entry, folders):
+                raise RuntimeError(f"{os.fsdecode(entry.path)}: {why}")
+
+    def _in_the_way(self, entry: Entry, folders: dict[bytes, str]) -> str:
+        """Why the entry may not be written in its place, if so; `folders` keeps what was found out about these."""
         path = self._place(entry)
+        folder = os.path.dirname(path)
+        if folder not in folders:
+            folders[folder] = self._unfit(folder)
+        if folders[folder]:
+            return folders[folder]
+        now = _stat(path)
+        if now is None or (stat.S_ISDIR(now.st_mode) and stat.S_ISDIR(entry.mode)):
+            return ""
+        if stat.S_ISDIR(now.st_mode) or stat.S_ISDIR(entry.mode):
+            return IN_THE_WAY
+        return "" if self._overwrite or self._is_as_put(entry, now) else NOT_PUT
+
+    def _unfit(self, folder: bytes) -> str:
+        """Why nothing can be written in this folder, or in one that is to be made, if so."""
         inside = os.path.realpath(self.folder if self._tree else os.path.dirname(self.folder))
-        if os.path.commonpath([inside, os.path.realpath(os.path.dirname(path))]) != inside:
-            raise RuntimeError(f"{os.fsdecode(entry.path)}: a symbolic link there leads out of the folder")
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        now, known = _stat(path), self._known.get(entry.path)
-        if now is not None and not self._overwrite and (known is None or (now.st_size, now.st_mtime_ns) != known[:2]):
-            raise RuntimeError(f"{os.fsdecode(entry.path)}: {NOT_PUT}")
-        return path
+        if os.path.commonpath([inside, os.path.realpath(folder)]) != inside:
+            return LINK_LEADS_OUT
+        while not os.path.lexists(folder):
+            folder = os.path.dirname(folder)
+        return "" if os.path.isdir(folder) else IN_THE_WAY
+
+    def _is_as_put(self, entry: Entry, now: os.stat_result) -> bool:
+        """Whether a share has put it there, and nothing has changed it since."""
+        known = self._known.get(entry.path)
+        return known is not None and (now.st_size, now.st_mtime_ns) == known[:2]
 
     def _make(self, entry: Entry) -> None:
         """A link or a folder."""
-        path = self._free(entry)
+        path = self._place(entry)
         if not entry.is_link:
             os.makedirs(path, exist_ok=True)
             return
@@ -496,17 +534,24 @@ def _refuse_outside(entry: Entry, name: bytes) -> None:
 
 def _is_same(entries: Sequence[Entry], parent: bytes) -> bool:
     """Whether the source's own files are here, on a file system that both hosts mount."""
-    files = [entry for entry in entries if entry.is_file][:5]
-    for entry in files:
-        try:  # opened, since NFS asks its server only then
-            descriptor = os.open(os.path.join(parent, entry.path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    for entry in entries:
+        path = os.path.join(parent, entry.path)
+        try:
+            now = _opened(path) if entry.is_file else os.lstat(path)
         except OSError:
             return False
-        now = os.fstat(descriptor)
-        os.close(descriptor)
         if (now.st_ino, now.st_ctime_ns) != (entry.inode, entry.ctime_ns):
             return False
-    return bool(files)
+    return any(entry.is_file for entry in entries)
+
+
+def _opened(path: bytes) -> os.stat_result:
+    """Its state once it is opened, since NFS asks its server only then. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        return os.fstat(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _part_name(entry: Entry) -> bytes:
@@ -519,11 +564,29 @@ def _open_private(path: bytes, flags: int = 0) -> int:
     return os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC | flags, 0o600)
 
 
-def _refuse_incomplete(part: _Part) -> None:
-    """Raises RuntimeError where something else has changed the file."""
+def _order(entry: Entry) -> int:
+    """What refers to other files comes after these: links, and last the Hugging Face cache's refs to its snapshots."""
+    return 2 if b"/refs/" in entry.path else 0 if entry.is_file else 1
+
+
+def _finish(part: _Part) -> None:
+    """Make it as the source has it, and safe on the disk. Raises OSError; RuntimeError where something changed it."""
     now = _stat(part.path)
     if now is None or not stat.S_ISREG(now.st_mode) or now.st_size != part.size:
         raise RuntimeError(f"{os.fsdecode(part.path)} was changed by something else. Run the share again")
+    _sync(part.path)
+    with suppress(OSError):  # a file system without modes
+        os.chmod(part.path, part.entry.mode & 0o777)  # neither setuid nor setgid: its owner is another
+    os.utime(part.path, ns=(part.entry.mtime_ns, part.entry.mtime_ns))
+
+
+def _sync(path: bytes) -> None:
+    """Have the file, or the folder, written to the disk. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _stat(path: bytes) -> os.stat_result | None:
