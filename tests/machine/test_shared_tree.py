@@ -128,3 +128,13 @@ def test_blocks_have_digests_that_say_where_they_belong(home: Path, monkeypatch:
     os.utime("file", (1, 1))
     with pytest.raises(ContentChanged, match="file was changed while it was shared"):
         file.block(0)
+
+
+def test_a_pipe_that_takes_the_place_of_a_file_is_not_waited_for(home: Path) -> None:
+    (home / "file").write_text("text")
+    now = os.stat("file")
+    file = SharedFile(KEY, 0, b"file", now.st_size, now.st_mtime_ns)
+    os.unlink("file")
+    os.mkfifo("file")
+    with pytest.raises(ContentChanged, match="file is no file any more"):
+        file.block(0)

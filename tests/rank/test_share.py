@@ -38,14 +38,16 @@ class Hosts:
         self._open: list[share.Share] = []
         self._listening: list[Listener] = []
 
+    def asked_to_offer(self) -> OfferShare:
+        return OfferShare(transfer="t", key=KEY, path=os.fsencode(self.model), addresses=HERE)
+
     def offer(self) -> tuple[Offer, ShareOffered, bytes]:
-        request = OfferShare(transfer="t", key=KEY, path=os.fsencode(self.model), addresses=HERE)
-        offer, answer, manifest = Offer.of(request)
+        offer, answer, manifest = Offer.of(self.asked_to_offer())
         self._open.append(offer)
         return offer, answer, manifest
 
-    def accept(self, host: str, manifest: bytes, *, overwrite: bool = False) -> tuple[Acceptance | None, ShareAccepted]:
-        request = AcceptShare(
+    def asked_to_accept(self, host: str, *, overwrite: bool = False) -> AcceptShare:
+        return AcceptShare(
             transfer="t",
             key=KEY,
             name=b"model",
@@ -54,7 +56,9 @@ class Hosts:
             addresses=HERE,
             overwrite=overwrite,
         )
-        acceptance, answer = Acceptance.of(request, manifest)
+
+    def accept(self, host: str, manifest: bytes, *, overwrite: bool = False) -> tuple[Acceptance | None, ShareAccepted]:
+        acceptance, answer = Acceptance.of(self.asked_to_accept(host, overwrite=overwrite), manifest)
         if acceptance is not None:
             self._open.append(acceptance)
         return acceptance, answer
@@ -446,6 +450,49 @@ def test_the_first_address_that_answers_is_used(hosts: Hosts) -> None:
     assert hosts.bring("host", [("127.0.0.1", port), *offered.ports]).state == "whole"
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundredth of all times, or less."""
+    for name, seconds in {"SILENCE": 0.2, "GIVES_UP_AFTER": 1.0, "FIRST_WITHIN": 1.0}.items():
+        monkeypatch.setattr(share_link, name, seconds)
+    monkeypatch.setattr(share_link, "AGAIN_AFTER", 0.05)
+    monkeypatch.setattr(share_link, "SAYS_WAIT_EVERY", 0.05)
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.timeout(60)
+def test_a_host_that_is_connected_and_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on = threading.Event()
+    monkeypatch.setattr(Listener, "_answer", lambda *_: go_on.wait(WITHIN))
+    listener = Listener(HERE, KEY, lambda *_: None, lambda: None)
+    with pytest.raises(share_link.Unreachable, match=r"source \(.*\) does not answer \(timed out\)"):
+        Link("source", listener.ports, KEY, threading.Event()).ask(CONTENT, 0, 0)
+    go_on.set()
+    listener.close()
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_disk_that_is_slow_is_waited_for_and_one_that_hangs_is_not(*, ends: bool) -> None:
+    go_on = threading.Event()
+
+    def read(*_: object) -> tuple[bytes, bytes]:
+        go_on.wait(0.5 if ends else WITHIN)
+        return bytes(32), b"data"
+
+    listener, stop = Listener(HERE, KEY, read, lambda: None), threading.Event()
+    link = Link("source", listener.ports, KEY, stop)
+    if ends:
+        assert [bytes(each) for each in link.ask(CONTENT, 0, 0)] == [bytes(32), b"data"]
+    else:
+        with pytest.raises(SaidElsewhere, match="its disk gave nothing for 1 s"):
+            link.ask(CONTENT, 0, 0)
+    go_on.set()
+    link.close()
+    listener.close()
+
+
 def test_a_stranger_gets_nothing(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
     (hosts.model / "file").write_bytes(b"secret")
     _, offered, _ = hosts.offer()
@@ -710,6 +757,40 @@ def test_a_share_whose_notebook_is_gone_ends(hosts: Hosts, monkeypatch: pytest.M
 
     assert eventually(refused)
     assert (offer.progress().state, offer.progress().why) == ("failed", "the notebook was out of reach for too long")
+
+
+@pytest.mark.parametrize("accepts", [False, True])
+def test_a_share_that_ends_while_it_begins_leaves_nothing_open(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch, *, accepts: bool
+) -> None:
+    (hosts.model / "file").write_bytes(b"1")
+    manifest, shares, opened = hosts.offer()[2], share.Shares(), list[share.Share]()
+    begins = (Acceptance if accepts else Offer).of
+
+    def slow(*arguments: object) -> object:
+        made = begins(*arguments)
+        opened.append(made[0])
+        shares.end("t")
+        return made
+
+    monkeypatch.setattr(Acceptance if accepts else Offer, "of", slow)
+    with pytest.raises(RuntimeError, match="the share was stopped"):
+        if accepts:
+            shares.accept(hosts.asked_to_accept("host"), manifest)
+        else:
+            shares.offer(hosts.asked_to_offer())
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(opened[0].listener.ports[0])
+    if accepts:
+        monkeypatch.undo()
+        assert not hosts.accept("host", manifest)[1].taken
+
+
+def test_no_port_is_open_once_a_share_has_ended(hosts: Hosts) -> None:
+    offer, offered, _ = hosts.offer()
+    offer.end()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(offered.ports[0])
 
 
 def test_a_name_is_found_until_its_files_are_gone(hosts: Hosts) -> None:

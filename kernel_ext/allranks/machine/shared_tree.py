@@ -176,7 +176,7 @@ def _walk(found: Found, folder: bytes) -> Iterator[tuple[bytes, Entry | str]]:
 
 def _file(found: Found, path: bytes, now: os.stat_result) -> Entry:
     """Raises PermissionError for one that cannot be read, before anything is sent."""
-    os.close(os.open(os.path.join(found.parent, path), os.O_RDONLY | os.O_CLOEXEC))
+    os.close(open_to_read(os.path.join(found.parent, path)))
     return _entry(path, now)
 
 
@@ -205,10 +205,17 @@ def block_digest(key: bytes, file: int, block: int, data: bytes | bytearray | me
     return digest.digest()
 
 
+def open_to_read(path: bytes) -> int:
+    """A descriptor, at once: a pipe that has taken the place of the file would be waited for. Raises OSError."""
+    return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+
+
 def read_block(path: bytes, block: int) -> tuple[bytes, os.stat_result]:
-    """The block, which is shorter where the file is, and the file's state. Raises OSError."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    """The block, which is shorter where the file is, and the file's state. Raises OSError, and ContentChanged."""
+    descriptor = open_to_read(path)
     try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise ContentChanged(f"{os.fsdecode(path)} is no file any more. Run the share again")
         data = os.pread(descriptor, BLOCK, block * BLOCK)
         while len(data) < BLOCK and (more := os.pread(descriptor, BLOCK - len(data), block * BLOCK + len(data))):
             data += more

@@ -40,6 +40,7 @@ from allranks.machine.shared_tree import (
     files_of,
     find,
     hub_cache,
+    open_to_read,
     read_block,
     scan,
     stays_inside,
@@ -64,6 +65,8 @@ TRIES = 2
 """How often a block is asked for that arrives damaged."""
 FORGOTTEN_AFTER = 300.0
 """Seconds without a question after which the notebook counts as gone, and nothing is listened for any more."""
+
+REMEMBERED = 64
 
 
 class _Placed(msgspec.Struct, array_like=True, frozen=True):
@@ -547,7 +550,7 @@ def _is_same(entries: Sequence[Entry], parent: bytes) -> bool:
 
 def _opened(path: bytes) -> os.stat_result:
     """Its state once it is opened, since NFS asks its server only then. Raises OSError."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    descriptor = open_to_read(path)
     try:
         return os.fstat(descriptor)
     finally:
@@ -610,6 +613,8 @@ class Shares:
 
     def __init__(self) -> None:
         self._open = dict[str, Share]()
+        self._ended = deque[str](maxlen=REMEMBERED)
+        """The last transfers that have ended: an offer or an acceptance may still be on its way."""
         self._lock = threading.Lock()
 
     def offer(self, request: OfferShare) -> tuple[ShareOffered, bytes]:
@@ -626,8 +631,14 @@ class Shares:
         return answer
 
     def _keep(self, transfer: str, share: Share) -> None:
+        """Raises RuntimeError for a transfer that has ended meanwhile."""
         with self._lock:
-            self._open[transfer] = share
+            ended = transfer in self._ended
+            if not ended:
+                self._open[transfer] = share
+        if ended:
+            share.end()
+            raise RuntimeError("the share was stopped")
 
     def of(self, transfer: str) -> Share:
         """Raises RuntimeError for one that has ended."""
@@ -648,5 +659,6 @@ class Shares:
     def end(self, transfer: str) -> None:
         with self._lock:
             share = self._open.pop(transfer, None)
+            self._ended.append(transfer)
         if share is not None:
             share.end()
