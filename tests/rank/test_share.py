@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from allranks.machine.shared_records import look_for
 from allranks.machine.shared_tree import BLOCK, CONTENT, Entry, Manifest
 from allranks.messages.requests import AcceptShare, OfferShare, ShareAccepted, ShareOffered
 from allranks.messages.requests.share import IN_THE_WAY, LINK_LEADS_OUT, NOT_PUT
@@ -91,8 +92,8 @@ class Hosts:
     def close(self) -> None:
         for each in self._open:
             each.end()
-        for each in self._listening:
-            each.close()
+        for listener in self._listening:
+            listener.close()
 
 
 @pytest.fixture
@@ -312,7 +313,7 @@ def test_a_part_that_is_changed_after_it_has_arrived_is_not_put_in_place(
     assert eventually(lambda: acceptance.state == "whole")
     (part,) = hosts.aside("host")
     change(part)
-    with pytest.raises(RuntimeError, match="was changed by something else. Run the share again"):
+    with pytest.raises(RuntimeError, match=r"was changed by something else\. Run the share again"):
         acceptance.put_in_place()
     assert hosts.files("host") == {}
 
@@ -502,11 +503,12 @@ def test_a_stranger_gets_nothing(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) 
             with suppress(OSError):
                 stranger.sendall(said)
                 stranger.shutdown(socket.SHUT_WR)
-            heard = b""
-            with suppress(ConnectionError):
+            received = b""
+            with suppress(ConnectionError):  # which may take away what was sent before
                 while data := stranger.recv(1000):
-                    heard += data
-            assert heard[: len(HELLO)] == HELLO and len(heard) == len(HELLO) + 32
+                    received += data
+            greeting = HELLO + received[len(HELLO) :]
+            assert len(received) <= len(HELLO) + 32 and greeting.startswith(received[: len(HELLO)])
     with monkeypatch.context() as patch:
         patch.setattr(share_link, "FIRST_WITHIN", 0.0)
         with pytest.raises(share_link.Unreachable, match="the connection was closed"):
@@ -765,25 +767,52 @@ def test_a_share_that_ends_while_it_begins_leaves_nothing_open(
 ) -> None:
     (hosts.model / "file").write_bytes(b"1")
     manifest, shares, opened = hosts.offer()[2], share.Shares(), list[share.Share]()
-    begins = (Acceptance if accepts else Offer).of
+    offers, acceptances = Offer.of, Acceptance.of
 
-    def slow(*arguments: object) -> object:
-        made = begins(*arguments)
+    def offered(request: OfferShare) -> tuple[Offer, ShareOffered, bytes]:
+        made = offers(request)
         opened.append(made[0])
         shares.end("t")
         return made
 
-    monkeypatch.setattr(Acceptance if accepts else Offer, "of", slow)
-    with pytest.raises(RuntimeError, match="the share was stopped"):
+    def accepted(request: AcceptShare, manifest: bytes) -> tuple[Acceptance | None, ShareAccepted]:
+        made = acceptances(request, manifest)
+        assert made[0] is not None
+        opened.append(made[0])
+        shares.end("t")
+        return made
+
+    monkeypatch.setattr(Offer, "of", offered)
+    monkeypatch.setattr(Acceptance, "of", accepted)
+
+    def begin() -> object:
         if accepts:
-            shares.accept(hosts.asked_to_accept("host"), manifest)
-        else:
-            shares.offer(hosts.asked_to_offer())
+            return shares.accept(hosts.asked_to_accept("host"), manifest)
+        return shares.offer(hosts.asked_to_offer())
+
+    with pytest.raises(RuntimeError, match="the share was stopped"):
+        begin()
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(opened[0].listener.ports[0])
     if accepts:
-        monkeypatch.undo()
+        monkeypatch.setattr(Acceptance, "of", acceptances)
         assert not hosts.accept("host", manifest)[1].taken
+
+
+def test_a_copy_that_a_share_has_put_there_is_known_until_it_changes(hosts: Hosts) -> None:
+    (hosts.model / "file").write_bytes(b"1")
+    (hosts.model / "link").symlink_to("file")
+    hosts.bring("host")
+    there = hosts.root / "host" / "model"
+    source, copy = (look_for(os.fsencode(each)) for each in (hosts.model, there))
+    assert (source.placed, copy.placed) == (False, True) and source.state == copy.state
+    (there / "more").write_bytes(b"1")
+    changed = look_for(os.fsencode(there))
+    assert not changed.placed and changed.state != copy.state
+    (there / "more").unlink()
+    assert look_for(os.fsencode(there)).placed
+    (there / "file").write_bytes(b"2")
+    assert not look_for(os.fsencode(there)).placed
 
 
 def test_no_port_is_open_once_a_share_has_ended(hosts: Hosts) -> None:

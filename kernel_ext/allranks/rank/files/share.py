@@ -27,7 +27,8 @@ from typing import Literal
 
 import msgspec
 
-from allranks.machine.files import folder_identity, make_private, write_private
+from allranks.machine.files import folder_identity, make_private, open_private
+from allranks.machine.shared_records import PlacedState, read_records, write_records
 from allranks.machine.shared_tree import (
     BLOCK,
     CONTENT,
@@ -49,7 +50,6 @@ from allranks.messages.requests import (
     AcceptShare,
     OfferShare,
     ShareAccepted,
-    ShareFound,
     ShareOffered,
     ShareState,
 )
@@ -57,7 +57,6 @@ from allranks.messages.requests.files import CHANGED
 from allranks.messages.requests.share import IN_THE_WAY, LINK_LEADS_OUT, NOT_PUT
 
 from .share_link import FromNotebook, Link, Listener, SaidElsewhere, Stopped
-from .shared_names import state_folder
 
 STREAMS = 4
 """Connections to the host before this one: while a block is written, others are on their way."""
@@ -69,18 +68,7 @@ FORGOTTEN_AFTER = 300.0
 REMEMBERED = 64
 
 
-class _Placed(msgspec.Struct, array_like=True, frozen=True):
-    """What a share has put in place."""
-
-    path: bytes
-    size: int
-    mtime_ns: int
-    """On this host: its file system may round what the source has."""
-    source_mtime_ns: int
-
-
 _manifests = msgspec.msgpack.Decoder(Manifest)
-_placed = msgspec.msgpack.Decoder(list[_Placed])
 
 
 class _Part(SharedFile):
@@ -106,7 +94,7 @@ class _Part(SharedFile):
 
     def make(self) -> None:
         """Make the file; of one that is there, keep what is not too much. Raises OSError."""
-        descriptor = _open_private(self.path, os.O_CREAT)
+        descriptor = open_private(self.path, os.O_CREAT)
         try:
             os.ftruncate(descriptor, min(os.fstat(descriptor).st_size, self.size))
         finally:
@@ -114,7 +102,7 @@ class _Part(SharedFile):
 
     def write(self, block: int, data: bytes | memoryview) -> None:
         """Raises OSError, also where the file is gone: one that is made again would lack the blocks before."""
-        descriptor = _open_private(self.path)
+        descriptor = open_private(self.path)
         try:
             view, offset = memoryview(data), block * BLOCK
             while view:  # a disk that is nearly full takes a part
@@ -204,8 +192,7 @@ class Acceptance(Share):
         # A link to another disk, say, is followed: what is shared lies there.
         self.folder = os.path.realpath(path) if os.path.isdir(path) else path
         self._tree = [entry.path for entry in entries] != [request.name]
-        self._records = state_folder() / "placed" / hashlib.sha256(self.folder).hexdigest()[:32]
-        self._known = self._read_records()
+        self._known = read_records(self.folder)
         self._pending = deque[tuple[_Part, int]]()
         self._pending_lock = threading.Lock()
         self._links = list[Link | FromNotebook]()
@@ -315,7 +302,7 @@ class Acceptance(Share):
 
     def _lock(self) -> bool:
         """Whether no other rank writes here: another one of ours would put half of a part in place."""
-        descriptor = _open_private(os.fsencode(self._aside / "lock"), os.O_CREAT)
+        descriptor = open_private(os.fsencode(self._aside / "lock"), os.O_CREAT)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -450,7 +437,7 @@ class Acceptance(Share):
                     self._make(entry)
                 self._note(known, entry)
         finally:
-            self._write_records(known)
+            write_records(self.folder, known)
 
     def _refuse_places(self, entries: Sequence[Entry]) -> None:
         """Raises RuntimeError where one of them may not be written."""
@@ -500,30 +487,9 @@ class Acceptance(Share):
             os.utime(new, ns=(entry.mtime_ns, entry.mtime_ns), follow_symlinks=False)
         os.replace(new, path)
 
-    def _note(self, known: dict[bytes, tuple[int, int, int]], entry: Entry) -> None:
+    def _note(self, known: dict[bytes, PlacedState], entry: Entry) -> None:
         if not stat.S_ISDIR(entry.mode) and (now := _stat(self._place(entry))) is not None:
             known[entry.path] = now.st_size, now.st_mtime_ns, entry.mtime_ns
-
-    def _read_records(self) -> dict[bytes, tuple[int, int, int]]:
-        """What was put in place before: size, time of modification, and that at the source, by path."""
-        try:
-            records = _placed.decode(self._records.read_bytes())
-        except (OSError, msgspec.MsgspecError):  # none, or damaged: then nothing is replaced
-            return {}
-        return {each.path: (each.size, each.mtime_ns, each.source_mtime_ns) for each in records}
-
-    def _write_records(self, known: Mapping[bytes, tuple[int, int, int]]) -> None:
-        records = [_Placed(path, *state) for path, state in known.items()]
-        with suppress(OSError):  # without a record, a later share may have to be told to --overwrite
-            self._records.parent.parent.mkdir(parents=True, exist_ok=True)
-            make_private(self._records.parent)
-            write_private(self._records, msgspec.msgpack.encode(records))
-
-
-def look_for(path: bytes) -> ShareFound:
-    """See `requests.FindShare`."""
-    found = find(path)
-    return ShareFound(found.path if found is not None else b"", os.getcwdb())
 
 
 def _refuse_outside(entry: Entry, name: bytes) -> None:
@@ -560,11 +526,6 @@ def _opened(path: bytes) -> os.stat_result:
 def _part_name(entry: Entry) -> bytes:
     state = b"%s %d %d" % (entry.path, entry.size, entry.mtime_ns)
     return b"part-" + hashlib.sha256(state).hexdigest()[:32].encode()
-
-
-def _open_private(path: bytes, flags: int = 0) -> int:
-    """A descriptor that writes at any place of the file (0600). Raises OSError, also for a symbolic link."""
-    return os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC | flags, 0o600)
 
 
 def _order(entry: Entry) -> int:
