@@ -314,7 +314,7 @@ def test_a_copy_that_only_looks_like_the_sources_is_not_passed_on(apart: Apart) 
             cluster.share("~/models/it's a model")
         assert not (apart.home("host3") / "models" / "it's a model").exists()
         (damaged / "weights").unlink()
-        cluster.share("~/models/it's a model")
+        cluster.share("~/models/it's a model", source="host1")
         assert [weights(apart, name) for name in apart.names] == [b"right"] * 3
 
 

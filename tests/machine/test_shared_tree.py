@@ -145,3 +145,17 @@ def test_a_pipe_that_takes_the_place_of_a_file_is_not_waited_for(home: Path) -> 
     os.mkfifo("file")
     with pytest.raises(ContentChanged, match="file is no file any more"):
         file.block(0)
+
+
+def test_a_folder_below_the_home_folder_is_recognised_through_a_link(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (home / "real" / "work" / "model").mkdir(parents=True)
+    (home / "link").symlink_to("real")
+    (home / "link" / "models").symlink_to(home)
+    monkeypatch.setenv("HOME", str(home / "link"))
+    monkeypatch.chdir(home / "real" / "work")
+    assert found("model").parent_elsewhere == b"~/work"
+    assert found("~/work").parent_elsewhere == b"~"
+    assert found("~/models/real").parent_elsewhere == b"~/models"
+    assert found(str(home / "real")).parent_elsewhere == os.fsencode(home)

@@ -460,7 +460,8 @@ class Share:
                     other = before[host]
                     raise CannotCopy(
                         f"{host}: {path}, which came from {other}, has another checksum than on {source}. Nothing was "
-                        f"put in place. Remove that file on {other}, then run the share again."
+                        f"put in place. Remove that file on {other}, then run the share again with --from "
+                        f"{source}."
                     )
 
     def _place(self, receivers: Sequence[_Receiver]) -> None:

@@ -91,9 +91,14 @@ class Found:
     @property
     def parent_elsewhere(self) -> bytes:
         """The folder that is to hold it on another host: below ``~`` where it is so here."""
-        below_home = _below(self.parent + b"/", os.path.expanduser(b"~"))
-        is_home = self.parent == os.path.expanduser(b"~")
-        return os.path.join(b"~", below_home).rstrip(b"/") if below_home or is_home else self.parent
+        home = os.path.expanduser(b"~")
+        # A working folder is reported without links, also where the home folder is one.
+        for parent, base in ((self.parent, home), (os.path.realpath(self.parent), os.path.realpath(home))):
+            if parent == base:
+                return b"~"
+            if below := _below(parent, base):
+                return os.path.join(b"~", below)
+        return self.parent
 
 
 def hub_cache() -> bytes:
