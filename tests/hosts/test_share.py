@@ -189,15 +189,21 @@ def test_ctrl_c_leaves_what_has_arrived_for_the_next_share(apart: Apart) -> None
 
         def press() -> None:
             arrives(apart, "host3", 6 << 20)
+            meanwhile.update(listening(apart))
             os.kill(os.getpid(), signal.SIGINT)
 
-        before = listening(apart)
+        before, meanwhile = listening(apart), dict[str, set[str]]()
         pressing = threading.Thread(target=press)
         pressing.start()
         with pytest.raises(CellInterrupted, match="What has arrived is kept aside: the same share goes on from there"):
             cluster.share("~/models/it's a model")
         assert listening(apart) == before
         pressing.join(WITHIN)
+        assert {name: len(meanwhile[name] - before[name]) for name in apart.names} == {
+            "host1": 1,
+            "host2": 1,
+            "host3": 0,
+        }
         assert not (apart.home("host2") / "models" / "it's a model").exists()
         result = cluster.share("~/models/it's a model")
         assert listening(apart) == before

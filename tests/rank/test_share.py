@@ -21,8 +21,8 @@ from allranks.machine.shared_tree import BLOCK, CONTENT, Entry, Manifest
 from allranks.messages.requests import AcceptShare, OfferShare, ShareAccepted, ShareOffered
 from allranks.messages.requests.share import IN_THE_WAY, LINK_LEADS_OUT, NOT_PUT
 from allranks.rank.files import share, share_link
-from allranks.rank.files.share import Acceptance, Offer
-from allranks.rank.files.share_link import HELLO, FromNotebook, Link, Listener, SaidElsewhere, Stopped
+from allranks.rank.files.share import Acceptance, ShareOffer
+from allranks.rank.files.share_link import HELLO, BlockLink, BlockListener, FromNotebook, ReportedByOther, Stopped
 from allranks.rank.files.shared_names import give_names, shared
 from tests.waiting import WITHIN, eventually
 
@@ -36,14 +36,14 @@ class Hosts:
     def __init__(self, root: Path) -> None:
         self.root, self.model = root, root / "source" / "model"
         self.model.mkdir(parents=True)
-        self._open: list[share.Share] = []
-        self._listening: list[Listener] = []
+        self._open: list[share.RankShare] = []
+        self._listening: list[BlockListener] = []
 
     def asked_to_offer(self) -> OfferShare:
         return OfferShare(transfer="t", key=KEY, path=os.fsencode(self.model), addresses=HERE)
 
-    def offer(self) -> tuple[Offer, ShareOffered, bytes]:
-        offer, answer, manifest = Offer.of(self.asked_to_offer())
+    def offer(self) -> tuple[ShareOffer, ShareOffered, bytes]:
+        offer, answer, manifest = ShareOffer.of(self.asked_to_offer())
         self._open.append(offer)
         return offer, answer, manifest
 
@@ -86,7 +86,7 @@ class Hosts:
     def aside(self, host: str) -> list[Path]:
         return list((self.root / host).glob(".allranks-*/part-*"))
 
-    def closes(self, listener: Listener) -> None:
+    def closes(self, listener: BlockListener) -> None:
         self._listening.append(listener)
 
     def close(self) -> None:
@@ -191,7 +191,7 @@ def test_something_that_gets_in_the_way_meanwhile_stays(hosts: Hosts) -> None:
     assert hosts.files("host") == {"file": b"theirs"}
 
 
-def blocks_of(hosts: Hosts, change: Callable[[int, int, bytes], bytes]) -> Listener:
+def blocks_of(hosts: Hosts, change: Callable[[int, int, bytes], bytes]) -> BlockListener:
     """A source that changes what it gives: called with the file, the block, and the data."""
     offer, _, _ = hosts.offer()
 
@@ -200,7 +200,7 @@ def blocks_of(hosts: Hosts, change: Callable[[int, int, bytes], bytes]) -> Liste
         assert found is not None
         return found[0], change(file, block, found[1])
 
-    return Listener(HERE, KEY, blocks, lambda: None)
+    return BlockListener(HERE, KEY, blocks, lambda: None)
 
 
 def test_a_damaged_block_is_asked_for_again(hosts: Hosts) -> None:
@@ -464,10 +464,10 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.timeout(60)
 def test_a_host_that_is_connected_and_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     go_on = threading.Event()
-    monkeypatch.setattr(Listener, "_answer", lambda *_: go_on.wait(WITHIN))
-    listener = Listener(HERE, KEY, lambda *_: None, lambda: None)
+    monkeypatch.setattr(BlockListener, "_answer", lambda *_: go_on.wait(WITHIN))
+    listener = BlockListener(HERE, KEY, lambda *_: None, lambda: None)
     with pytest.raises(share_link.Unreachable, match=r"source \(.*\) does not answer \(timed out\)"):
-        Link("source", listener.ports, KEY, threading.Event()).ask(CONTENT, 0, 0)
+        BlockLink("source", listener.ports, KEY, threading.Event()).ask(CONTENT, 0, 0)
     go_on.set()
     listener.close()
 
@@ -482,12 +482,12 @@ def test_a_disk_that_is_slow_is_waited_for_and_one_that_hangs_is_not(*, ends: bo
         go_on.wait(0.5 if ends else WITHIN)
         return bytes(32), b"data"
 
-    listener, stop = Listener(HERE, KEY, read, lambda: None), threading.Event()
-    link = Link("source", listener.ports, KEY, stop)
+    listener, stop = BlockListener(HERE, KEY, read, lambda: None), threading.Event()
+    link = BlockLink("source", listener.ports, KEY, stop)
     if ends:
         assert [bytes(each) for each in link.ask(CONTENT, 0, 0)] == [bytes(32), b"data"]
     else:
-        with pytest.raises(SaidElsewhere, match="its disk gave nothing for 1 s"):
+        with pytest.raises(ReportedByOther, match="its disk gave nothing for 1 s"):
             link.ask(CONTENT, 0, 0)
     go_on.set()
     link.close()
@@ -512,14 +512,14 @@ def test_a_stranger_gets_nothing(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) 
     with monkeypatch.context() as patch:
         patch.setattr(share_link, "FIRST_WITHIN", 0.0)
         with pytest.raises(share_link.Unreachable, match="the connection was closed"):
-            Link("source", offered.ports, bytes(32), threading.Event()).ask(CONTENT, 0, 0)
+            BlockLink("source", offered.ports, bytes(32), threading.Event()).ask(CONTENT, 0, 0)
     assert hosts.bring("host").state == "whole", "strangers do not keep others from it"
 
 
 def test_a_listener_that_does_not_know_the_key_is_not_believed(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(share_link, "FIRST_WITHIN", 0.0)
     (hosts.model / "file").write_bytes(b"1")
-    listener = Listener(HERE, bytes(32), lambda *_: (bytes(32), b"2"), lambda: None)
+    listener = BlockListener(HERE, bytes(32), lambda *_: (bytes(32), b"2"), lambda: None)
     failed = hosts.bring("host", listener.ports)
     assert failed.state == "failed" and "does not answer" in failed.why
     listener.close()
@@ -531,7 +531,7 @@ def test_what_the_notebook_sends_itself_is_named_again_where_it_was_lost() -> No
     def ask(block: int) -> None:
         try:
             got[block] = notebook.ask(CONTENT, 0, block)
-        except (SaidElsewhere, Stopped) as error:
+        except (ReportedByOther, Stopped) as error:
             got[block] = error
 
     asking = [threading.Thread(target=ask, args=(block,)) for block in range(3)]
@@ -553,7 +553,7 @@ def test_what_the_notebook_sends_itself_is_named_again_where_it_was_lost() -> No
         each.join(WITHIN)
     assert {str(got[0]), str(got[2])} == {"it was changed"}
     ask(3)
-    assert isinstance(got[3], SaidElsewhere)
+    assert isinstance(got[3], ReportedByOther)
 
 
 def test_a_file_that_changes_at_the_source_fails_the_share(hosts: Hosts) -> None:
@@ -766,10 +766,10 @@ def test_a_share_that_ends_while_it_begins_leaves_nothing_open(
     hosts: Hosts, monkeypatch: pytest.MonkeyPatch, *, accepts: bool
 ) -> None:
     (hosts.model / "file").write_bytes(b"1")
-    manifest, shares, opened = hosts.offer()[2], share.Shares(), list[share.Share]()
-    offers, acceptances = Offer.of, Acceptance.of
+    manifest, shares, opened = hosts.offer()[2], share.Shares(), list[share.RankShare]()
+    offers, acceptances = ShareOffer.of, Acceptance.of
 
-    def offered(request: OfferShare) -> tuple[Offer, ShareOffered, bytes]:
+    def offered(request: OfferShare) -> tuple[ShareOffer, ShareOffered, bytes]:
         made = offers(request)
         opened.append(made[0])
         shares.end("t")
@@ -782,7 +782,7 @@ def test_a_share_that_ends_while_it_begins_leaves_nothing_open(
         shares.end("t")
         return made
 
-    monkeypatch.setattr(Offer, "of", offered)
+    monkeypatch.setattr(ShareOffer, "of", offered)
     monkeypatch.setattr(Acceptance, "of", accepted)
 
     def begin() -> object:

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from allranks.errors import CellInterrupted
-from allranks.files.share import Share, ShareResult
+from allranks.files.share import HeadShare, ShareResult
 
 from .base import ClusterBase
 from .stop import Stop
@@ -42,7 +42,7 @@ class ClusterShare(ClusterBase):
         the message says so.
         """
         living, stop = self._up(), Stop()
-        share = Share(living, stop.raise_if_pressed)
+        share = HeadShare(living, stop.raise_if_pressed)
         try:
             with stop.noted():
                 return share.run(

@@ -32,7 +32,7 @@ from allranks.machine.shared_tree import (
     Entry,
     Manifest,
     SharedFile,
-    Wanted,
+    WantedBlock,
     error_text,
     files_of,
     find,
@@ -174,7 +174,7 @@ class _Receiver:
         return self.accepted.nbytes + self.accepted.compared
 
 
-class Share:
+class HeadShare:
     """One share between the hosts of these ranks. `go_on` is called often, and may raise."""
 
     def __init__(self, ranks: Ranks, go_on: Callable[[], None]) -> None:
@@ -395,7 +395,7 @@ class Share:
 
     def _feed(self, rank: int) -> None:
         """Send that rank the blocks that it wants, from this machine."""
-        given, failed, again = dict[Wanted, bytes](), "", True
+        given, failed, again = dict[WantedBlock, bytes](), "", True
         while not self._stop.is_set():
             uuid = self._ranks.monitor.ranks[rank].uuid
             question = GiveBlocks(transfer=self._transfer, given=list(given), failed=failed, again=again)

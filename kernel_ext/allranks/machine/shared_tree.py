@@ -24,7 +24,7 @@ DIGEST = 32
 """Bytes of a digest."""
 CONTENT, DIGEST_ONLY = 1, 2
 """What may be wanted of a block."""
-Wanted: TypeAlias = "tuple[int, int, int]"
+WantedBlock: TypeAlias = "tuple[int, int, int]"
 """One of these, a file, and a block."""
 REPO = re.compile(rb"(?:[\w.-]+/)?[\w.-]+")
 REPO_KINDS = (b"models", b"datasets", b"spaces")

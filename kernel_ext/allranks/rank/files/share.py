@@ -56,7 +56,7 @@ from allranks.messages.requests import (
 from allranks.messages.requests.files import CHANGED
 from allranks.messages.requests.share import IN_THE_WAY, LINK_LEADS_OUT, NOT_PUT
 
-from .share_link import FromNotebook, Link, Listener, SaidElsewhere, Stopped
+from .share_link import BlockLink, BlockListener, FromNotebook, ReportedByOther, Stopped
 
 STREAMS = 4
 """Connections to the host before this one: while a block is written, others are on their way."""
@@ -115,7 +115,7 @@ class _Part(SharedFile):
             os.close(descriptor)
 
 
-class Share:
+class RankShare:
     """One transfer on this host. `files` by their number in the manifest; links and folders have no content."""
 
     def __init__(self, key: bytes, addresses: Sequence[str]) -> None:
@@ -128,7 +128,7 @@ class Share:
         self._arrived = threading.Condition()
         self._stop = threading.Event()
         self._asked_at = time.monotonic()
-        self.listener = Listener(addresses, key, self._block, self._tick)
+        self.listener = BlockListener(addresses, key, self._block, self._tick)
 
     def asked(self) -> None:
         """The notebook is there."""
@@ -167,11 +167,11 @@ class Share:
         return list(numbers), b"".join(self.files[number].digest() for number in numbers)
 
 
-class Offer(Share):
+class ShareOffer(RankShare):
     """On the host that has it."""
 
     @classmethod
-    def of(cls, request: OfferShare) -> tuple[Offer, ShareOffered, bytes]:
+    def of(cls, request: OfferShare) -> tuple[ShareOffer, ShareOffered, bytes]:
         """The answer's buffer is the manifest. Raises OSError."""
         found = find(request.path)
         if found is None:
@@ -183,7 +183,7 @@ class Offer(Share):
         return offer, answer, msgspec.msgpack.encode(manifest)
 
 
-class Acceptance(Share):
+class Acceptance(RankShare):
     """On a host that lacks some of it."""
 
     def __init__(self, request: AcceptShare, entries: Sequence[Entry], parent: bytes) -> None:
@@ -195,7 +195,7 @@ class Acceptance(Share):
         self._known = read_records(self.folder)
         self._pending = deque[tuple[_Part, int]]()
         self._pending_lock = threading.Lock()
-        self._links = list[Link | FromNotebook]()
+        self._links = list[BlockLink | FromNotebook]()
         self.notebook = FromNotebook("")
         self._left = 0
         """Blocks that are neither received nor compared."""
@@ -341,11 +341,11 @@ class Acceptance(Share):
             self.state = "whole"
         for _ in range(min(STREAMS, self._left)):
             self.notebook.host = host
-            link = Link(host, ports, self.key, self._stop) if ports else self.notebook
+            link = BlockLink(host, ports, self.key, self._stop) if ports else self.notebook
             self._links.append(link)
             threading.Thread(target=self._work, args=(link,), name="allranks-share-from", daemon=True).start()
 
-    def _work(self, link: Link | FromNotebook) -> None:
+    def _work(self, link: BlockLink | FromNotebook) -> None:
         try:
             while self.state == "receives" and not self._stop.is_set():
                 with self._pending_lock:
@@ -355,7 +355,7 @@ class Acceptance(Share):
                 self._bring(link, part, block)
         except Stopped:
             pass
-        except SaidElsewhere as error:
+        except ReportedByOther as error:
             self._fail(str(error), error.host)
         except Exception as error:  # of our own files: those of connections are handled where they are
             self._fail(error_text(error))
@@ -365,7 +365,7 @@ class Acceptance(Share):
             if self.state == "receives":
                 self.state, self.why, self.elsewhere = "failed", why, elsewhere
 
-    def _bring(self, link: Link | FromNotebook, part: _Part, block: int) -> None:
+    def _bring(self, link: BlockLink | FromNotebook, part: _Part, block: int) -> None:
         """Have the block, and know its digest. Raises RuntimeError, OSError and Stopped."""
         size = part.size_of(block)
         if block * BLOCK + size <= part.kept:
@@ -573,13 +573,13 @@ class Shares:
     """The transfers that this rank takes part in."""
 
     def __init__(self) -> None:
-        self._open = dict[str, Share]()
+        self._open = dict[str, RankShare]()
         self._ended = deque[str](maxlen=REMEMBERED)
         """The last transfers that have ended: an offer or an acceptance may still be on its way."""
         self._lock = threading.Lock()
 
     def offer(self, request: OfferShare) -> tuple[ShareOffered, bytes]:
-        offer, answer, manifest = Offer.of(request)
+        offer, answer, manifest = ShareOffer.of(request)
         self._keep(request.transfer, offer)
         return answer, manifest
 
@@ -591,7 +591,7 @@ class Shares:
             self._keep(request.transfer, acceptance)
         return answer
 
-    def _keep(self, transfer: str, share: Share) -> None:
+    def _keep(self, transfer: str, share: RankShare) -> None:
         """Raises RuntimeError for a transfer that has ended meanwhile."""
         with self._lock:
             ended = transfer in self._ended
@@ -601,7 +601,7 @@ class Shares:
             share.end()
             raise RuntimeError("the share was stopped")
 
-    def of(self, transfer: str) -> Share:
+    def of(self, transfer: str) -> RankShare:
         """Raises RuntimeError for one that has ended."""
         with self._lock:
             share = self._open.get(transfer)

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TypeAlias
 
-from allranks.machine.shared_tree import BLOCK, CONTENT, DIGEST, Wanted, error_text
+from allranks.machine.shared_tree import BLOCK, CONTENT, DIGEST, WantedBlock, error_text
 
 HELLO = b"allranks share 1"
 NONCE = 32
@@ -57,7 +57,7 @@ Blocks: TypeAlias = Callable[[int, int, float], "tuple[bytes, bytes] | None"]
 """Called with a file, a block and seconds: the digest and the block; None where it is not there in that time."""
 
 
-class SaidElsewhere(RuntimeError):
+class ReportedByOther(RuntimeError):
     """The other host cannot give a block, and says why."""
 
     def __init__(self, host: str, why: str) -> None:
@@ -73,7 +73,7 @@ class Stopped(Exception):
     """The transfer has ended."""
 
 
-class Listener:
+class BlockListener:
     """Lets those who know the key have `blocks`; `tick` is called every second, until `close`."""
 
     def __init__(self, addresses: Sequence[str], key: bytes, blocks: Blocks, tick: Callable[[], None]) -> None:
@@ -212,7 +212,7 @@ class _Serving:
             _end(self.connection)  # what the disk gives after all is not sent
 
 
-class Link:
+class BlockLink:
     """A connection to a host named `host`, opened again where it is lost, until `stop` is set.
 
     Of several ports, which are on different networks of that host, the first that answers is used.
@@ -226,7 +226,7 @@ class Link:
     def ask(self, kind: int, file: int, block: int) -> tuple[bytes, bytes | memoryview]:
         """The digest of a block, and for CONTENT the block.
 
-        Raises SaidElsewhere, Unreachable, and Stopped.
+        Raises ReportedByOther, Unreachable, and Stopped.
         """
         self._answered_at = time.monotonic()
         while True:
@@ -243,7 +243,7 @@ class Link:
                     raise Unreachable(f"{self._where()} does not answer ({error})") from None
                 self._stop.wait(AGAIN_AFTER)
         if status == FAILED:
-            raise SaidElsewhere(self._host, content.decode(errors="replace"))
+            raise ReportedByOther(self._host, content.decode(errors="replace"))
         return bytes(content[:DIGEST]), memoryview(content)[DIGEST:]
 
     def close(self) -> None:
@@ -298,7 +298,7 @@ class Link:
 
 
 class FromNotebook:
-    """The place of a `Link`, shared by several threads, where the notebook's machine is the source and runs no rank.
+    """In place of a `BlockLink`, shared by several threads, where the notebook's machine is the source without a rank.
 
     The notebook asks what is wanted, and sends it over the lifeline.
     """
@@ -306,26 +306,26 @@ class FromNotebook:
     def __init__(self, host: str) -> None:
         self.host = host
         self._changed = threading.Condition()
-        self._wanted = dict[Wanted, bool]()
+        self._wanted = dict[WantedBlock, bool]()
         """Whether the notebook knows."""
-        self._given = dict[Wanted, tuple[bytes, bytes]]()
+        self._given = dict[WantedBlock, tuple[bytes, bytes]]()
         self._failed = ""
         self._closed = False
 
     def ask(self, kind: int, file: int, block: int) -> tuple[bytes, bytes]:
-        """As `Link.ask`. Raises SaidElsewhere, and Stopped."""
+        """As `BlockLink.ask`. Raises ReportedByOther, and Stopped."""
         wanted = (kind, file, block)
         with self._changed:
             self._wanted[wanted] = False
             self._changed.notify_all()
             self._changed.wait_for(lambda: wanted in self._given or self._failed or self._closed)
             if self._failed:
-                raise SaidElsewhere(self.host, self._failed)
+                raise ReportedByOther(self.host, self._failed)
             if self._closed:
                 raise Stopped
             return self._given.pop(wanted)
 
-    def give(self, given: Mapping[Wanted, tuple[bytes, bytes]], failed: str, *, again: bool) -> list[Wanted]:
+    def give(self, given: Mapping[WantedBlock, tuple[bytes, bytes]], failed: str, *, again: bool) -> list[WantedBlock]:
         """What the notebook sends; returns what is wanted and was not returned before; all of it with `again`."""
         with self._changed:
             self._failed = self._failed or failed
