@@ -368,6 +368,19 @@ def test_without_locks_the_parts_of_others_stay(hosts: Hosts, monkeypatch: pytes
     assert part.exists() and hosts.files("host") == hosts.files("source")
 
 
+def test_a_part_that_vanishes_while_parts_are_counted_is_no_error(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    acceptance, rest = receiving(hosts, 3, before=1)
+    acceptance.end()
+    rest.set()
+    (part,), real = hosts.aside("host"), os.listdir
+    monkeypatch.setattr(os, "listdir", lambda folder: [*real(folder), os.fsencode(part.name)])
+    part.unlink()
+    answer = hosts.accept("host", hosts.offer()[2])[1]
+    assert (answer.kept, answer.taken) == (0, False)
+
+
 def test_a_process_that_a_cell_has_forked_does_not_keep_the_lock(hosts: Hosts) -> None:
     (hosts.model / "file").write_bytes(b"1")
     _, _, manifest = hosts.offer()

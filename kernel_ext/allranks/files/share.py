@@ -102,7 +102,7 @@ class HostShare:
 
 @dataclass
 class ShareResult:
-    """What was shared, and where it lies."""
+    """The result of a share: its files, and where they lie on each host."""
 
     name: str
     """By which `allranks.shared` finds it."""
@@ -175,7 +175,7 @@ class _Receiver:
 
 
 class HeadShare:
-    """One share between the hosts of these ranks. `go_on` is called often, and may raise."""
+    """The notebook's end of one share between the hosts of these ranks. `go_on` is called often, and may raise."""
 
     def __init__(self, ranks: Ranks, go_on: Callable[[], None]) -> None:
         self._ranks, self._go_on = ranks, go_on

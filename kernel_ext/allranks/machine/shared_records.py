@@ -24,7 +24,7 @@ PlacedState: TypeAlias = "tuple[int, int, int]"
 
 
 class _Placed(msgspec.Struct, array_like=True, frozen=True):
-    """What a share has put in place."""
+    """A file or a link that a share has put in place."""
 
     path: bytes
     size: int

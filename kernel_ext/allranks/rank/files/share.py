@@ -168,7 +168,7 @@ class RankShare:
 
 
 class ShareOffer(RankShare):
-    """On the host that has it."""
+    """The source's end of a transfer, on the host that has all files."""
 
     @classmethod
     def of(cls, request: OfferShare) -> tuple[ShareOffer, ShareOffered, bytes]:
@@ -184,7 +184,7 @@ class ShareOffer(RankShare):
 
 
 class Acceptance(RankShare):
-    """On a host that lacks some of it."""
+    """The receiving end of a transfer, on a host that lacks some of the files."""
 
     def __init__(self, request: AcceptShare, entries: Sequence[Entry], parent: bytes) -> None:
         self._entries, self._overwrite = entries, request.overwrite
