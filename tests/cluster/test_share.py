@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import textwrap
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from allranks import Cluster
-from allranks.errors import UsageError
+from allranks.errors import CellInterrupted, UsageError
+from tests.waiting import WITHIN, eventually
 
 
 @pytest.fixture
@@ -53,3 +58,28 @@ def test_what_is_not_there_is_said(pair: Cluster, work: Path) -> None:
         pair.share("model", source="mac9")
     with pytest.raises(UsageError, match=r"--from 2: no such rank or host"):
         pair.share("model", source=2)
+
+
+def test_ctrl_c_after_all_is_in_place_says_so(pair: Cluster, tmp_path: Path) -> None:
+    code = f"""
+        import pathlib, time
+        import allranks.rank.files.shared_names as names
+        give_names = names.give_names
+        def slow(*arguments):
+            pathlib.Path({str(tmp_path)!r}, "begun").touch()
+            while not pathlib.Path({str(tmp_path)!r}, "go").exists():
+                time.sleep(0.01)
+        names.give_names = slow
+    """
+    pair.run(textwrap.dedent(code)).check()
+
+    def press() -> None:
+        assert eventually((tmp_path / "begun").exists)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    pressing = threading.Thread(target=press)
+    pressing.start()
+    with pytest.raises(CellInterrupted, match=r"^stopped once it was in place on all hosts\. Run the share again"):
+        pair.share("model")
+    (tmp_path / "go").touch()
+    pressing.join(WITHIN)

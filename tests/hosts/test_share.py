@@ -71,6 +71,12 @@ def slow(apart: Apart, mbit: int) -> None:
         apart.hosts.slow_towards(name, mbit)
 
 
+def listening(apart: Apart) -> dict[str, set[str]]:
+    """The ports that are open on each host."""
+    ports = {name: apart.hosts.inside(name, "ss", "-tlnH").stdout.splitlines() for name in apart.names}
+    return {name: {line.split()[3] for line in lines} for name, lines in ports.items()}
+
+
 def downloaded(cache: Path) -> Path:
     """A repository in a Hugging Face cache, as `huggingface_hub` leaves it; returns its folder."""
     repo, commit = cache / "models--mlx-community--tiny", "0123456789abcdef0123456789abcdef01234567"
@@ -98,7 +104,9 @@ def test_a_model_of_one_host_is_on_all(apart: Apart, tmp_path: Path, monkeypatch
         cell = cluster.begin(
             "import os, time\nwhile not os.path.exists('/tmp/go-' + str(os.getppid())): time.sleep(0.01)"
         )
+        assert comes_true(cluster, lambda now: all(rank.state == "running" for rank in now.ranks), WITHIN)
         result = cluster.share("~/models/it's a model")
+        assert {rank.state for rank in cluster.snapshot.ranks} == {"running"}
         cluster.interrupt()
         cell.finish(WITHIN)
         said = str(result)
@@ -181,15 +189,24 @@ def test_ctrl_c_leaves_what_has_arrived_for_the_next_share(apart: Apart) -> None
 
         def press() -> None:
             arrives(apart, "host3", 6 << 20)
+            meanwhile.update(listening(apart))
             os.kill(os.getpid(), signal.SIGINT)
 
+        before, meanwhile = listening(apart), dict[str, set[str]]()
         pressing = threading.Thread(target=press)
         pressing.start()
         with pytest.raises(CellInterrupted, match="What has arrived is kept aside: the same share goes on from there"):
             cluster.share("~/models/it's a model")
+        assert listening(apart) == before
         pressing.join(WITHIN)
+        assert {name: len(meanwhile[name] - before[name]) for name in apart.names} == {
+            "host1": 1,
+            "host2": 1,
+            "host3": 0,
+        }
         assert not (apart.home("host2") / "models" / "it's a model").exists()
         result = cluster.share("~/models/it's a model")
+        assert listening(apart) == before
         there = result.hosts["host3"]
         assert there.kept >= 2 << 20 and there.kept + there.nbytes == len(content) + 2
         assert [weights(apart, name) == content for name in apart.names] == [True] * 3
@@ -271,12 +288,24 @@ def test_what_others_have_written_is_named_and_replaced_only_if_wanted(apart: Ap
     model(apart, "host2", b"something else")
     with Cluster(hosts=apart.names, backend="ring") as cluster:
         with pytest.raises(
-            UsageError, match=r"^host2: it's a model/weights in .*: another file is there.* --overwrite"
+            UsageError,
+            match=r"^host2: it's a model/weights in .*: another file .* --overwrite .* those of host1 \(--from names",
         ):
-            cluster.share("~/models/it's a model")
+            cluster.share("~/models/it's a model", source="host1")
         assert not (apart.home("host3") / "models").exists() or not parts(apart, "host3")
-        cluster.share("~/models/it's a model", overwrite=True)
+        with pytest.raises(UsageError, match=r"it's a model is not the same on host1 and host2\. .* --from HOST"):
+            cluster.share("~/models/it's a model", overwrite=True)
+        cluster.share("~/models/it's a model", source="host1", overwrite=True)
         assert [weights(apart, name) for name in apart.names] == [b"theirs"] * 3
+
+
+def test_the_host_where_a_model_was_changed_is_the_source_of_the_next_share(apart: Apart) -> None:
+    folder = model(apart, "host2", b"first")
+    with Cluster(hosts=apart.names, backend="ring") as cluster:
+        assert cluster.share("~/models/it's a model").source == "host2"
+        (folder / "weights").write_bytes(b"changed")
+        assert cluster.share("~/models/it's a model").source == "host2"
+        assert [weights(apart, name) for name in apart.names] == [b"changed"] * 3
 
 
 def test_a_copy_that_only_looks_like_the_sources_is_not_passed_on(apart: Apart) -> None:
@@ -291,7 +320,7 @@ def test_a_copy_that_only_looks_like_the_sources_is_not_passed_on(apart: Apart) 
             cluster.share("~/models/it's a model")
         assert not (apart.home("host3") / "models" / "it's a model").exists()
         (damaged / "weights").unlink()
-        cluster.share("~/models/it's a model")
+        cluster.share("~/models/it's a model", source="host1")
         assert [weights(apart, name) for name in apart.names] == [b"right"] * 3
 
 

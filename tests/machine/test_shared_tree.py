@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -29,16 +31,16 @@ def found(path: str) -> Found:
     return it
 
 
-@pytest.mark.parametrize(
-    ("environment", "cache"),
-    [
-        ({}, "~/.cache/huggingface/hub"),
-        ({"XDG_CACHE_HOME": "/x"}, "/x/huggingface/hub"),
-        ({"HF_HOME": "~/hf", "XDG_CACHE_HOME": "/x"}, "~/hf/hub"),
-        ({"HUGGINGFACE_HUB_CACHE": "/old", "HF_HOME": "/hf"}, "/old"),
-        ({"HF_HUB_CACHE": "$HOME/new", "HUGGINGFACE_HUB_CACHE": "/old"}, "~/new"),
-    ],
-)
+CACHES = [
+    ({}, "~/.cache/huggingface/hub"),
+    ({"XDG_CACHE_HOME": "/x"}, "/x/huggingface/hub"),
+    ({"HF_HOME": "~/hf", "XDG_CACHE_HOME": "/x"}, "~/hf/hub"),
+    ({"HUGGINGFACE_HUB_CACHE": "/old", "HF_HOME": "/hf"}, "/old"),
+    ({"HF_HUB_CACHE": "$HOME/new", "HUGGINGFACE_HUB_CACHE": "/old"}, "~/new"),
+]
+
+
+@pytest.mark.parametrize(("environment", "cache"), CACHES)
 def test_the_hugging_face_cache_is_where_the_environment_says(
     environment: dict[str, str], cache: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -47,9 +49,14 @@ def test_the_hugging_face_cache_is_where_the_environment_says(
     assert hub_cache() == os.fsencode(os.path.expanduser(cache))
 
 
-def test_the_cache_is_that_of_huggingface_hub() -> None:
-    constants = pytest.importorskip("huggingface_hub.constants")
-    assert "hub" in os.fsdecode(hub_cache()) and constants.HF_HUB_CACHE.endswith("huggingface/hub")
+@pytest.mark.parametrize("environment", [environment for environment, _ in CACHES])
+def test_the_cache_is_that_of_huggingface_hub(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("huggingface_hub")
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    code = "from huggingface_hub.constants import HF_HUB_CACHE; print(HF_HUB_CACHE)"  # read when it is imported
+    theirs = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    assert hub_cache() == os.fsencode(os.path.abspath(theirs))
 
 
 def test_a_repository_is_found_by_its_id_and_by_each_path_in_it(home: Path) -> None:
@@ -128,3 +135,27 @@ def test_blocks_have_digests_that_say_where_they_belong(home: Path, monkeypatch:
     os.utime("file", (1, 1))
     with pytest.raises(ContentChanged, match="file was changed while it was shared"):
         file.block(0)
+
+
+def test_a_pipe_that_takes_the_place_of_a_file_is_not_waited_for(home: Path) -> None:
+    (home / "file").write_text("text")
+    now = os.stat("file")
+    file = SharedFile(KEY, 0, b"file", now.st_size, now.st_mtime_ns)
+    os.unlink("file")
+    os.mkfifo("file")
+    with pytest.raises(ContentChanged, match="file is no file any more"):
+        file.block(0)
+
+
+def test_a_folder_below_the_home_folder_is_recognised_through_a_link(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (home / "real" / "work" / "model").mkdir(parents=True)
+    (home / "link").symlink_to("real")
+    (home / "link" / "models").symlink_to(home)
+    monkeypatch.setenv("HOME", str(home / "link"))
+    monkeypatch.chdir(home / "real" / "work")
+    assert found("model").parent_elsewhere == b"~/work"
+    assert found("~/work").parent_elsewhere == b"~"
+    assert found("~/models/real").parent_elsewhere == b"~/models"
+    assert found(str(home / "real")).parent_elsewhere == os.fsencode(home)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import itertools
 import os
 import socket
@@ -14,12 +16,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from allranks.machine.shared_records import look_for
 from allranks.machine.shared_tree import BLOCK, CONTENT, Entry, Manifest
 from allranks.messages.requests import AcceptShare, OfferShare, ShareAccepted, ShareOffered
-from allranks.messages.requests.share import NOT_PUT
+from allranks.messages.requests.share import IN_THE_WAY, LINK_LEADS_OUT, NOT_PUT
 from allranks.rank.files import share, share_link
-from allranks.rank.files.share import Acceptance, Offer
-from allranks.rank.files.share_link import HELLO, FromNotebook, Link, Listener, SaidElsewhere, Stopped
+from allranks.rank.files.share import Acceptance, ShareOffer
+from allranks.rank.files.share_link import HELLO, BlockLink, BlockListener, FromNotebook, ReportedByOther, Stopped
 from allranks.rank.files.shared_names import give_names, shared
 from tests.waiting import WITHIN, eventually
 
@@ -33,16 +36,19 @@ class Hosts:
     def __init__(self, root: Path) -> None:
         self.root, self.model = root, root / "source" / "model"
         self.model.mkdir(parents=True)
-        self._open: list[share.Share] = []
+        self._open: list[share.RankShare] = []
+        self._listening: list[BlockListener] = []
 
-    def offer(self) -> tuple[Offer, ShareOffered, bytes]:
-        request = OfferShare(transfer="t", key=KEY, path=os.fsencode(self.model), addresses=HERE)
-        offer, answer, manifest = Offer.of(request)
+    def asked_to_offer(self) -> OfferShare:
+        return OfferShare(transfer="t", key=KEY, path=os.fsencode(self.model), addresses=HERE)
+
+    def offer(self) -> tuple[ShareOffer, ShareOffered, bytes]:
+        offer, answer, manifest = ShareOffer.of(self.asked_to_offer())
         self._open.append(offer)
         return offer, answer, manifest
 
-    def accept(self, host: str, manifest: bytes, *, overwrite: bool = False) -> tuple[Acceptance | None, ShareAccepted]:
-        request = AcceptShare(
+    def asked_to_accept(self, host: str, *, overwrite: bool = False) -> AcceptShare:
+        return AcceptShare(
             transfer="t",
             key=KEY,
             name=b"model",
@@ -51,7 +57,9 @@ class Hosts:
             addresses=HERE,
             overwrite=overwrite,
         )
-        acceptance, answer = Acceptance.of(request, manifest)
+
+    def accept(self, host: str, manifest: bytes, *, overwrite: bool = False) -> tuple[Acceptance | None, ShareAccepted]:
+        acceptance, answer = Acceptance.of(self.asked_to_accept(host, overwrite=overwrite), manifest)
         if acceptance is not None:
             self._open.append(acceptance)
         return acceptance, answer
@@ -78,9 +86,14 @@ class Hosts:
     def aside(self, host: str) -> list[Path]:
         return list((self.root / host).glob(".allranks-*/part-*"))
 
+    def closes(self, listener: BlockListener) -> None:
+        self._listening.append(listener)
+
     def close(self) -> None:
         for each in self._open:
             each.end()
+        for listener in self._listening:
+            listener.close()
 
 
 @pytest.fixture
@@ -178,7 +191,7 @@ def test_something_that_gets_in_the_way_meanwhile_stays(hosts: Hosts) -> None:
     assert hosts.files("host") == {"file": b"theirs"}
 
 
-def blocks_of(hosts: Hosts, change: Callable[[int, int, bytes], bytes]) -> Listener:
+def blocks_of(hosts: Hosts, change: Callable[[int, int, bytes], bytes]) -> BlockListener:
     """A source that changes what it gives: called with the file, the block, and the data."""
     offer, _, _ = hosts.offer()
 
@@ -187,7 +200,7 @@ def blocks_of(hosts: Hosts, change: Callable[[int, int, bytes], bytes]) -> Liste
         assert found is not None
         return found[0], change(file, block, found[1])
 
-    return Listener(HERE, KEY, blocks, lambda: None)
+    return BlockListener(HERE, KEY, blocks, lambda: None)
 
 
 def test_a_damaged_block_is_asked_for_again(hosts: Hosts) -> None:
@@ -235,7 +248,7 @@ def test_a_share_that_was_stopped_goes_on_where_it_was(hosts: Hosts) -> None:
     acceptance.end()
     stopped.set()
     listener.close()
-    assert hosts.files("host") == {} and len(hosts.aside("host")) == 1
+    assert hosts.files("host") == {} and len([each for each in hosts.aside("host") if each.stat().st_size]) == 1
     (hosts.model / "other").write_bytes(large(1))
     _, _, manifest = hosts.offer()
     _, answer = hosts.accept("other host", manifest)
@@ -256,6 +269,137 @@ def test_parts_that_were_damaged_on_the_disk_are_sent_again(hosts: Hosts) -> Non
     again = hosts.bring("host")
     assert again.state == "whole" and again.moved >= 2 * BLOCK
     assert hosts.files("host") == hosts.files("source")
+
+
+def receiving(hosts: Hosts, blocks: int, before: int) -> tuple[Acceptance, threading.Event]:
+    """A host that has received what is before this block of a file, and gets the rest once the event is set."""
+    (hosts.model / "large").write_bytes(large(blocks))
+    rest = threading.Event()
+
+    def until(_file: int, block: int, data: bytes) -> bytes:
+        if block >= before:
+            rest.wait(WITHIN)
+        return data
+
+    listener = blocks_of(hosts, until)
+    hosts.closes(listener)
+    acceptance, _ = hosts.accept("host", hosts.offer()[2])
+    assert acceptance is not None
+    acceptance.pull("source", listener.ports)
+    assert eventually(lambda: acceptance.moved >= before * BLOCK)
+    return acceptance, rest
+
+
+def test_a_part_that_is_removed_meanwhile_is_not_made_again_with_a_hole(hosts: Hosts) -> None:
+    acceptance, rest = receiving(hosts, 8, before=4)
+    (part,) = hosts.aside("host")
+    part.unlink()
+    rest.set()
+    assert eventually(lambda: acceptance.state != "receives")
+    assert (acceptance.state, acceptance.why) == ("failed", f"No such file or directory: {part}")
+    acceptance.end()
+    assert hosts.bring("host").state == "whole" and hosts.files("host") == hosts.files("source")
+
+
+@pytest.mark.parametrize("change", [Path.unlink, lambda part: os.truncate(part, 1), lambda part: os.truncate(part, 9)])
+def test_a_part_that_is_changed_after_it_has_arrived_is_not_put_in_place(
+    hosts: Hosts, change: Callable[[Path], None]
+) -> None:
+    (hosts.model / "file").write_bytes(b"12345")
+    _, offered, manifest = hosts.offer()
+    acceptance, _ = hosts.accept("host", manifest)
+    assert acceptance is not None
+    acceptance.pull("source", offered.ports)
+    assert eventually(lambda: acceptance.state == "whole")
+    (part,) = hosts.aside("host")
+    change(part)
+    with pytest.raises(RuntimeError, match=r"was changed by something else\. Run the share again"):
+        acceptance.put_in_place()
+    assert hosts.files("host") == {}
+
+
+def test_a_part_that_is_too_long_is_cut(hosts: Hosts) -> None:
+    acceptance, rest = receiving(hosts, 3, before=1)
+    acceptance.end()
+    rest.set()
+    (part,) = hosts.aside("host")
+    os.truncate(part, 5 * BLOCK)
+    assert hosts.bring("host").state == "whole"
+    assert hosts.files("host") == hosts.files("source")
+
+
+def test_a_link_in_the_place_of_a_part_is_not_followed(hosts: Hosts) -> None:
+    (hosts.model / "file").write_bytes(b"theirs, and longer than ours")
+    acceptance, _ = hosts.accept("host", hosts.offer()[2])
+    assert acceptance is not None
+    (hosts.root / "ours").write_bytes(b"ours")
+    (part,) = acceptance.parts
+    os.symlink(hosts.root / "ours", part.path)
+    with pytest.raises(OSError, match="symbolic links"):
+        acceptance.pull("source", [])
+    assert (hosts.root / "ours").read_bytes() == b"ours"
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o750])
+def test_a_folder_aside_that_others_may_write_in_is_refused(hosts: Hosts, mode: int) -> None:
+    (hosts.model / "file").write_bytes(b"1")
+    acceptance, _ = hosts.accept("host", hosts.offer()[2])
+    assert acceptance is not None
+    acceptance.end()
+    (aside,) = (hosts.root / "host").glob(".allranks-*")
+    assert stat.S_IMODE(aside.stat().st_mode) == 0o700
+    aside.chmod(mode)
+    with pytest.raises(PermissionError, match="is open to others, or theirs"):
+        hosts.accept("host", hosts.offer()[2])
+
+
+def test_without_locks_the_parts_of_others_stay(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    acceptance, rest = receiving(hosts, 3, before=1)
+    acceptance.end()
+    rest.set()
+    (part,) = hosts.aside("host")
+
+    def no_locks(_descriptor: int, _operation: int) -> None:
+        raise OSError(errno.ENOTSUP, "Operation not supported")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    (hosts.model / "large").write_bytes(large(2))
+    assert hosts.bring("host").state == "whole"
+    assert part.exists() and hosts.files("host") == hosts.files("source")
+
+
+def test_a_part_that_vanishes_while_parts_are_counted_is_no_error(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    acceptance, rest = receiving(hosts, 3, before=1)
+    acceptance.end()
+    rest.set()
+    (part,), real = hosts.aside("host"), os.listdir
+    monkeypatch.setattr(os, "listdir", lambda folder: [*real(folder), os.fsencode(part.name)])
+    part.unlink()
+    answer = hosts.accept("host", hosts.offer()[2])[1]
+    assert (answer.kept, answer.taken) == (0, False)
+
+
+def test_a_process_that_a_cell_has_forked_does_not_keep_the_lock(hosts: Hosts) -> None:
+    (hosts.model / "file").write_bytes(b"1")
+    _, _, manifest = hosts.offer()
+    acceptance, _ = hosts.accept("host", manifest)
+    assert acceptance is not None and acceptance._lock_file is not None
+    inherited = os.dup(acceptance._lock_file)  # as a fork leaves it
+    acceptance.end()
+    assert hosts.accept("host", manifest)[1].taken is False
+    os.close(inherited)
+
+
+def whole(hosts: Hosts) -> Acceptance:
+    """A host that has received all of it, and put nothing in place."""
+    _, offered, manifest = hosts.offer()
+    acceptance, answer = hosts.accept("host", manifest)
+    assert acceptance is not None, answer
+    acceptance.pull("source", offered.ports)
+    assert eventually(lambda: acceptance.state == "whole")
+    return acceptance
 
 
 class Cutting:
@@ -320,6 +464,49 @@ def test_the_first_address_that_answers_is_used(hosts: Hosts) -> None:
     assert hosts.bring("host", [("127.0.0.1", port), *offered.ports]).state == "whole"
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundredth of all times, or less."""
+    for name, seconds in {"SILENCE": 0.2, "GIVES_UP_AFTER": 1.0, "FIRST_WITHIN": 1.0}.items():
+        monkeypatch.setattr(share_link, name, seconds)
+    monkeypatch.setattr(share_link, "AGAIN_AFTER", 0.05)
+    monkeypatch.setattr(share_link, "SAYS_WAIT_EVERY", 0.05)
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.timeout(60)
+def test_a_host_that_is_connected_and_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on = threading.Event()
+    monkeypatch.setattr(BlockListener, "_answer", lambda *_: go_on.wait(WITHIN))
+    listener = BlockListener(HERE, KEY, lambda *_: None, lambda: None)
+    with pytest.raises(share_link.Unreachable, match=r"source \(.*\) does not answer \(timed out\)"):
+        BlockLink("source", listener.ports, KEY, threading.Event()).ask(CONTENT, 0, 0)
+    go_on.set()
+    listener.close()
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_disk_that_is_slow_is_waited_for_and_one_that_hangs_is_not(*, ends: bool) -> None:
+    go_on = threading.Event()
+
+    def read(*_: object) -> tuple[bytes, bytes]:
+        go_on.wait(0.5 if ends else WITHIN)
+        return bytes(32), b"data"
+
+    listener, stop = BlockListener(HERE, KEY, read, lambda: None), threading.Event()
+    link = BlockLink("source", listener.ports, KEY, stop)
+    if ends:
+        assert [bytes(each) for each in link.ask(CONTENT, 0, 0)] == [bytes(32), b"data"]
+    else:
+        with pytest.raises(ReportedByOther, match="its disk gave nothing for 1 s"):
+            link.ask(CONTENT, 0, 0)
+    go_on.set()
+    link.close()
+    listener.close()
+
+
 def test_a_stranger_gets_nothing(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
     (hosts.model / "file").write_bytes(b"secret")
     _, offered, _ = hosts.offer()
@@ -329,22 +516,23 @@ def test_a_stranger_gets_nothing(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) 
             with suppress(OSError):
                 stranger.sendall(said)
                 stranger.shutdown(socket.SHUT_WR)
-            heard = b""
-            with suppress(ConnectionError):
+            received = b""
+            with suppress(ConnectionError):  # which may take away what was sent before
                 while data := stranger.recv(1000):
-                    heard += data
-            assert heard[: len(HELLO)] == HELLO and len(heard) == len(HELLO) + 32
+                    received += data
+            greeting = HELLO + received[len(HELLO) :]
+            assert len(received) <= len(HELLO) + 32 and greeting.startswith(received[: len(HELLO)])
     with monkeypatch.context() as patch:
         patch.setattr(share_link, "FIRST_WITHIN", 0.0)
         with pytest.raises(share_link.Unreachable, match="the connection was closed"):
-            Link("source", offered.ports, bytes(32), threading.Event()).ask(CONTENT, 0, 0)
+            BlockLink("source", offered.ports, bytes(32), threading.Event()).ask(CONTENT, 0, 0)
     assert hosts.bring("host").state == "whole", "strangers do not keep others from it"
 
 
 def test_a_listener_that_does_not_know_the_key_is_not_believed(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(share_link, "FIRST_WITHIN", 0.0)
     (hosts.model / "file").write_bytes(b"1")
-    listener = Listener(HERE, bytes(32), lambda *_: (bytes(32), b"2"), lambda: None)
+    listener = BlockListener(HERE, bytes(32), lambda *_: (bytes(32), b"2"), lambda: None)
     failed = hosts.bring("host", listener.ports)
     assert failed.state == "failed" and "does not answer" in failed.why
     listener.close()
@@ -356,7 +544,7 @@ def test_what_the_notebook_sends_itself_is_named_again_where_it_was_lost() -> No
     def ask(block: int) -> None:
         try:
             got[block] = notebook.ask(CONTENT, 0, block)
-        except (SaidElsewhere, Stopped) as error:
+        except (ReportedByOther, Stopped) as error:
             got[block] = error
 
     asking = [threading.Thread(target=ask, args=(block,)) for block in range(3)]
@@ -378,7 +566,7 @@ def test_what_the_notebook_sends_itself_is_named_again_where_it_was_lost() -> No
         each.join(WITHIN)
     assert {str(got[0]), str(got[2])} == {"it was changed"}
     ask(3)
-    assert isinstance(got[3], SaidElsewhere)
+    assert isinstance(got[3], ReportedByOther)
 
 
 def test_a_file_that_changes_at_the_source_fails_the_share(hosts: Hosts) -> None:
@@ -407,6 +595,16 @@ def test_a_host_that_mounts_the_sources_folder_gets_nothing(hosts: Hosts) -> Non
     assert hosts.accept("source", manifest) == (None, ShareAccepted(os.fsencode(hosts.model), same=True))
 
 
+def test_a_host_with_some_of_the_sources_own_files_gets_the_others(hosts: Hosts) -> None:
+    """A copy of a disk image, say, has the same inodes and times."""
+    for number in range(7):
+        (hosts.model / str(number)).write_bytes(b"1")
+    _, _, manifest = hosts.offer()
+    (hosts.model / "6").unlink()
+    answer = hosts.accept("source", manifest)[1]
+    assert (answer.same, answer.missing) == (False, 1)
+
+
 @pytest.mark.parametrize(
     "entry",
     [
@@ -429,9 +627,107 @@ def test_a_link_there_that_leads_out_is_not_followed(hosts: Hosts) -> None:
     (hosts.root / "host" / "model").mkdir(parents=True)
     (hosts.root / "outside").mkdir()
     (hosts.root / "host" / "model" / "sub").symlink_to(hosts.root / "outside")
-    with pytest.raises(RuntimeError, match="a symbolic link there leads out of the folder"):
-        hosts.bring("host")
+    for overwrite in (False, True):
+        _, answer = hosts.accept("host", hosts.offer()[2], overwrite=overwrite)
+        assert answer.refused == [(b"model/sub/deep/file", LINK_LEADS_OUT)]
+    (hosts.root / "host" / "model" / "sub").unlink()
+    acceptance = whole(hosts)
+    (hosts.root / "host" / "model" / "sub").symlink_to(hosts.root / "outside")
+    with pytest.raises(RuntimeError, match=LINK_LEADS_OUT):
+        acceptance.put_in_place()
     assert not list((hosts.root / "outside").iterdir())
+
+
+def test_a_file_in_the_place_of_a_folder_is_named_before_anything_is_sent(hosts: Hosts) -> None:
+    (hosts.model / "sub").mkdir()
+    (hosts.model / "sub" / "file").write_bytes(b"1")
+    (hosts.root / "host" / "model").mkdir(parents=True)
+    (hosts.root / "host" / "model" / "sub").write_bytes(b"theirs")
+    assert hosts.accept("host", hosts.offer()[2])[1].refused == [(b"model/sub/file", IN_THE_WAY)]
+
+
+def test_all_places_are_looked_at_before_the_first_is_written(hosts: Hosts) -> None:
+    for name in "ab":
+        (hosts.model / name).write_bytes(b"1")
+    hosts.bring("host")
+    for name in "ab":
+        (hosts.model / name).write_bytes(b"new")
+    acceptance = whole(hosts)
+    (hosts.root / "host" / "model" / "b").write_bytes(b"a cell wrote this")
+    with pytest.raises(RuntimeError, match="model/b: another file is there"):
+        acceptance.put_in_place()
+    assert hosts.files("host") == {"a": b"1", "b": b"a cell wrote this"}
+
+
+def test_what_refers_to_other_files_is_put_in_place_after_them(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder in ("blobs", "refs", "snapshots/c"):
+        (hosts.model / folder).mkdir(parents=True)
+    (hosts.model / "blobs" / "b").write_bytes(b"w")
+    (hosts.model / "refs" / "main").write_bytes(b"c")
+    (hosts.model / "snapshots" / "c" / "w").symlink_to("../../blobs/b")
+    acceptance, placed = whole(hosts), list[str]()
+    real = os.replace
+
+    def replace(old: bytes | str | Path, new: bytes | str | Path) -> None:
+        if ".allranks" in os.fsdecode(old):
+            placed.append(os.path.basename(os.fsdecode(new)))
+        real(old, new)
+
+    monkeypatch.setattr(os, "replace", replace)
+    acceptance.put_in_place()
+    assert placed == ["b", "w", "main"]
+
+
+def test_an_end_waits_for_what_is_being_put_in_place(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    (hosts.model / "file").write_bytes(b"1")
+    acceptance, real, begun, go_on = whole(hosts), os.replace, threading.Event(), threading.Event()
+
+    def replace(old: bytes | str | Path, new: bytes | str | Path) -> None:
+        begun.set()
+        assert go_on.wait(WITHIN)
+        real(old, new)
+
+    monkeypatch.setattr(os, "replace", replace)
+    placing = threading.Thread(target=acceptance.put_in_place)
+    placing.start()
+    assert begun.wait(WITHIN)
+    ending = threading.Thread(target=acceptance.end)
+    ending.start()
+    assert hosts.accept("host", hosts.offer()[2])[1].taken
+    assert ending.is_alive()
+    go_on.set()
+    ending.join(WITHIN)
+    placing.join(WITHIN)
+    assert hosts.files("host") == {"file": b"1"} and not hosts.aside("host")
+    with pytest.raises(RuntimeError, match="the share was stopped"):
+        acceptance.put_in_place()
+
+
+def test_parts_are_on_the_disk_before_one_is_put_in_place(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in "ab":
+        (hosts.model / name).write_bytes(b"1")
+    acceptance, done = whole(hosts), list[str]()
+    expected = {each.stat().st_ino for each in hosts.aside("host")}
+    expected |= {each.parent.stat().st_ino for each in hosts.aside("host")}
+    real, synced = os.replace, set[int]()
+
+    def replace(old: bytes | str | Path, new: bytes | str | Path) -> None:
+        if ".allranks" in os.fsdecode(old):
+            done.append("placed")
+            assert synced == expected
+        real(old, new)
+
+    monkeypatch.setattr(os, "replace", replace)
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.add(os.fstat(descriptor).st_ino))
+    acceptance.put_in_place()
+    assert done == ["placed"] * 2
+
+
+def test_neither_setuid_nor_setgid_is_passed_on(hosts: Hosts) -> None:
+    (hosts.model / "run").write_text("#!")
+    (hosts.model / "run").chmod(0o6755)
+    hosts.bring("host")
+    assert stat.S_IMODE((hosts.root / "host" / "model" / "run").stat().st_mode) == 0o755
 
 
 def test_an_empty_folder(hosts: Hosts) -> None:
@@ -476,6 +772,67 @@ def test_a_share_whose_notebook_is_gone_ends(hosts: Hosts, monkeypatch: pytest.M
 
     assert eventually(refused)
     assert (offer.progress().state, offer.progress().why) == ("failed", "the notebook was out of reach for too long")
+
+
+@pytest.mark.parametrize("accepts", [False, True])
+def test_a_share_that_ends_while_it_begins_leaves_nothing_open(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch, *, accepts: bool
+) -> None:
+    (hosts.model / "file").write_bytes(b"1")
+    manifest, shares, opened = hosts.offer()[2], share.Shares(), list[share.RankShare]()
+    offers, acceptances = ShareOffer.of, Acceptance.of
+
+    def offered(request: OfferShare) -> tuple[ShareOffer, ShareOffered, bytes]:
+        made = offers(request)
+        opened.append(made[0])
+        shares.end("t")
+        return made
+
+    def accepted(request: AcceptShare, manifest: bytes) -> tuple[Acceptance | None, ShareAccepted]:
+        made = acceptances(request, manifest)
+        assert made[0] is not None
+        opened.append(made[0])
+        shares.end("t")
+        return made
+
+    monkeypatch.setattr(ShareOffer, "of", offered)
+    monkeypatch.setattr(Acceptance, "of", accepted)
+
+    def begin() -> object:
+        if accepts:
+            return shares.accept(hosts.asked_to_accept("host"), manifest)
+        return shares.offer(hosts.asked_to_offer())
+
+    with pytest.raises(RuntimeError, match="the share was stopped"):
+        begin()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(opened[0].listener.ports[0])
+    if accepts:
+        monkeypatch.setattr(Acceptance, "of", acceptances)
+        assert not hosts.accept("host", manifest)[1].taken
+
+
+def test_a_copy_that_a_share_has_put_there_is_known_until_it_changes(hosts: Hosts) -> None:
+    (hosts.model / "file").write_bytes(b"1")
+    (hosts.model / "link").symlink_to("file")
+    hosts.bring("host")
+    there = hosts.root / "host" / "model"
+    source, copy = (look_for(os.fsencode(each)) for each in (hosts.model, there))
+    assert (source.placed, copy.placed) == (False, True) and source.state == copy.state
+    (there / "more").write_bytes(b"1")
+    changed = look_for(os.fsencode(there))
+    assert not changed.placed and changed.state != copy.state
+    (there / "more").unlink()
+    assert look_for(os.fsencode(there)).placed
+    (there / "file").write_bytes(b"2")
+    assert not look_for(os.fsencode(there)).placed
+
+
+def test_no_port_is_open_once_a_share_has_ended(hosts: Hosts) -> None:
+    offer, offered, _ = hosts.offer()
+    offer.end()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(offered.ports[0])
 
 
 def test_a_name_is_found_until_its_files_are_gone(hosts: Hosts) -> None:

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from allranks.errors import CellInterrupted
-from allranks.files.share import AGAIN, Share, ShareResult
+from allranks.files.share import HeadShare, ShareResult
 
 from .base import ClusterBase
 from .stop import Stop
@@ -27,23 +27,26 @@ class ClusterShare(ClusterBase):
 
         `path` is one on that host (relative ones begin at its rank's working folder), or the id of a repository in its
         Hugging Face cache, such as ``"mlx-community/Qwen3-0.6B-4bit"``. `source` names the host, or a rank of it; by
-        default it is the notebook's, if ranks run there and have it, or the first that has it. On the others it lies at
-        the same path, below their own home folder if it is below the source's; what is in the Hugging Face cache comes
-        into theirs. `to` names another folder for it. In a cell, ``allranks.shared(name)`` is its path on each rank.
+        default it is one whose copy no share has put there: the notebook's, if ranks run there and have it, or the
+        first. On the others it lies at the same path, below their own home folder if it is below the source's; what is
+        in the Hugging Face cache comes into theirs. `to` names another folder for it. In a cell,
+        ``allranks.shared(name)`` is its path on each rank.
 
         What is there already is not sent, and only what an earlier share has put there is replaced, unless with
         `overwrite`. Ranks may be running a cell. Where the network is lost for a while, the share goes on when it is
         back; one that was stopped, or failed, is continued by the next.
 
-        Raises UsageError where no host has it, or something else is in the way; CannotCopy where a host cannot send or
-        take it; CellInterrupted. Nothing is put in place then.
+        Raises UsageError where no host has it, copies differ, or something else is in the way; CannotCopy where a host
+        cannot send or take it; CellInterrupted. Nothing is put in place before all hosts have all of it. If a host then
+        cannot put a file in place, it and other hosts may have some of the files in place; each of these is whole, and
+        the message says so.
         """
         living, stop = self._up(), Stop()
+        share = HeadShare(living, stop.raise_if_pressed)
         try:
             with stop.noted():
-                share = Share(living, stop.raise_if_pressed)
                 return share.run(
                     os.fspath(path), source=source, to=None if to is None else os.fspath(to), overwrite=overwrite
                 )
         except KeyboardInterrupt:
-            raise CellInterrupted(f"stopped before all hosts had it. {AGAIN}") from None
+            raise CellInterrupted(share.stopped()) from None

@@ -17,13 +17,14 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
 from allranks.errors import CannotCopy, UsageError
 from allranks.head.world.ranks import Ranks
+from allranks.machine.shared_records import look_for
 from allranks.machine.shared_tree import (
     CONTENT,
     DIGEST,
@@ -31,7 +32,7 @@ from allranks.machine.shared_tree import (
     Entry,
     Manifest,
     SharedFile,
-    Wanted,
+    WantedBlock,
     error_text,
     files_of,
     find,
@@ -69,6 +70,8 @@ SILENT_FOR = 180.0
 """Seconds without an answer after which a host is given up. Its ranks go on meanwhile."""
 FEEDERS = 2
 """Messages with blocks that this machine has under way, where no rank runs on it."""
+ENDS_WITHIN = 2.0
+"""Seconds that the hosts get to close their ports."""
 AGAIN = "What has arrived is kept aside: the same share goes on from there."
 DIED = "{}: rank {}, which takes part for its host, has died. %distributed heal replaces it. {}"
 
@@ -79,12 +82,12 @@ _manifests = msgspec.msgpack.Decoder(Manifest)
 
 @dataclass(frozen=True)
 class HostShare:
-    """What one host has of it."""
+    """A host's copy of what was shared."""
 
     folder: str
     """The path where it lies."""
     files: int = 0
-    """Number of those that were sent to it."""
+    """Number of files that were sent to it."""
     nbytes: int = 0
     """Bytes that were sent to it."""
     kept: int = 0
@@ -99,7 +102,7 @@ class HostShare:
 
 @dataclass
 class ShareResult:
-    """What was shared, and where it lies."""
+    """The result of a share: its files, and where they lie on each host."""
 
     name: str
     """By which `allranks.shared` finds it."""
@@ -156,7 +159,7 @@ class ShareResult:
 
 @dataclass
 class _Receiver:
-    """A host that receives, and how far it is."""
+    """A host that receives, and its progress."""
 
     host: str
     rank: int
@@ -171,8 +174,8 @@ class _Receiver:
         return self.accepted.nbytes + self.accepted.compared
 
 
-class Share:
-    """One share between the hosts of these ranks. `go_on` is called often, and may raise."""
+class HeadShare:
+    """The notebook's end of one share between the hosts of these ranks. `go_on` is called often, and may raise."""
 
     def __init__(self, ranks: Ranks, go_on: Callable[[], None]) -> None:
         self._ranks, self._go_on = ranks, go_on
@@ -185,6 +188,15 @@ class Share:
         self._files_here = dict[int, SharedFile]()
         """Where the source is this machine, and no rank runs on it."""
         self._stop = threading.Event()
+        self._phase: Literal["sending", "placing", "placed"] = "sending"
+
+    def stopped(self) -> str:
+        """The message for a user who has stopped it."""
+        if self._phase == "sending":
+            return f"stopped before all hosts had it. {AGAIN}"
+        if self._phase == "placing":
+            return "stopped while it was put in place: all hosts may have it, or some. Run the share again."
+        return "stopped once it was in place on all hosts. Run the share again for allranks.shared to find it."
 
     def run(self, path: str, *, source: str | int | None, to: str | None, overwrite: bool) -> ShareResult:
         """Raises UsageError where no host has it, or something else is in the way; CannotCopy; what `go_on` raises."""
@@ -195,11 +207,13 @@ class Share:
             offered, manifest = self._offered(source, found, len(chain) > 1)
             if not manifest.entries:
                 raise UsageError(f"{source}: there is nothing to share in {path}.")
-            accepted = self._accepted(chain, offered, manifest, to, overwrite)
+            accepted = self._accepted(chain, offered, manifest, to, overwrite=overwrite)
             receivers = self._pull(chain, offered, accepted)
             self._follow(source, receivers)
             self._compare(source, receivers, manifest)
+            self._phase = "placing"
             self._place(receivers)
+            self._phase = "placed"
         finally:
             self._end()
         seconds = time.monotonic() - began
@@ -214,20 +228,27 @@ class Share:
     # Who takes part.
 
     def _source(self, path: str, named: str | int | None) -> tuple[str, bytes]:
-        """The host that has it, and where: the notebook's own by preference, if ranks run there. Raises UsageError."""
+        """The host that has it, and where: one whose copy no share has put there, and of these the notebook's own, if
+        ranks run there. Raises UsageError where none has it, or where their copies differ.
+        """
         here = self._ranks.reached.here.name
         asked = list(self._members) if named is None else [self._host_of(named)]
         if asked == [here] and here not in self._members:
-            found = {here: _found_here(path)}
+            found = {here: ShareFound(**asdict(look_for(os.fsencode(path))))}
         else:
             question = FindShare(path=os.fsencode(path))
             found = {host: reply.answer for host, reply in self._replies(dict.fromkeys(asked, question)).items()}
             if named is None and here not in self._members:
-                found[here] = _found_here(path)
-        having = [host for host in found if found[host].path]
+                found[here] = ShareFound(**asdict(look_for(os.fsencode(path))))
+        having = {host: each for host, each in found.items() if each.path}
         if having:
-            first = here if here in having and here in self._members else having[0]
-            return first, found[first].path
+            # A copy that a share has put there may be older than the one that it came from.
+            own = {host: each for host, each in having.items() if not each.placed}
+            if len({each.state for each in own.values()}) > 1:
+                raise UsageError(f"{path} is not the same on {_all([*own])}. Name the one to share with --from HOST.")
+            candidates = own or having
+            first = here if here in candidates and here in self._members else next(iter(candidates))
+            return first, having[first].path
         folders = alike({host: os.fsdecode(each.working) for host, each in found.items()})
         looked = ", ".join(f"{folder} on {', '.join(hosts)}" for folder, hosts in folders.items())
         raise UsageError(
@@ -280,6 +301,7 @@ class Share:
         offered: ShareOffered,
         manifest: Manifest,
         to: str | None,
+        *,
         overwrite: bool,
     ) -> dict[str, ShareAccepted]:
         """What each host but the source lacks. Raises UsageError where something is in the way, and CannotCopy."""
@@ -291,7 +313,7 @@ class Share:
                     name=offered.name,
                     parent=offered.parent if to is None else os.fsencode(to),
                     repo=offered.repo if to is None else "",
-                    addresses=self._addresses(host) if len(chain) > 2 else [],
+                    addresses=self._addresses(host) if host != chain[-1] else [],
                     overwrite=overwrite,
                 )
                 for host in chain[1:]
@@ -300,7 +322,10 @@ class Share:
         )
         accepted = {host: reply.answer for host, reply in replies.items()}
         if refused := alike({host: tuple(each.refused) for host, each in accepted.items() if each.refused}):
-            lines = [f"{', '.join(hosts)}: {_in_the_way(why, accepted[hosts[0]])}" for why, hosts in refused.items()]
+            lines = [
+                f"{', '.join(hosts)}: {_in_the_way(why, accepted[hosts[0]], chain[0])}"
+                for why, hosts in refused.items()
+            ]
             raise UsageError("\n".join(lines))
         for host, each in accepted.items():
             if each.nbytes - each.kept > each.free and each.identity:
@@ -370,7 +395,7 @@ class Share:
 
     def _feed(self, rank: int) -> None:
         """Send that rank the blocks that it wants, from this machine."""
-        given, failed, again = dict[Wanted, bytes](), "", True
+        given, failed, again = dict[WantedBlock, bytes](), "", True
         while not self._stop.is_set():
             uuid = self._ranks.monitor.ranks[rank].uuid
             question = GiveBlocks(transfer=self._transfer, given=list(given), failed=failed, again=again)
@@ -435,7 +460,8 @@ class Share:
                     other = before[host]
                     raise CannotCopy(
                         f"{host}: {path}, which came from {other}, has another checksum than on {source}. Nothing was "
-                        f"put in place. Remove that file on {other}, then run the share again."
+                        f"put in place. Remove that file on {other}, then run the share again with --from "
+                        f"{source}."
                     )
 
     def _place(self, receivers: Sequence[_Receiver]) -> None:
@@ -450,9 +476,10 @@ class Share:
     def _end(self) -> None:
         """Have nobody listen any more; parts stay where they are."""
         self._stop.set()
-        for rank in self._members.values():
-            uuid = self._ranks.monitor.ranks[rank].uuid
-            self._ranks.lifeline.ask(uuid, EndShare(transfer=self._transfer))
+        members = [self._ranks.monitor.ranks[rank] for rank in self._members.values()]
+        request = EndShare(transfer=self._transfer)
+        # A host that is out of reach ends it as soon as it reads this.
+        wait([self._ranks.lifeline.ask(rank.uuid, request) for rank in members if rank.dead is None], ENDS_WITHIN)
 
     # The result.
 
@@ -518,11 +545,6 @@ class Share:
         return replies
 
 
-def _found_here(path: str) -> ShareFound:
-    found = find(os.fsencode(path))
-    return ShareFound(found.path if found is not None else b"", os.getcwdb())
-
-
 def _digests(reply: Reply[ShareDigests]) -> dict[int, bytes]:
     """By the number of the file."""
     data = bytes(reply.buffers[0])
@@ -533,12 +555,15 @@ def _size(entry: Entry) -> int:
     return entry.size if entry.is_file else 0
 
 
-def _in_the_way(refused: Sequence[tuple[bytes, str]], there: ShareAccepted) -> str:
+def _in_the_way(refused: Sequence[tuple[bytes, str]], there: ShareAccepted, source: str) -> str:
     paths = alike({os.fsdecode(path): why for path, why in refused})
     said = "; ".join(
         f"{names(which)} in {os.path.dirname(os.fsdecode(there.folder))}: {why}" for why, which in paths.items()
     )
-    return f"{said}. --overwrite replaces files, and --to another folder leaves them."
+    return (
+        f"{said}. --overwrite replaces files with those of {source} (--from names another host), and --to another "
+        "folder leaves them."
+    )
 
 
 def _explained(said: str, *, reads: bool = False) -> str:

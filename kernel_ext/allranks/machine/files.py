@@ -62,6 +62,11 @@ def open_part(path: Path) -> int:
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
+def open_private(path: bytes, flags: int = 0) -> int:
+    """A descriptor that writes at any place of the file (0600). Raises OSError, also for a symbolic link."""
+    return os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC | flags, 0o600)
+
+
 def touch_private(path: Path) -> None:
     """Give the file (0600), which is made where there is none, the present time."""
     os.close(open_log(path))

@@ -24,7 +24,7 @@ DIGEST = 32
 """Bytes of a digest."""
 CONTENT, DIGEST_ONLY = 1, 2
 """What may be wanted of a block."""
-Wanted: TypeAlias = "tuple[int, int, int]"
+WantedBlock: TypeAlias = "tuple[int, int, int]"
 """One of these, a file, and a block."""
 REPO = re.compile(rb"(?:[\w.-]+/)?[\w.-]+")
 REPO_KINDS = (b"models", b"datasets", b"spaces")
@@ -91,9 +91,14 @@ class Found:
     @property
     def parent_elsewhere(self) -> bytes:
         """The folder that is to hold it on another host: below ``~`` where it is so here."""
-        below_home = _below(self.parent + b"/", os.path.expanduser(b"~"))
-        is_home = self.parent == os.path.expanduser(b"~")
-        return os.path.join(b"~", below_home).rstrip(b"/") if below_home or is_home else self.parent
+        home = os.path.expanduser(b"~")
+        # A working folder is reported without links, also where the home folder is one.
+        for parent, base in ((self.parent, home), (os.path.realpath(self.parent), os.path.realpath(home))):
+            if parent == base:
+                return b"~"
+            if below := _below(parent, base):
+                return os.path.join(b"~", below)
+        return self.parent
 
 
 def hub_cache() -> bytes:
@@ -176,7 +181,7 @@ def _walk(found: Found, folder: bytes) -> Iterator[tuple[bytes, Entry | str]]:
 
 def _file(found: Found, path: bytes, now: os.stat_result) -> Entry:
     """Raises PermissionError for one that cannot be read, before anything is sent."""
-    os.close(os.open(os.path.join(found.parent, path), os.O_RDONLY | os.O_CLOEXEC))
+    os.close(open_to_read(os.path.join(found.parent, path)))
     return _entry(path, now)
 
 
@@ -205,10 +210,17 @@ def block_digest(key: bytes, file: int, block: int, data: bytes | bytearray | me
     return digest.digest()
 
 
+def open_to_read(path: bytes) -> int:
+    """A descriptor, at once: a pipe that has taken the place of the file would be waited for. Raises OSError."""
+    return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+
+
 def read_block(path: bytes, block: int) -> tuple[bytes, os.stat_result]:
-    """The block, which is shorter where the file is, and the file's state. Raises OSError."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    """The block, which is shorter where the file is, and the file's state. Raises OSError, and ContentChanged."""
+    descriptor = open_to_read(path)
     try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise ContentChanged(f"{os.fsdecode(path)} is no file any more. Run the share again")
         data = os.pread(descriptor, BLOCK, block * BLOCK)
         while len(data) < BLOCK and (more := os.pread(descriptor, BLOCK - len(data), block * BLOCK + len(data))):
             data += more

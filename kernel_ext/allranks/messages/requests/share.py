@@ -14,6 +14,7 @@ from .base import Answer, Nothing, Question
 
 NOT_PUT = "another file is there, which no share has put there"
 IN_THE_WAY = "a folder or a file of another kind is in its place"
+LINK_LEADS_OUT = "a symbolic link there leads out of the folder"
 """Why something is not replaced on a host."""
 
 
@@ -22,6 +23,10 @@ class ShareFound(Answer):
     """Absolute; empty where the host has no such thing."""
     working: bytes
     """The rank's working folder, which a relative path begins at."""
+    placed: bool = False
+    """Whether a share has put all of it there, and nothing has changed it since."""
+    state: str = ""
+    """Equal on hosts whose copies look alike; empty where it cannot be read."""
 
 
 class FindShare(Question[ShareFound]):
@@ -136,7 +141,7 @@ class ShareState(Answer):
 
 
 class AskShare(Question[ShareState]):
-    """How far it is. A rank that is not asked for minutes gives the transfer up."""
+    """The progress of the transfer. A rank that is not asked for minutes gives the transfer up."""
 
     transfer: str
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from allranks.machine.files import make_private, write_private
+from allranks.machine.shared_records import look_for
 from allranks.machine.shared_tree import DIGEST
 from allranks.messages import requests, values
 from allranks.messages.questions import Reply
@@ -313,7 +315,7 @@ class Requests:
         return Reply(answer, [data])
 
     def find_share(self, request: requests.FindShare, _: Buffers) -> Reply[requests.ShareFound]:
-        return Reply(share.look_for(request.path))
+        return Reply(requests.ShareFound(**asdict(look_for(request.path))))
 
     def offer_share(self, request: requests.OfferShare, _: Buffers) -> Reply[requests.ShareOffered]:
         with share.in_words():
@@ -325,7 +327,8 @@ class Requests:
             return Reply(self._shares.accept(request, bytes(buffers[0])))
 
     def pull_share(self, request: requests.PullShare, _: Buffers) -> Reply[Nothing]:
-        self._shares.accepted(request.transfer).pull(request.host, request.ports)
+        with share.in_words():
+            self._shares.accepted(request.transfer).pull(request.host, request.ports)
         return DONE
 
     def give_blocks(self, request: requests.GiveBlocks, buffers: Buffers) -> Reply[requests.BlocksWanted]:

@@ -27,7 +27,8 @@ from typing import Literal
 
 import msgspec
 
-from allranks.machine.files import folder_identity, make_private, open_part, write_private
+from allranks.machine.files import folder_identity, make_private, open_private
+from allranks.machine.shared_records import PlacedState, read_records, write_records
 from allranks.machine.shared_tree import (
     BLOCK,
     CONTENT,
@@ -40,6 +41,7 @@ from allranks.machine.shared_tree import (
     files_of,
     find,
     hub_cache,
+    open_to_read,
     read_block,
     scan,
     stays_inside,
@@ -48,15 +50,13 @@ from allranks.messages.requests import (
     AcceptShare,
     OfferShare,
     ShareAccepted,
-    ShareFound,
     ShareOffered,
     ShareState,
 )
 from allranks.messages.requests.files import CHANGED
-from allranks.messages.requests.share import IN_THE_WAY, NOT_PUT
+from allranks.messages.requests.share import IN_THE_WAY, LINK_LEADS_OUT, NOT_PUT
 
-from .share_link import FromNotebook, Link, Listener, SaidElsewhere, Stopped
-from .shared_names import state_folder
+from .share_link import BlockLink, BlockListener, FromNotebook, ReportedByOther, Stopped
 
 STREAMS = 4
 """Connections to the host before this one: while a block is written, others are on their way."""
@@ -65,19 +65,10 @@ TRIES = 2
 FORGOTTEN_AFTER = 300.0
 """Seconds without a question after which the notebook counts as gone, and nothing is listened for any more."""
 
-
-class _Placed(msgspec.Struct, array_like=True, frozen=True):
-    """What a share has put in place."""
-
-    path: bytes
-    size: int
-    mtime_ns: int
-    """On this host: its file system may round what the source has."""
-    source_mtime_ns: int
+REMEMBERED = 64
 
 
 _manifests = msgspec.msgpack.Decoder(Manifest)
-_placed = msgspec.msgpack.Decoder(list[_Placed])
 
 
 class _Part(SharedFile):
@@ -101,8 +92,17 @@ class _Part(SharedFile):
     def size_of(self, block: int) -> int:
         return min(BLOCK, self.size - block * BLOCK)
 
+    def make(self) -> None:
+        """Make the file; of one that is there, keep what is not too much. Raises OSError."""
+        descriptor = open_private(self.path, os.O_CREAT)
+        try:
+            os.ftruncate(descriptor, min(os.fstat(descriptor).st_size, self.size))
+        finally:
+            os.close(descriptor)
+
     def write(self, block: int, data: bytes | memoryview) -> None:
-        descriptor = open_part(Path(os.fsdecode(self.path)))
+        """Raises OSError, also where the file is gone: one that is made again would lack the blocks before."""
+        descriptor = open_private(self.path)
         try:
             view, offset = memoryview(data), block * BLOCK
             while view:  # a disk that is nearly full takes a part
@@ -115,7 +115,7 @@ class _Part(SharedFile):
             os.close(descriptor)
 
 
-class Share:
+class RankShare:
     """One transfer on this host. `files` by their number in the manifest; links and folders have no content."""
 
     def __init__(self, key: bytes, addresses: Sequence[str]) -> None:
@@ -128,7 +128,7 @@ class Share:
         self._arrived = threading.Condition()
         self._stop = threading.Event()
         self._asked_at = time.monotonic()
-        self.listener = Listener(addresses, key, self._block, self._tick)
+        self.listener = BlockListener(addresses, key, self._block, self._tick)
 
     def asked(self) -> None:
         """The notebook is there."""
@@ -167,11 +167,11 @@ class Share:
         return list(numbers), b"".join(self.files[number].digest() for number in numbers)
 
 
-class Offer(Share):
-    """On the host that has it."""
+class ShareOffer(RankShare):
+    """The source's end of a transfer, on the host that has all files."""
 
     @classmethod
-    def of(cls, request: OfferShare) -> tuple[Offer, ShareOffered, bytes]:
+    def of(cls, request: OfferShare) -> tuple[ShareOffer, ShareOffered, bytes]:
         """The answer's buffer is the manifest. Raises OSError."""
         found = find(request.path)
         if found is None:
@@ -183,8 +183,8 @@ class Offer(Share):
         return offer, answer, msgspec.msgpack.encode(manifest)
 
 
-class Acceptance(Share):
-    """On a host that lacks some of it."""
+class Acceptance(RankShare):
+    """The receiving end of a transfer, on a host that lacks some of the files."""
 
     def __init__(self, request: AcceptShare, entries: Sequence[Entry], parent: bytes) -> None:
         self._entries, self._overwrite = entries, request.overwrite
@@ -192,14 +192,14 @@ class Acceptance(Share):
         # A link to another disk, say, is followed: what is shared lies there.
         self.folder = os.path.realpath(path) if os.path.isdir(path) else path
         self._tree = [entry.path for entry in entries] != [request.name]
-        self._records = state_folder() / "placed" / hashlib.sha256(self.folder).hexdigest()[:32]
-        self._known = self._read_records()
+        self._known = read_records(self.folder)
         self._pending = deque[tuple[_Part, int]]()
         self._pending_lock = threading.Lock()
-        self._links = list[Link | FromNotebook]()
+        self._links = list[BlockLink | FromNotebook]()
         self.notebook = FromNotebook("")
         self._left = 0
         """Blocks that are neither received nor compared."""
+        self._placing = threading.Lock()
         self._lock_file: int | None = None
         self._aside = self._choose_aside()
         self.to_make = list[Entry]()
@@ -251,12 +251,18 @@ class Acceptance(Share):
             raise PermissionError("the home folder and the root of the file system are never written over")
         for number, entry in enumerate(self._entries):
             self._look_at(number, entry)
+        folders = dict[bytes, str]()
+        for entry in (*(part.entry for part in self.parts if not part.compared), *self.to_make):
+            if why := self._in_the_way(entry, folders):
+                self.refused.append((entry.path, why))
         answer = ShareAccepted(self.folder, self.listener.ports, refused=self.refused)
         missing = [part for part in self.parts if not part.compared]
         answer.missing, answer.nbytes = len(missing) + len(self.to_make), sum(part.size for part in missing)
         answer.compared = sum(part.size for part in self.parts if part.compared)
         if answer.missing and not self.refused:
-            self._aside.mkdir(parents=True, exist_ok=True)
+            self._aside.parent.mkdir(parents=True, exist_ok=True)
+            # Its name is known beforehand: another user could have made it, with links to our files as parts.
+            make_private(self._aside)
             answer.identity, answer.taken = folder_identity(self._aside), not self._lock()
             answer.kept = 0 if answer.taken else self._forget_others()
             answer.free = shutil.disk_usage(self._aside).free
@@ -265,7 +271,7 @@ class Acceptance(Share):
     def _look_at(self, number: int, entry: Entry) -> None:
         path = self._place(entry)
         now, known = _stat(path), self._known.get(entry.path)
-        ours = now is not None and known is not None and (now.st_size, now.st_mtime_ns) == known[:2]
+        ours = now is not None and self._is_as_put(entry, now)
         if entry.is_file:
             is_file = now is not None and stat.S_ISREG(now.st_mode)
             as_source = is_file and now is not None and (now.st_size, now.st_mtime_ns) == (entry.size, entry.mtime_ns)
@@ -296,42 +302,50 @@ class Acceptance(Share):
 
     def _lock(self) -> bool:
         """Whether no other rank writes here: another one of ours would put half of a part in place."""
-        self._lock_file = open_part(self._aside / "lock")
+        descriptor = open_private(os.fsencode(self._aside / "lock"), os.O_CREAT)
         try:
-            fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            os.close(descriptor)
             return False
-        except OSError:  # a file system without locks
-            pass
+        except OSError:  # a file system without locks, where others may write at the same time
+            os.close(descriptor)
+            return True
+        self._lock_file = descriptor
         return True
 
     def _forget_others(self) -> int:
-        """Remove parts of what is no longer shared; returns the bytes of the others."""
-        ours, kept = {os.fsdecode(os.path.basename(part.path)) for part in self.parts}, 0
-        for each in self._aside.iterdir():
-            if each.name in ours:
-                kept += each.stat().st_size
-            elif each.name.startswith("part-"):
-                each.unlink(missing_ok=True)
+        """Remove parts of what is no longer shared, if we have the lock; returns the bytes of the others."""
+        ours, kept = {os.path.basename(part.path) for part in self.parts}, 0
+        for name in os.listdir(os.fsencode(self._aside)):
+            path = os.path.join(os.fsencode(self._aside), name)
+            if name in ours:
+                kept += now.st_size if (now := _stat(path)) is not None else 0
+            elif name.startswith(b"part-") and self._lock_file is not None:
+                with suppress(FileNotFoundError):
+                    os.unlink(path)
         return kept
 
     # Receiving.
 
     def pull(self, host: str, ports: Sequence[tuple[str, int]]) -> None:
-        """Begin to receive: from the notebook where there are no ports."""
+        """Begin to receive: from the notebook where there are no ports. Raises OSError."""
         # What may be in the way comes first.
         parts = sorted(self.parts, key=lambda part: not part.compared)
+        for part in parts:
+            if not part.compared:
+                part.make()
         self._pending.extend((part, block) for part in parts for block in range(part.blocks))
         self._left = len(self._pending)
         if not self._left:
             self.state = "whole"
         for _ in range(min(STREAMS, self._left)):
             self.notebook.host = host
-            link = Link(host, ports, self.key, self._stop) if ports else self.notebook
+            link = BlockLink(host, ports, self.key, self._stop) if ports else self.notebook
             self._links.append(link)
             threading.Thread(target=self._work, args=(link,), name="allranks-share-from", daemon=True).start()
 
-    def _work(self, link: Link | FromNotebook) -> None:
+    def _work(self, link: BlockLink | FromNotebook) -> None:
         try:
             while self.state == "receives" and not self._stop.is_set():
                 with self._pending_lock:
@@ -341,7 +355,7 @@ class Acceptance(Share):
                 self._bring(link, part, block)
         except Stopped:
             pass
-        except SaidElsewhere as error:
+        except ReportedByOther as error:
             self._fail(str(error), error.host)
         except Exception as error:  # of our own files: those of connections are handled where they are
             self._fail(error_text(error))
@@ -351,7 +365,7 @@ class Acceptance(Share):
             if self.state == "receives":
                 self.state, self.why, self.elsewhere = "failed", why, elsewhere
 
-    def _bring(self, link: Link | FromNotebook, part: _Part, block: int) -> None:
+    def _bring(self, link: BlockLink | FromNotebook, part: _Part, block: int) -> None:
         """Have the block, and know its digest. Raises RuntimeError, OSError and Stopped."""
         size = part.size_of(block)
         if block * BLOCK + size <= part.kept:
@@ -383,53 +397,87 @@ class Acceptance(Share):
         super().end()
         for link in self._links:
             link.close()
+        with self._placing:  # what is put in place now is put there under the lock
+            self._unlock()
+
+    def _unlock(self) -> None:
         if self._lock_file is not None:
             descriptor, self._lock_file = self._lock_file, None
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # a process that a cell has forked may still have it open
             os.close(descriptor)
 
     # Putting in place.
 
     def put_in_place(self) -> None:
         """Raises RuntimeError where something has got in the way, and OSError; what is in place then is known to be."""
-        if self.state != "whole":
-            raise RuntimeError("not all of it has arrived")
-        known = dict(self._known)
-        # What refers to other files comes last, as the Hugging Face cache's refs to its snapshots.
-        ready = sorted(
-            (part for part in self.parts if not part.compared), key=lambda part: b"/refs/" in part.entry.path
-        )
-        try:
-            for entry in self.to_make:
-                self._make(entry)
-                self._note(known, entry)
-            for part in ready:
-                if not part.size:
-                    part.write(0, b"")
-                with suppress(OSError):  # a file system without modes
-                    os.chmod(part.path, stat.S_IMODE(part.entry.mode))
-                os.utime(part.path, ns=(part.entry.mtime_ns, part.entry.mtime_ns))
-                os.replace(part.path, self._free(part.entry))
-                self._note(known, part.entry)
-        finally:
-            self._write_records(known)
-        if self._lock_file is not None:
-            shutil.rmtree(self._aside, ignore_errors=True)
+        with self._placing:
+            if self._stop.is_set():
+                raise RuntimeError("the share was stopped")
+            if self.state != "whole":
+                raise RuntimeError("not all of it has arrived")
+            ready = {part.entry: part for part in self.parts if not part.compared}
+            self._refuse_places([*ready, *self.to_make])
+            for part in ready.values():
+                _finish(part)
+            if ready:
+                _sync(os.fsencode(self._aside))
+            self._put(ready)
+            if self._lock_file is not None:
+                shutil.rmtree(self._aside, ignore_errors=True)
 
-    def _free(self, entry: Entry) -> bytes:
-        """Where the entry may be written. Raises RuntimeError."""
+    def _put(self, ready: Mapping[Entry, _Part]) -> None:
+        known = dict(self._known)
+        try:
+            for entry in sorted([*ready, *self.to_make], key=_order):
+                self._refuse_places([entry])  # once more: the others took time
+                os.makedirs(os.path.dirname(self._place(entry)), exist_ok=True)
+                if entry in ready:
+                    os.replace(ready[entry].path, self._place(entry))
+                else:
+                    self._make(entry)
+                self._note(known, entry)
+        finally:
+            write_records(self.folder, known)
+
+    def _refuse_places(self, entries: Sequence[Entry]) -> None:
+        """Raises RuntimeError where one of them may not be written."""
+        folders = dict[bytes, str]()
+        for entry in entries:
+            if why := self._in_the_way(entry, folders):
+                raise RuntimeError(f"{os.fsdecode(entry.path)}: {why}")
+
+    def _in_the_way(self, entry: Entry, folders: dict[bytes, str]) -> str:
+        """Why the entry may not be written in its place, if so; `folders` keeps what was found out about these."""
         path = self._place(entry)
+        folder = os.path.dirname(path)
+        if folder not in folders:
+            folders[folder] = self._unfit(folder)
+        if folders[folder]:
+            return folders[folder]
+        now = _stat(path)
+        if now is None or (stat.S_ISDIR(now.st_mode) and stat.S_ISDIR(entry.mode)):
+            return ""
+        if stat.S_ISDIR(now.st_mode) or stat.S_ISDIR(entry.mode):
+            return IN_THE_WAY
+        return "" if self._overwrite or self._is_as_put(entry, now) else NOT_PUT
+
+    def _unfit(self, folder: bytes) -> str:
+        """Why nothing can be written in this folder, or in one that is to be made, if so."""
         inside = os.path.realpath(self.folder if self._tree else os.path.dirname(self.folder))
-        if os.path.commonpath([inside, os.path.realpath(os.path.dirname(path))]) != inside:
-            raise RuntimeError(f"{os.fsdecode(entry.path)}: a symbolic link there leads out of the folder")
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        now, known = _stat(path), self._known.get(entry.path)
-        if now is not None and not self._overwrite and (known is None or (now.st_size, now.st_mtime_ns) != known[:2]):
-            raise RuntimeError(f"{os.fsdecode(entry.path)}: {NOT_PUT}")
-        return path
+        if os.path.commonpath([inside, os.path.realpath(folder)]) != inside:
+            return LINK_LEADS_OUT
+        while not os.path.lexists(folder):
+            folder = os.path.dirname(folder)
+        return "" if os.path.isdir(folder) else IN_THE_WAY
+
+    def _is_as_put(self, entry: Entry, now: os.stat_result) -> bool:
+        """Whether a share has put it there, and nothing has changed it since."""
+        known = self._known.get(entry.path)
+        return known is not None and (now.st_size, now.st_mtime_ns) == known[:2]
 
     def _make(self, entry: Entry) -> None:
         """A link or a folder."""
-        path = self._free(entry)
+        path = self._place(entry)
         if not entry.is_link:
             os.makedirs(path, exist_ok=True)
             return
@@ -439,30 +487,9 @@ class Acceptance(Share):
             os.utime(new, ns=(entry.mtime_ns, entry.mtime_ns), follow_symlinks=False)
         os.replace(new, path)
 
-    def _note(self, known: dict[bytes, tuple[int, int, int]], entry: Entry) -> None:
+    def _note(self, known: dict[bytes, PlacedState], entry: Entry) -> None:
         if not stat.S_ISDIR(entry.mode) and (now := _stat(self._place(entry))) is not None:
             known[entry.path] = now.st_size, now.st_mtime_ns, entry.mtime_ns
-
-    def _read_records(self) -> dict[bytes, tuple[int, int, int]]:
-        """What was put in place before: size, time of modification, and that at the source, by path."""
-        try:
-            records = _placed.decode(self._records.read_bytes())
-        except (OSError, msgspec.MsgspecError):  # none, or damaged: then nothing is replaced
-            return {}
-        return {each.path: (each.size, each.mtime_ns, each.source_mtime_ns) for each in records}
-
-    def _write_records(self, known: Mapping[bytes, tuple[int, int, int]]) -> None:
-        records = [_Placed(path, *state) for path, state in known.items()]
-        with suppress(OSError):  # without a record, a later share may have to be told to --overwrite
-            self._records.parent.parent.mkdir(parents=True, exist_ok=True)
-            make_private(self._records.parent)
-            write_private(self._records, msgspec.msgpack.encode(records))
-
-
-def look_for(path: bytes) -> ShareFound:
-    """See `requests.FindShare`."""
-    found = find(path)
-    return ShareFound(found.path if found is not None else b"", os.getcwdb())
 
 
 def _refuse_outside(entry: Entry, name: bytes) -> None:
@@ -476,22 +503,54 @@ def _refuse_outside(entry: Entry, name: bytes) -> None:
 
 def _is_same(entries: Sequence[Entry], parent: bytes) -> bool:
     """Whether the source's own files are here, on a file system that both hosts mount."""
-    files = [entry for entry in entries if entry.is_file][:5]
-    for entry in files:
-        try:  # opened, since NFS asks its server only then
-            descriptor = os.open(os.path.join(parent, entry.path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    for entry in entries:
+        path = os.path.join(parent, entry.path)
+        try:
+            now = _opened(path) if entry.is_file else os.lstat(path)
         except OSError:
             return False
-        now = os.fstat(descriptor)
-        os.close(descriptor)
         if (now.st_ino, now.st_ctime_ns) != (entry.inode, entry.ctime_ns):
             return False
-    return bool(files)
+    return any(entry.is_file for entry in entries)
+
+
+def _opened(path: bytes) -> os.stat_result:
+    """Its state once it is opened, since NFS asks its server only then. Raises OSError."""
+    descriptor = open_to_read(path)
+    try:
+        return os.fstat(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _part_name(entry: Entry) -> bytes:
     state = b"%s %d %d" % (entry.path, entry.size, entry.mtime_ns)
     return b"part-" + hashlib.sha256(state).hexdigest()[:32].encode()
+
+
+def _order(entry: Entry) -> int:
+    """What refers to other files comes after these: links, and last the Hugging Face cache's refs to its snapshots."""
+    return 2 if b"/refs/" in entry.path else 0 if entry.is_file else 1
+
+
+def _finish(part: _Part) -> None:
+    """Make it as the source has it, and safe on the disk. Raises OSError; RuntimeError where something changed it."""
+    now = _stat(part.path)
+    if now is None or not stat.S_ISREG(now.st_mode) or now.st_size != part.size:
+        raise RuntimeError(f"{os.fsdecode(part.path)} was changed by something else. Run the share again")
+    _sync(part.path)
+    with suppress(OSError):  # a file system without modes
+        os.chmod(part.path, part.entry.mode & 0o777)  # neither setuid nor setgid: its owner is another
+    os.utime(part.path, ns=(part.entry.mtime_ns, part.entry.mtime_ns))
+
+
+def _sync(path: bytes) -> None:
+    """Have the file, or the folder, written to the disk. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _stat(path: bytes) -> os.stat_result | None:
@@ -514,11 +573,13 @@ class Shares:
     """The transfers that this rank takes part in."""
 
     def __init__(self) -> None:
-        self._open = dict[str, Share]()
+        self._open = dict[str, RankShare]()
+        self._ended = deque[str](maxlen=REMEMBERED)
+        """The last transfers that have ended: an offer or an acceptance may still be on its way."""
         self._lock = threading.Lock()
 
     def offer(self, request: OfferShare) -> tuple[ShareOffered, bytes]:
-        offer, answer, manifest = Offer.of(request)
+        offer, answer, manifest = ShareOffer.of(request)
         self._keep(request.transfer, offer)
         return answer, manifest
 
@@ -530,11 +591,17 @@ class Shares:
             self._keep(request.transfer, acceptance)
         return answer
 
-    def _keep(self, transfer: str, share: Share) -> None:
+    def _keep(self, transfer: str, share: RankShare) -> None:
+        """Raises RuntimeError for a transfer that has ended meanwhile."""
         with self._lock:
-            self._open[transfer] = share
+            ended = transfer in self._ended
+            if not ended:
+                self._open[transfer] = share
+        if ended:
+            share.end()
+            raise RuntimeError("the share was stopped")
 
-    def of(self, transfer: str) -> Share:
+    def of(self, transfer: str) -> RankShare:
         """Raises RuntimeError for one that has ended."""
         with self._lock:
             share = self._open.get(transfer)
@@ -553,5 +620,6 @@ class Shares:
     def end(self, transfer: str) -> None:
         with self._lock:
             share = self._open.pop(transfer, None)
+            self._ended.append(transfer)
         if share is not None:
             share.end()

@@ -20,11 +20,11 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import TypeAlias
 
-from allranks.machine.shared_tree import BLOCK, CONTENT, DIGEST, Wanted, error_text
+from allranks.machine.shared_tree import BLOCK, CONTENT, DIGEST, WantedBlock, error_text
 
 HELLO = b"allranks share 1"
 NONCE = 32
@@ -42,7 +42,9 @@ CONNECTS_WITHIN = 4.0
 AGAIN_AFTER = 0.5
 """Seconds until a lost connection is opened again."""
 GIVES_UP_AFTER = 120.0
-"""Seconds without a byte after which the other host counts as gone."""
+"""Seconds without an answer after which the other host, or its disk, counts as gone."""
+CLOSES_WITHIN = 1.5
+"""Seconds until its thread has closed a listener: that looks each second, where the system does not wake it."""
 FIRST_WITHIN = 30.0
 """The same, before it has answered at all: a firewall, say."""
 LONGEST_TEXT = 2000
@@ -55,7 +57,7 @@ Blocks: TypeAlias = Callable[[int, int, float], "tuple[bytes, bytes] | None"]
 """Called with a file, a block and seconds: the digest and the block; None where it is not there in that time."""
 
 
-class SaidElsewhere(RuntimeError):
+class ReportedByOther(RuntimeError):
     """The other host cannot give a block, and says why."""
 
     def __init__(self, host: str, why: str) -> None:
@@ -71,14 +73,14 @@ class Stopped(Exception):
     """The transfer has ended."""
 
 
-class Listener:
+class BlockListener:
     """Lets those who know the key have `blocks`; `tick` is called every second, until `close`."""
 
     def __init__(self, addresses: Sequence[str], key: bytes, blocks: Blocks, tick: Callable[[], None]) -> None:
         """Raises OSError where it cannot listen at an address."""
         self._key, self._blocks, self._tick = key, blocks, tick
         self._closed = threading.Event()
-        self._open = set[socket.socket]()
+        self._open = set[_Serving]()
         self._listening = list[socket.socket]()
         try:
             for address in addresses:
@@ -91,24 +93,31 @@ class Listener:
         self.ports = [
             (address, int(each.getsockname()[1])) for address, each in zip(addresses, self._listening, strict=True)
         ]
-        threading.Thread(target=self._accept, name="allranks-share", daemon=True).start()
+        self._thread = threading.Thread(target=self._accept, name="allranks-share", daemon=True)
+        self._thread.start()
 
     def close(self) -> None:
-        """End all connections."""
+        """End all connections; no port is open any more then."""
         self._closed.set()
-        for each in (*self._listening, *list(self._open)):
+        for each in (*self._listening, *(serving.connection for serving in list(self._open))):
             _end(each)
+        if threading.current_thread() is not self._thread:
+            self._thread.join(CLOSES_WITHIN)
 
     def _accept(self) -> None:
-        with selectors.DefaultSelector() as selector:
-            for each in self._listening:
-                each.setblocking(False)
-                selector.register(each, selectors.EVENT_READ)
-            while not self._closed.is_set():
-                for ready, _ in selector.select(1.0):
-                    with suppress(OSError):  # it has gone already, or we are closed
-                        self._begin(ready.fileobj.accept()[0])  # type: ignore[union-attr]
-                self._tick()
+        try:
+            with selectors.DefaultSelector() as selector:
+                for each in self._listening:
+                    each.setblocking(False)
+                    selector.register(each, selectors.EVENT_READ)
+                while not self._closed.is_set():
+                    for ready, _ in selector.select(SAYS_WAIT_EVERY):
+                        with suppress(OSError):  # it has gone already, or we are closed
+                            self._begin(ready.fileobj.accept()[0])  # type: ignore[union-attr]
+                    for serving in list(self._open):
+                        serving.report_reading()
+                    self._tick()
+        finally:
             for each in self._listening:
                 each.close()
 
@@ -116,10 +125,12 @@ class Listener:
         if len(self._open) >= MOST:
             connection.close()
             return
-        self._open.add(connection)
-        threading.Thread(target=self._serve, args=(connection,), name="allranks-share-to", daemon=True).start()
+        serving = _Serving(connection)
+        self._open.add(serving)
+        threading.Thread(target=self._serve, args=(serving,), name="allranks-share-to", daemon=True).start()
 
-    def _serve(self, connection: socket.socket) -> None:
+    def _serve(self, serving: _Serving) -> None:
+        connection = serving.connection
         try:
             with connection:
                 connection.settimeout(PROVES_WITHIN)
@@ -127,11 +138,11 @@ class Listener:
                 self._prove(connection)
                 connection.settimeout(IDLE)
                 while not self._closed.is_set():
-                    self._answer(connection, *_REQUEST.unpack(_receive(connection, _REQUEST.size)))
+                    self._answer(serving, *_REQUEST.unpack(_receive(connection, _REQUEST.size)))
         except (OSError, struct.error):  # it has gone, or is none of ours
             pass
         finally:
-            self._open.discard(connection)
+            self._open.discard(serving)
 
     def _prove(self, connection: socket.socket) -> None:
         """Raises ConnectionError where the other end does not know the key; nothing else is read from it then."""
@@ -142,23 +153,66 @@ class Listener:
             raise ConnectionError("it does not know the key")
         _send(connection, _proof(self._key, "out", theirs, ours))
 
-    def _answer(self, connection: socket.socket, kind: int, file: int, block: int) -> None:
+    def _answer(self, serving: _Serving, kind: int, file: int, block: int) -> None:
         try:
-            while (found := self._blocks(file, block, SAYS_WAIT_EVERY)) is None:
+            while True:
+                with serving.reading():
+                    found = self._blocks(file, block, SAYS_WAIT_EVERY)
+                if found is not None:
+                    break
                 if self._closed.is_set():
                     return
-                _send(connection, _REPLY.pack(WAIT, 0))
+                serving.send(_REPLY.pack(WAIT, 0))
         except (OSError, RuntimeError, LookupError) as error:  # our own files, not the connection
-            text = error_text(error).encode(errors="replace")[:LONGEST_TEXT]
-            _send(connection, _REPLY.pack(FAILED, len(text)) + text)
+            serving.fail(error_text(error))
             return
         digest, data = found
         content = data if kind == CONTENT else b""
-        _send(connection, _REPLY.pack(DATA, DIGEST + len(content)) + digest)
-        _send(connection, content)
+        serving.send(_REPLY.pack(DATA, DIGEST + len(content)) + digest)
+        serving.send(content)
 
 
-class Link:
+class _Serving:
+    """A connection of a receiver: the thread that serves it reads, and the listener's says WAIT meanwhile."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self._sends = threading.Lock()
+        self._since: float | None = None
+        """When it began to read the block that is wanted."""
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """While a block is read."""
+        self._since = time.monotonic()
+        try:
+            yield
+        finally:
+            with self._sends:
+                self._since = None
+
+    def send(self, data: bytes) -> None:
+        """Raises OSError."""
+        _send(self.connection, data)
+
+    def fail(self, why: str) -> None:
+        """Say why the block cannot be had. Raises OSError."""
+        text = why.encode(errors="replace")[:LONGEST_TEXT]
+        self.send(_REPLY.pack(FAILED, len(text)) + text)
+
+    def report_reading(self) -> None:
+        """Say WAIT where a slow disk takes long, and fail where it takes too long."""
+        with self._sends, suppress(OSError):
+            if self._since is None or (seconds := time.monotonic() - self._since) < SAYS_WAIT_EVERY:
+                return
+            if seconds < GIVES_UP_AFTER:
+                self.send(_REPLY.pack(WAIT, 0))
+                return
+            self.fail(f"its disk gave nothing for {seconds:.0f} s")
+            _end(self.connection)  # what the disk gives after all is not sent
+
+
+class BlockLink:
     """A connection to a host named `host`, opened again where it is lost, until `stop` is set.
 
     Of several ports, which are on different networks of that host, the first that answers is used.
@@ -172,8 +226,9 @@ class Link:
     def ask(self, kind: int, file: int, block: int) -> tuple[bytes, bytes | memoryview]:
         """The digest of a block, and for CONTENT the block.
 
-        Raises SaidElsewhere, Unreachable, and Stopped.
+        Raises ReportedByOther, Unreachable, and Stopped.
         """
+        self._answered_at = time.monotonic()
         while True:
             if self._stop.is_set():
                 raise Stopped
@@ -188,7 +243,7 @@ class Link:
                     raise Unreachable(f"{self._where()} does not answer ({error})") from None
                 self._stop.wait(AGAIN_AFTER)
         if status == FAILED:
-            raise SaidElsewhere(self._host, content.decode(errors="replace"))
+            raise ReportedByOther(self._host, content.decode(errors="replace"))
         return bytes(content[:DIGEST]), memoryview(content)[DIGEST:]
 
     def close(self) -> None:
@@ -216,7 +271,7 @@ class Link:
             except BaseException:
                 connection.close()
                 raise
-            self._socket, self._answered_at = connection, time.monotonic()
+            self._socket = connection
             self._gives_up_after = GIVES_UP_AFTER
             return connection
         raise ConnectionError("it has no address")
@@ -243,7 +298,7 @@ class Link:
 
 
 class FromNotebook:
-    """The place of a `Link`, shared by several threads, where the notebook's machine is the source and runs no rank.
+    """In place of a `BlockLink`, shared by several threads, where the notebook's machine is the source without a rank.
 
     The notebook asks what is wanted, and sends it over the lifeline.
     """
@@ -251,26 +306,26 @@ class FromNotebook:
     def __init__(self, host: str) -> None:
         self.host = host
         self._changed = threading.Condition()
-        self._wanted = dict[Wanted, bool]()
+        self._wanted = dict[WantedBlock, bool]()
         """Whether the notebook knows."""
-        self._given = dict[Wanted, tuple[bytes, bytes]]()
+        self._given = dict[WantedBlock, tuple[bytes, bytes]]()
         self._failed = ""
         self._closed = False
 
     def ask(self, kind: int, file: int, block: int) -> tuple[bytes, bytes]:
-        """As `Link.ask`. Raises SaidElsewhere, and Stopped."""
+        """As `BlockLink.ask`. Raises ReportedByOther, and Stopped."""
         wanted = (kind, file, block)
         with self._changed:
             self._wanted[wanted] = False
             self._changed.notify_all()
             self._changed.wait_for(lambda: wanted in self._given or self._failed or self._closed)
             if self._failed:
-                raise SaidElsewhere(self.host, self._failed)
+                raise ReportedByOther(self.host, self._failed)
             if self._closed:
                 raise Stopped
             return self._given.pop(wanted)
 
-    def give(self, given: Mapping[Wanted, tuple[bytes, bytes]], failed: str, *, again: bool) -> list[Wanted]:
+    def give(self, given: Mapping[WantedBlock, tuple[bytes, bytes]], failed: str, *, again: bool) -> list[WantedBlock]:
         """What the notebook sends; returns what is wanted and was not returned before; all of it with `again`."""
         with self._changed:
             self._failed = self._failed or failed

@@ -14,14 +14,10 @@ from pathlib import Path
 from urllib.parse import quote
 
 from allranks.machine.identity import this_machine
+from allranks.machine.shared_records import state_folder
 
 LONGEST = 200
 """Characters of a name that is kept as it is; file systems take 255."""
-
-
-def state_folder() -> Path:
-    """This user's private state."""
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state", "allranks")
 
 
 def shared(name: str) -> Path:

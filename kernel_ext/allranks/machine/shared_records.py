@@ -1,0 +1,105 @@
+"""Records of what shares have put in place on this host, in the user's private state.
+
+A later share may replace a file that is as it was put there, and prefers another host's copy as its source.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+import msgspec
+
+from .files import make_private, write_private
+from .shared_tree import Found, Manifest, find, scan
+
+PlacedState: TypeAlias = "tuple[int, int, int]"
+"""Size, time of modification on this host, whose file system may round it, and that at the source."""
+
+
+class _Placed(msgspec.Struct, array_like=True, frozen=True):
+    """A file or a link that a share has put in place."""
+
+    path: bytes
+    size: int
+    mtime_ns: int
+    source_mtime_ns: int
+
+
+_placed = msgspec.msgpack.Decoder(list[_Placed])
+
+
+@dataclass(frozen=True)
+class HeldCopy:
+    """This host's copy of what a user means."""
+
+    path: bytes
+    """Absolute; empty where there is no such thing."""
+    working: bytes
+    """The process's working folder, which a relative path begins at."""
+    placed: bool = False
+    """Whether a share has put all of it there, and nothing has changed it since."""
+    state: str = ""
+    """Equal on hosts whose copies look alike; empty where it cannot be read."""
+
+
+def look_for(typed: bytes) -> HeldCopy:
+    """Find a path, or the id of a repository in the Hugging Face cache, on this host."""
+    found, working = find(typed), os.getcwdb()
+    if found is None:
+        return HeldCopy(b"", working)
+    try:
+        manifest = scan(found)
+    except OSError:  # whoever shares it reads why
+        return HeldCopy(found.path, working)
+    return HeldCopy(found.path, working, _is_placed(found, manifest), _state(found, manifest))
+
+
+def _is_placed(found: Found, manifest: Manifest) -> bool:
+    known = read_records(os.path.realpath(found.path) if os.path.isdir(found.path) else found.path)
+    content = [entry for entry in manifest.entries if not stat.S_ISDIR(entry.mode)]
+    return bool(content) and all(
+        entry.path in known and known[entry.path][:2] == (entry.size, entry.mtime_ns) for entry in content
+    )
+
+
+def _state(found: Found, manifest: Manifest) -> str:
+    """By sizes and times; in the Hugging Face cache, which names files by their content, not by times."""
+    looks = [
+        (entry.path, entry.size, entry.mtime_ns if entry.is_file and not found.repo else 0, entry.target)
+        for entry in manifest.entries
+        if not stat.S_ISDIR(entry.mode)
+    ]
+    return hashlib.sha256(msgspec.msgpack.encode(sorted(looks))).hexdigest()
+
+
+def state_folder() -> Path:
+    """This user's private state."""
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state", "allranks")
+
+
+def read_records(folder: bytes) -> dict[bytes, PlacedState]:
+    """What was put in place in this folder, or as this file, by path."""
+    try:
+        records = _placed.decode(_file(folder).read_bytes())
+    except (OSError, msgspec.MsgspecError):  # none, or damaged: then nothing is replaced
+        return {}
+    return {each.path: (each.size, each.mtime_ns, each.source_mtime_ns) for each in records}
+
+
+def write_records(folder: bytes, known: Mapping[bytes, PlacedState]) -> None:
+    records = [_Placed(path, *state) for path, state in known.items()]
+    with suppress(OSError):  # without a record, a later share may have to be told to --overwrite
+        _file(folder).parent.parent.mkdir(parents=True, exist_ok=True)
+        make_private(_file(folder).parent)
+        write_private(_file(folder), msgspec.msgpack.encode(records))
+
+
+def _file(folder: bytes) -> Path:
+    return state_folder() / "placed" / hashlib.sha256(folder).hexdigest()[:32]
