@@ -57,12 +57,7 @@ def open_log(path: Path) -> int:
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
 
-def open_part(path: Path) -> int:
-    """A descriptor that writes at any place of the file (0600), which is made where there is none."""
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-
-
-def open_private(path: bytes, flags: int = 0) -> int:
+def open_private(path: bytes | Path, flags: int = 0) -> int:
     """A descriptor that writes at any place of the file (0600). Raises OSError, also for a symbolic link."""
     return os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC | flags, 0o600)
 
@@ -77,6 +72,14 @@ def write_all(descriptor: int, data: bytes) -> None:
     """Write all of it, however little a pipe or a socket takes at a time. Raises OSError."""
     while data:
         data = data[os.write(descriptor, data) :]
+
+
+def write_all_at(descriptor: int, data: bytes | bytearray | memoryview, offset: int) -> None:
+    """Write all of it at this offset: a disk that is nearly full takes a part at a time. Raises OSError."""
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(descriptor, view, offset)
+        view, offset = view[written:], offset + written
 
 
 def write_private(path: Path, content: str | bytes | bytearray | memoryview) -> None:

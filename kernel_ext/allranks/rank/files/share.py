@@ -27,7 +27,7 @@ from typing import Literal
 
 import msgspec
 
-from allranks.machine.files import folder_identity, make_private, open_private
+from allranks.machine.files import folder_identity, make_private, open_private, write_all_at
 from allranks.machine.shared_records import PlacedState, read_records, write_records
 from allranks.machine.shared_tree import (
     BLOCK,
@@ -104,10 +104,7 @@ class _Part(SharedFile):
         """Raises OSError, also where the file is gone: one that is made again would lack the blocks before."""
         descriptor = open_private(self.path)
         try:
-            view, offset = memoryview(data), block * BLOCK
-            while view:  # a disk that is nearly full takes a part
-                written = os.pwrite(descriptor, view, offset)
-                view, offset = view[written:], offset + written
+            write_all_at(descriptor, data, block * BLOCK)
         except OSError as error:
             error.filename = self.path
             raise
@@ -302,7 +299,7 @@ class Acceptance(RankShare):
 
     def _lock(self) -> bool:
         """Whether no other rank writes here: another one of ours would put half of a part in place."""
-        descriptor = open_private(os.fsencode(self._aside / "lock"), os.O_CREAT)
+        descriptor = open_private(self._aside / "lock", os.O_CREAT)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import msgspec
 
-from allranks.machine.files import folder_identity, open_part
+from allranks.machine.files import folder_identity, open_private, write_all_at
 from allranks.messages.requests import CommitFiles, FileEntry, FilesCommitted, FolderOpened, OpenFolder, Piece
 from allranks.messages.requests.files import CHANGED, NOT_OURS
 from allranks.messages.wire import Buffer
@@ -89,12 +89,9 @@ def put(folder: str, transfer: str, pieces: Sequence[Piece], buffers: Sequence[B
     """See `requests.PutPieces`. Raises OSError."""
     incoming = _incoming(folder, transfer)
     for piece, data in zip(pieces, buffers, strict=True):
-        descriptor = open_part(incoming / str(piece.file))
+        descriptor = open_private(incoming / str(piece.file), os.O_CREAT)
         try:
-            view, offset = memoryview(data), piece.offset
-            while view:  # a disk that is nearly full takes a part
-                written = os.pwrite(descriptor, view, offset)
-                view, offset = view[written:], offset + written
+            write_all_at(descriptor, data, piece.offset)
         finally:
             os.close(descriptor)
 
