@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -9,8 +12,10 @@ import pytest
 
 from allranks import Cluster, doctor
 from allranks.errors import CannotStart
+from allranks.head.world.reaching import fastest
 from tests.hosts.lab import Hosts
 from tests.needs import need_tool
+from tests.waiting import WITHIN, eventually
 
 pytestmark = [pytest.mark.hosts, pytest.mark.timeout(300)]
 SUM = "mx.distributed.all_sum(mx.ones(2)).tolist()"
@@ -82,6 +87,35 @@ def test_hosts_that_do_not_reach_each_other_are_named(hosts3: Hosts, backend: st
     said = str(refused.value)
     assert said.startswith(f"{one} cannot reach {two} at {hosts3.address(two)} ({why}"), said
     assert 'with "ips" in a hostfile' in said and said.count("\n") == 0
+
+
+def test_after_ctrl_c_no_port_stays_open(hosts3: Hosts) -> None:
+    need_tool("iptables", "apt install iptables")
+    one, two = hosts3.names[:2]
+
+    def ports() -> set[str]:
+        return {line.split()[3] for line in hosts3.inside(two, "ss", "-tlnH").stdout.splitlines()}
+
+    with Cluster(hosts=[one, two], backend="ring") as cluster:
+        ranks = cluster._ranks
+        assert ranks is not None and ranks.plan is not None
+        network, before = {name: hosts3.address(name) for name in (one, two)}, ports()
+        rule = ("INPUT", "-s", hosts3.address(one), "-p", "tcp", "--syn", "!", "--dport", "22", "-j", "DROP")
+        assert hosts3.inside(two, "iptables", "-w", "-A", *rule).returncode == 0
+
+        def interrupt() -> None:
+            if eventually(lambda: len(ports() - before) >= 30):
+                os.kill(os.getpid(), signal.SIGINT)
+
+        interrupting = threading.Thread(target=interrupt)
+        interrupting.start()
+        try:
+            with pytest.raises(KeyboardInterrupt):  # one try takes 3 s, and all of them more than a minute
+                fastest(ranks.plan, [network] * 30, ranks.monitor, ranks.lifeline)
+        finally:
+            hosts3.inside(two, "iptables", "-w", "-D", *rule)
+            interrupting.join(WITHIN)
+        assert eventually(lambda: not ports() - before, 10.0), ports() - before
 
 
 def test_the_doctor_and_up_agree_on_a_firewall(hosts3: Hosts) -> None:

@@ -16,13 +16,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from allranks.machine.keyed_connections import HELLO
 from allranks.machine.shared_records import look_for
 from allranks.machine.shared_tree import BLOCK, CONTENT, Entry, Manifest
 from allranks.messages.requests import AcceptShare, OfferShare, ShareAccepted, ShareOffered
 from allranks.messages.requests.share import IN_THE_WAY, LINK_LEADS_OUT, NOT_PUT
 from allranks.rank.files import share, share_link
 from allranks.rank.files.share import Acceptance, ShareOffer
-from allranks.rank.files.share_link import HELLO, BlockLink, BlockListener, FromNotebook, ReportedByOther, Stopped
+from allranks.rank.files.share_link import BlockLink, BlockListener, FromNotebook, ReportedByOther, Stopped
 from allranks.rank.files.shared_names import give_names, shared
 from tests.waiting import WITHIN, eventually
 

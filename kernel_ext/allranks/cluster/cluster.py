@@ -118,8 +118,6 @@ class Cluster(ClusterValues, ClusterViews):
         self._count, self._profile, self._timeout = n, ipp_profile, timeout
         self.chosen_because = ""
         """Why ``auto`` chose this backend."""
-        self.chosen_network = ""
-        """Why `up` chose another network than the one by which ssh reaches the hosts."""
         self.beside: list[RunningCluster] = []
         """Clusters whose notebook was gone, and which had ranks on the other hosts, when `up` started this one."""
         self.start_seconds: float | None = None
@@ -151,7 +149,6 @@ class Cluster(ClusterValues, ClusterViews):
                     self._gather(self._ranks, progress)
                 self._choose_backend(self._ranks)
                 self._ranks.start(self._hosts, self._backend_name)
-                self.chosen_network = self._ranks.chosen_network
                 self.beside = left_behind_on(self._ranks.reached.left_behind)
             except BaseException as error:
                 self.down()
@@ -164,6 +161,11 @@ class Cluster(ClusterValues, ClusterViews):
                 break
         self.start_seconds = time.monotonic() - began
         return self
+
+    @property
+    def chosen_network(self) -> str:
+        """Why `up` chose another network than the one by which ssh reaches the hosts; empty where it did not."""
+        return self._ranks.chosen_network if self._ranks is not None else ""
 
     def _refuse_if_left_behind(self) -> None:
         """Another cluster beside one without a notebook would share its hosts, without need."""

@@ -1,4 +1,4 @@
-"""The machine this process runs on: its addresses, free ports, private files, and what it can run.
+"""The machine this process runs on: its addresses, ports, private files, and what it can run.
 
 Runs in: every process of ours; imports no MLX.
 Called by: ``hosts``, ``discovery``, ``rank``.

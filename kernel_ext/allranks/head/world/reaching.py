@@ -32,10 +32,6 @@ FASTER = 1.5
 """By how much another network must be faster to be taken in place of the one by which ssh comes."""
 
 
-def _pairs(plan: WorldPlan) -> list[tuple[str, str]]:
-    return pairs(plan.backend, [placement.host.name for placement in plan.placements])
-
-
 def pairs(backend: str, names: Sequence[str]) -> list[tuple[str, str]]:
     """Which hosts connect to which others when a world is formed, given the host of each rank."""
     if get_backend(backend).joins_in_turn:  # each rank to the next
@@ -48,7 +44,8 @@ def pairs(backend: str, names: Sequence[str]) -> list[tuple[str, str]]:
 def refuse_if_apart(plan: WorldPlan, monitor: Monitor, lifeline: Lifeline) -> None:
     """Raises CannotStart, naming the hosts that do not reach each other."""
     network = {host.name: host.addresses[0] for host in plan.hosts if host.addresses}
-    todo = [(one, other) for one, other in _pairs(plan) if {one, other} <= network.keys()]
+    names = [placement.host.name for placement in plan.placements]
+    todo = [(one, other) for one, other in pairs(plan.backend, names) if {one, other} <= network.keys()]
     failed = [(*pair, tried.why_not) for pair, tried in _tried(todo, [network], monitor, lifeline)[0].items()]
     failed = [each for each in failed if each[2]]
     if failed:
@@ -64,8 +61,8 @@ def fastest(
     plan: WorldPlan, networks: Sequence[Network], monitor: Monitor, lifeline: Lifeline
 ) -> tuple[Network, str] | None:
     """The one of `networks`, of which the plan uses the first, that is much faster, and a sentence; None for none."""
-    rates = []
-    for found in _tried(_pairs(plan), networks, monitor, lifeline, measure=MEASURE):
+    todo, rates = pairs(plan.backend, [placement.host.name for placement in plan.placements]), []
+    for found in _tried(todo, networks, monitor, lifeline, measure=MEASURE):
         reached = [tried.rate for tried in found.values() if not tried.why_not]
         rates.append(min(reached, default=0.0) if len(reached) == len(found) else 0.0)
     best = max(range(len(networks)), key=lambda number: rates[number], default=0)
@@ -94,34 +91,36 @@ def _tried(
     for rank in monitor.ranks:
         if rank.dead is None and rank.connected:
             ranks.setdefault(rank.host, rank.uuid)
-    token, within = secrets.token_hex(16), (CONNECT_WITHIN + measure * len(todo) * 2) * len(networks) + 5.0
-    listening = {
-        host: lifeline.ask(ranks[host], ListenForHosts([network[host] for network in networks], token, within))
-        for host in dict.fromkeys(other for _, other in todo)
-        if host in ranks
-    }
-    ports = {host: answer.ports for host, answer in _answers(listening, within).items()}
-    found: list[Tried] = []
-    for number, network in enumerate(networks):
-        targets: dict[str, list[str]] = {}
-        for one, other in todo:
-            if other in ports and ports[other][number] and one in ranks:
-                targets.setdefault(one, []).append(other)
-        asked = {}
-        for one, others in targets.items():
-            hosts = [HostAt(network[other], ports[other][number]) for other in others]
-            asked[one] = lifeline.ask(ranks[one], TryHosts(hosts, token, CONNECT_WITHIN, measure))
-        answers = _answers(asked, within)
-        found.append(
-            {
-                (one, other): tried
-                for one, answer in answers.items()
-                for other, tried in zip(targets[one], answer.tried, strict=True)
-            }
-        )
-    for host in listening:
-        lifeline.tell(ranks[host], StopListening())
-    return found
+    key, within = secrets.token_bytes(32), (CONNECT_WITHIN + measure * len(todo) * 2) * len(networks) + 5.0
+    listening = [host for host in dict.fromkeys(other for _, other in todo) if host in ranks]
+    try:
+        asked = {
+            host: lifeline.ask(ranks[host], ListenForHosts([network[host] for network in networks], key, within))
+            for host in listening
+        }
+        ports = {host: answer.ports for host, answer in _answers(asked, within).items()}
+        found: list[Tried] = []
+        for number, network in enumerate(networks):
+            targets: dict[str, list[str]] = {}
+            for one, other in todo:
+                if other in ports and ports[other][number] and one in ranks:
+                    targets.setdefault(one, []).append(other)
+            trying = {}
+            for one, others in targets.items():
+                hosts = [HostAt(network[other], ports[other][number]) for other in others]
+                trying[one] = lifeline.ask(ranks[one], TryHosts(hosts, key, CONNECT_WITHIN, measure))
+            answers = _answers(trying, within)
+            found.append(
+                {
+                    (one, other): tried
+                    for one, answer in answers.items()
+                    for other, tried in zip(targets[one], answer.tried, strict=True)
+                }
+            )
+        return found
+    finally:  # after Ctrl-C too
+        for host in listening:
+            lifeline.tell(ranks[host], StopListening())
 
 
 def _answers(asked: Mapping[str, Future[Reply[A]]], within: float) -> dict[str, A]:

@@ -13,11 +13,12 @@ class ListeningAt(Answer):
 
 
 class ListenForHosts(Question[ListeningAt]):
-    """Listen at these addresses for so many seconds, and send who knows the token what it asks for."""
+    """Listen at these addresses, and send data to hosts that know the `key` and ask for it."""
 
     addresses: list[str]
-    token: str
+    key: bytes
     within: float
+    """Seconds until the ports are closed, without `StopListening`."""
 
 
 class StopListening(Request):
@@ -45,11 +46,12 @@ class HostsTried(Answer):
 
 
 class TryHosts(Question[HostsTried]):
-    """Connect to these, all at once, and measure for so many seconds how fast each sends, one after the other."""
+    """Connect to these, all at once, and measure how fast each sends, one after the other."""
 
     runs = "thread"
     hosts: list[HostAt]
-    token: str
+    key: bytes
     within: float
     """Seconds to connect."""
     measure: float = 0.0
+    """Seconds for which each sends."""

@@ -98,7 +98,8 @@ class Requests:
         return Reply(self._agent.world.form(request))
 
     def listen_for_hosts(self, request: requests.ListenForHosts, _: Buffers) -> Reply[requests.ListeningAt]:
-        self._listening = reach.Listening(request.addresses, request.token, request.within)
+        self.stop_listening(requests.StopListening(), ())
+        self._listening = reach.Listening(request.addresses, request.key, request.within)
         return Reply(requests.ListeningAt(self._listening.ports))
 
     def stop_listening(self, _request: requests.StopListening, _: Buffers) -> None:
@@ -107,7 +108,7 @@ class Requests:
             self._listening = None
 
     def try_hosts(self, request: requests.TryHosts, _: Buffers) -> Reply[requests.HostsTried]:
-        tried = reach.try_all(request.hosts, request.token, request.within, request.measure)
+        tried = reach.try_all(request.hosts, request.key, request.within, request.measure)
         return Reply(requests.HostsTried(tried))
 
     def stop_forming(self, _request: requests.StopForming, _: Buffers) -> None:

@@ -1,21 +1,14 @@
 """The connections by which a host gets the blocks of what is shared from another one.
 
-Whoever connects must first show that it knows the transfer's key, and so must who listens. The content is not
-encrypted, like that of collectives; each block comes with its digest, which only the hosts of the transfer can make.
+Both ends first prove that they know the transfer's key (`machine.keyed_connections`). The content is not encrypted,
+like that of collectives; each block comes with its digest, which only the hosts of the transfer can make.
 
-    listener   HELLO, a nonce
-    receiver   a nonce, its proof
-    listener   its proof
     receiver   what it wants: a kind, a file, a block                         again and again
     listener   WAIT each second until it has the block; then DATA or FAILED
 """
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-import secrets
-import selectors
 import socket
 import struct
 import threading
@@ -24,14 +17,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TypeAlias
 
+from allranks.machine.keyed_connections import KeyedListener, end, prove, receive, send
 from allranks.machine.shared_tree import BLOCK, CONTENT, DIGEST, WantedBlock, error_text
 
-HELLO = b"allranks share 1"
-NONCE = 32
-PROVES_WITHIN = 5.0
-"""Seconds that somebody who connects gets to show that it knows the key."""
-MOST = 64
-"""Connections at a time: more come from strangers."""
 IDLE = 60.0
 """Seconds without a request, or in which nothing of an answer is taken, after which a connection is closed."""
 SAYS_WAIT_EVERY = 1.0
@@ -43,8 +31,6 @@ AGAIN_AFTER = 0.5
 """Seconds until a lost connection is opened again."""
 GIVES_UP_AFTER = 120.0
 """Seconds without an answer after which the other host, or its disk, counts as gone."""
-CLOSES_WITHIN = 1.5
-"""Seconds until its thread has closed a listener: that looks each second, where the system does not wake it."""
 FIRST_WITHIN = 30.0
 """The same, before it has answered at all: a firewall, say."""
 LONGEST_TEXT = 2000
@@ -74,84 +60,33 @@ class Stopped(Exception):
 
 
 class BlockListener:
-    """Lets those who know the key have `blocks`; `tick` is called every second, until `close`."""
+    """Lets hosts that know the key have `blocks`; `tick` is called every second, until `close`."""
 
     def __init__(self, addresses: Sequence[str], key: bytes, blocks: Blocks, tick: Callable[[], None]) -> None:
         """Raises OSError where it cannot listen at an address."""
-        self._key, self._blocks, self._tick = key, blocks, tick
-        self._closed = threading.Event()
+        self._blocks, self._tick = blocks, tick
         self._open = set[_Serving]()
-        self._listening = list[socket.socket]()
-        try:
-            for address in addresses:
-                (family, _, _, _, where), *_ = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)
-                self._listening.append(socket.create_server(where[:2], family=family, backlog=MOST))
-        except BaseException:
-            for each in self._listening:
-                each.close()
-            raise
-        self.ports = [
-            (address, int(each.getsockname()[1])) for address, each in zip(addresses, self._listening, strict=True)
-        ]
-        self._thread = threading.Thread(target=self._accept, name="allranks-share", daemon=True)
-        self._thread.start()
+        self._listener = KeyedListener(addresses, key, self._serve, self._report, every=SAYS_WAIT_EVERY)
+        self.ports = self._listener.ports
 
     def close(self) -> None:
         """End all connections; no port is open any more then."""
-        self._closed.set()
-        for each in (*self._listening, *(serving.connection for serving in list(self._open))):
-            _end(each)
-        if threading.current_thread() is not self._thread:
-            self._thread.join(CLOSES_WITHIN)
+        self._listener.close()
 
-    def _accept(self) -> None:
-        try:
-            with selectors.DefaultSelector() as selector:
-                for each in self._listening:
-                    each.setblocking(False)
-                    selector.register(each, selectors.EVENT_READ)
-                while not self._closed.is_set():
-                    for ready, _ in selector.select(SAYS_WAIT_EVERY):
-                        with suppress(OSError):  # it has gone already, or we are closed
-                            self._begin(ready.fileobj.accept()[0])  # type: ignore[union-attr]
-                    for serving in list(self._open):
-                        serving.report_reading()
-                    self._tick()
-        finally:
-            for each in self._listening:
-                each.close()
+    def _report(self) -> None:
+        for serving in list(self._open):
+            serving.report_reading()
+        self._tick()
 
-    def _begin(self, connection: socket.socket) -> None:
-        if len(self._open) >= MOST:
-            connection.close()
-            return
+    def _serve(self, connection: socket.socket) -> None:
         serving = _Serving(connection)
         self._open.add(serving)
-        threading.Thread(target=self._serve, args=(serving,), name="allranks-share-to", daemon=True).start()
-
-    def _serve(self, serving: _Serving) -> None:
-        connection = serving.connection
         try:
-            with connection:
-                connection.settimeout(PROVES_WITHIN)
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                self._prove(connection)
-                connection.settimeout(IDLE)
-                while not self._closed.is_set():
-                    self._answer(serving, *_REQUEST.unpack(_receive(connection, _REQUEST.size)))
-        except (OSError, struct.error):  # it has gone, or is none of ours
-            pass
+            connection.settimeout(IDLE)
+            while not self._listener.closed:
+                self._answer(serving, *_REQUEST.unpack(receive(connection, _REQUEST.size)))
         finally:
             self._open.discard(serving)
-
-    def _prove(self, connection: socket.socket) -> None:
-        """Raises ConnectionError where the other end does not know the key; nothing else is read from it then."""
-        deadline, ours = time.monotonic() + PROVES_WITHIN, secrets.token_bytes(NONCE)
-        _send(connection, HELLO + ours)
-        theirs = bytes(_receive(connection, NONCE, deadline))
-        if not hmac.compare_digest(_receive(connection, DIGEST, deadline), _proof(self._key, "in", ours, theirs)):
-            raise ConnectionError("it does not know the key")
-        _send(connection, _proof(self._key, "out", theirs, ours))
 
     def _answer(self, serving: _Serving, kind: int, file: int, block: int) -> None:
         try:
@@ -160,7 +95,7 @@ class BlockListener:
                     found = self._blocks(file, block, SAYS_WAIT_EVERY)
                 if found is not None:
                     break
-                if self._closed.is_set():
+                if self._listener.closed:
                     return
                 serving.send(_REPLY.pack(WAIT, 0))
         except (OSError, RuntimeError, LookupError) as error:  # our own files, not the connection
@@ -193,7 +128,7 @@ class _Serving:
 
     def send(self, data: bytes) -> None:
         """Raises OSError."""
-        _send(self.connection, data)
+        send(self.connection, data)
 
     def fail(self, why: str) -> None:
         """Say why the block cannot be had. Raises OSError."""
@@ -209,7 +144,7 @@ class _Serving:
                 self.send(_REPLY.pack(WAIT, 0))
                 return
             self.fail(f"its disk gave nothing for {seconds:.0f} s")
-            _end(self.connection)  # what the disk gives after all is not sent
+            end(self.connection)  # what the disk gives after all is not sent
 
 
 class BlockLink:
@@ -234,7 +169,7 @@ class BlockLink:
                 raise Stopped
             try:
                 connection = self._socket or self._connect()
-                _send(connection, _REQUEST.pack(kind, file, block))
+                send(connection, _REQUEST.pack(kind, file, block))
                 status, content = self._reply(connection)
                 break
             except OSError as error:
@@ -250,7 +185,7 @@ class BlockLink:
         """Also from another thread, which ends what waits for it."""
         if (connection := self._socket) is not None:
             self._socket = None
-            _end(connection)
+            end(connection)
             connection.close()
 
     def _where(self) -> str:
@@ -267,7 +202,7 @@ class BlockLink:
             try:
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 connection.settimeout(SILENCE)
-                self._prove(connection)
+                prove(connection, self._key)
             except BaseException:
                 connection.close()
                 raise
@@ -276,23 +211,14 @@ class BlockLink:
             return connection
         raise ConnectionError("it has no address")
 
-    def _prove(self, connection: socket.socket) -> None:
-        greeting, ours = bytes(_receive(connection, len(HELLO) + NONCE)), secrets.token_bytes(NONCE)
-        theirs = greeting[len(HELLO) :]
-        if greeting[: len(HELLO)] != HELLO:
-            raise ConnectionError("something else listens there")
-        _send(connection, ours + _proof(self._key, "in", theirs, ours))
-        if not hmac.compare_digest(_receive(connection, DIGEST), _proof(self._key, "out", ours, theirs)):
-            raise ConnectionError("something else listens there")
-
     def _reply(self, connection: socket.socket) -> tuple[int, bytearray]:
         while True:
-            status, length = _REPLY.unpack(_receive(connection, _REPLY.size))
+            status, length = _REPLY.unpack(receive(connection, _REPLY.size))
             self._answered_at = time.monotonic()
             if length > BLOCK + DIGEST or (status == DATA and length < DIGEST):
                 raise ConnectionError("its answer makes no sense")
             if status != WAIT:
-                content = _receive(connection, length)
+                content = receive(connection, length)
                 self._answered_at = time.monotonic()
                 return status, content
 
@@ -345,35 +271,3 @@ class FromNotebook:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-
-
-def _proof(key: bytes, way: str, first: bytes, second: bytes) -> bytes:
-    person = f"allranks {way}".encode()
-    return hashlib.blake2b(first + second, key=key, digest_size=DIGEST, person=person).digest()
-
-
-def _receive(connection: socket.socket, count: int, deadline: float | None = None) -> bytearray:
-    """So many bytes, all of them by the `deadline`. Raises OSError."""
-    data = bytearray(count)
-    view = memoryview(data)
-    while view:
-        if deadline is not None:
-            connection.settimeout(max(deadline - time.monotonic(), 0.001))
-        got = connection.recv_into(view)
-        if not got:
-            raise ConnectionError("the connection was closed")
-        view = view[got:]
-    return data
-
-
-def _send(connection: socket.socket, data: bytes) -> None:
-    """All of it. `socket.sendall` would take the timeout for that of the whole, however slow the network is."""
-    view = memoryview(data)
-    while view:
-        view = view[connection.send(view) :]
-
-
-def _end(connection: socket.socket) -> None:
-    """Wake whoever waits for it."""
-    with suppress(OSError):
-        connection.shutdown(socket.SHUT_RDWR)

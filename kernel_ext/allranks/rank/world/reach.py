@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import errno
-import hmac
 import socket
-import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
+from allranks.machine.keyed_connections import KeyedListener, prove
 from allranks.messages.requests import HostAt, HostTried
 
 PIECE = bytes(1 << 16)
+MOST_HOSTS = 1000
+"""Hosts that are connected to one of them at a time."""
 WARM_UP = 0.05
 """Seconds that are not measured: what a network lets through at first says little."""
 
@@ -21,62 +21,37 @@ WARM_UP = 0.05
 class Listening:
     """At these addresses, until `stop`, and for `within` seconds at most: see `requests.ListenForHosts`."""
 
-    def __init__(self, addresses: Sequence[str], token: str, within: float) -> None:
-        self._token, self._until = token, time.monotonic() + within
-        self._servers: list[socket.socket] = []
-        self.ports = [self._listen(address) for address in addresses]
+    def __init__(self, addresses: Sequence[str], key: bytes, within: float) -> None:
+        self._key, self._within, self._until = key, within, time.monotonic() + within
+        self._listeners = [self._listen(address) for address in addresses]
+        self.ports = [each.ports[0][1] if each is not None else 0 for each in self._listeners]
         """One for each address; 0 where it is not this host's."""
 
     def stop(self) -> None:
-        """Close the ports."""
-        for server in self._servers:
-            with suppress(OSError):
-                server.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits in accept
-            server.close()
+        """Close the ports, and the connections."""
+        for each in self._listeners:
+            if each is not None:
+                each.close()
 
-    def _listen(self, address: str) -> int:
-        server = socket.socket()
+    def _listen(self, address: str) -> KeyedListener | None:
         try:
-            server.bind((address, 0))
-            server.listen(64)
+            return KeyedListener([address], self._key, self._send, within=self._within, most=MOST_HOSTS)
         except OSError:
-            server.close()
-            return 0
-        self._servers.append(server)
-        threading.Thread(target=self._serve, args=(server,), daemon=True).start()
-        return int(server.getsockname()[1])
+            return None
 
-    def _serve(self, server: socket.socket) -> None:
-        while (left := self._until - time.monotonic()) > 0:
-            try:
-                server.settimeout(left)
-                connection, _ = server.accept()
-            except OSError as error:
-                if error.errno not in (errno.EMFILE, errno.ENFILE):
-                    break  # it was closed, or the time is over
-                time.sleep(0.1)
-                continue
-            threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
-        server.close()
-
-    def _answer(self, connection: socket.socket) -> None:
-        with connection, suppress(OSError):
-            connection.settimeout(max(0.1, self._until - time.monotonic()))
-            if not hmac.compare_digest(_read(connection, len(self._token)), self._token.encode()):
-                return
-            connection.sendall(self._token.encode()[::-1])
-            if connection.recv(1) != b"+":
-                return
+    def _send(self, connection: socket.socket) -> None:
+        connection.settimeout(max(0.1, self._until - time.monotonic()))
+        if connection.recv(1) == b"+":
             while time.monotonic() < self._until:  # or until the other end has seen enough
                 connection.sendall(PIECE)
 
 
-def try_all(hosts: Sequence[HostAt], token: str, within: float, measure: float) -> list[HostTried]:
+def try_all(hosts: Sequence[HostAt], key: bytes, within: float, measure: float) -> list[HostTried]:
     """See `requests.TryHosts`."""
     if not hosts:
         return []
     with ThreadPoolExecutor(min(len(hosts), 32)) as threads:
-        reached = list(threads.map(lambda host: _connected(host, token, within), hosts))
+        reached = list(threads.map(lambda host: _connected(host, key, within), hosts))
     tried = []
     for each in reached:
         if isinstance(each, str):
@@ -87,7 +62,7 @@ def try_all(hosts: Sequence[HostAt], token: str, within: float, measure: float) 
     return tried
 
 
-def _connected(host: HostAt, token: str, within: float) -> socket.socket | str:
+def _connected(host: HostAt, key: bytes, within: float) -> socket.socket | str:
     """A connection to the host, or why there is none."""
     try:
         connection = socket.create_connection((host.address, host.port), within)
@@ -97,9 +72,8 @@ def _connected(host: HostAt, token: str, within: float) -> socket.socket | str:
         return (error.strerror or str(error)).lower()
     with suppress(OSError):
         connection.settimeout(within)
-        connection.sendall(token.encode())
-        if _read(connection, len(token)) == token.encode()[::-1]:
-            return connection
+        prove(connection, key)
+        return connection
     connection.close()
     return "another machine answers there"
 
@@ -120,10 +94,3 @@ def _rate(connection: socket.socket, measure: float) -> float:
             else:
                 nbytes += count
     return nbytes / max(time.monotonic() - counted_from, 1e-6)
-
-
-def _read(connection: socket.socket, count: int) -> bytes:
-    data = b""
-    while len(data) < count and (more := connection.recv(count - len(data))):
-        data += more
-    return data
