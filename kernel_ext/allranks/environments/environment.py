@@ -6,7 +6,8 @@ import difflib
 import hashlib
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import Distribution, distributions
@@ -41,6 +42,46 @@ NOT_FOR_RANKS = frozenset(
 """Packages that are not installed on hosts, unless another one needs them: front ends and installers."""
 
 
+class Installed:
+    """The packages that are installed here, by name, and what each needs on this machine."""
+
+    def __init__(self, packages: Mapping[str, Distribution] | None = None) -> None:
+        self.packages = packages or {}
+        self._needs: dict[tuple[str, str], list[tuple[str, str]]] = {}
+
+    def needs(self, name: str, extra: str = "") -> list[tuple[str, str]]:
+        """The packages that it needs with this extra (empty for none), each with the extra that it needs of them."""
+        if (name, extra) not in self._needs:  # to evaluate the markers of all packages takes a good part of a second
+            needs = self._needs[name, extra] = []
+            for line in self.packages[name].requires or ():
+                with suppress(InvalidRequirement):
+                    need = Requirement(line)
+                    if need.marker is None or need.marker.evaluate({"extra": extra}):
+                        needs += [(canonicalize_name(need.name), each) for each in ("", *need.extras)]
+        return self._needs[name, extra]
+
+    def closure(self, names: Iterable[str]) -> list[str]:
+        """These packages and all that they need, as far as they are installed."""
+        every, todo = dict[str, set[str]](), [(name, "") for name in names]
+        while todo:
+            name, extra = todo.pop()
+            if name in self.packages and extra not in every.setdefault(name, set()):
+                every[name].add(extra)
+                todo += self.needs(name, extra)
+        return list(every)
+
+    def roots(self) -> list[str]:
+        """Packages that no other package needs, and one of each circle of packages that need each other."""
+        needed = {name for each in self.packages for name, _ in self.needs(each)}
+        roots = [name for name in self.packages if name not in needed]
+        reached = set(self.closure(roots))
+        for name in self.packages:
+            if name not in reached:
+                roots.append(name)
+                reached.update(self.closure([name]))
+        return [name for name in roots if name not in NOT_FOR_RANKS]
+
+
 @dataclass(frozen=True)
 class Environment:
     """`wanted` names packages; they and all that they need are to have the versions that they have here."""
@@ -52,18 +93,18 @@ class Environment:
     """Packages that were installed here from files, so that no index has them: each host is sent a wheel."""
     left_out: Sequence[str] = ()
     """Packages that are installed here in editable mode, and of which no wheel can be made."""
-    _found: Mapping[str, Distribution] = field(default_factory=dict, repr=False)
+    _installed: Installed = field(default_factory=Installed, repr=False)
 
     @cached_property
     def digest(self) -> str:
         """Changes with anything that is to be installed on hosts."""
         made_of = [PYTHON, sorted(self.wanted), sorted(self.versions.items())]
-        sent = [[name, fingerprint(self._found[name])] for name in sorted(self.sent)]
+        sent = [[name, fingerprint(self._installed.packages[name])] for name in sorted(self.sent)]
         return hashlib.sha256(json.dumps([made_of, sent]).encode()).hexdigest()
 
     def distribution(self, name: str) -> Distribution:
         """As it is installed here."""
-        return self._found[name]
+        return self._installed.packages[name]
 
     def requirements(self, half: str | None) -> list[str]:
         """For an installer, less those that are `sent`; with the `half_for` the host."""
@@ -77,10 +118,10 @@ class Environment:
 
     def closure(self, half: str | None) -> list[str]:
         """All packages that are to be on a host. Raises UsageError where one cannot be taken from here."""
-        if half is not None and half not in self._found:
+        if half is not None and half not in self._installed.packages:
             raise UsageError(f"it reaches no index, and {half}, which it needs, is not installed here")
-        names = _closure([*self.wanted, MLX, *filter(None, [half])], self._found)
-        if editable := [name for name in names if not packable(self._found[name])]:
+        names = self._installed.closure([*self.wanted, MLX, *filter(None, [half])])
+        if editable := [name for name in names if not packable(self._installed.packages[name])]:
             raise UsageError(
                 f"it reaches no index, and {', '.join(editable)} cannot be taken from here: installed in editable mode"
             )
@@ -108,19 +149,20 @@ def this_environment(only: Iterable[str] | None = None) -> Environment:
     for name in (OURS, MLX):
         if name not in found:
             raise UsageError(f"{name} is not installed here, but only on the path: python -m pip install -e .")
+    installed = Installed(found)
     local = [name for name, each in found.items() if _from_files(each)]
     left_out = [name for name in local if not packable(found[name])]
     if only is None:
-        wanted = [name for name in _roots(found) if name not in left_out]
+        wanted = [name for name in installed.roots() if name not in left_out]
     else:
         wanted, left_out = [_chosen(name, found) for name in only], []
     wanted = [name for name in dict.fromkeys([OURS, *wanted]) if name not in {*HALVES, MLX, "mlx-metal"}]
-    every = [name for name in _closure([*wanted, MLX], found) if packable(found[name])]
+    every = [name for name in installed.closure([*wanted, MLX]) if packable(found[name])]
     versions = {name: found[name].version for name in sorted(every) if _is_version(found[name].version)}
     # A package that another one needs is asked for by name, too, where no index has it.
     sent = [name for name in every if name in local]
     wanted = [name for name in dict.fromkeys([*wanted, *sent]) if name in versions]
-    return Environment(wanted, versions, sent, left_out, _found=found)
+    return Environment(wanted, versions, sent, left_out, _installed=installed)
 
 
 def _chosen(name: str, found: Mapping[str, Distribution]) -> str:
@@ -132,41 +174,6 @@ def _chosen(name: str, found: Mapping[str, Distribution]) -> str:
     if not packable(found[package]):
         raise UsageError(f"--only {name}: installed here in editable mode. Install it from its folder without -e.")
     return package
-
-
-def _closure(names: Iterable[str], found: Mapping[str, Distribution]) -> list[str]:
-    """These packages and all that they need on this machine, as far as they are `found`."""
-    every, todo = dict[str, set[str]](), [(name, "") for name in names]
-    while todo:
-        name, extra = todo.pop()
-        if name in found and extra not in every.setdefault(name, set()):
-            every[name].add(extra)
-            for need in _needs(found[name], extra):
-                todo += [(canonicalize_name(need.name), each) for each in ("", *need.extras)]
-    return list(every)
-
-
-def _roots(found: Mapping[str, Distribution]) -> list[str]:
-    """Packages that no other package needs, and one of each circle of packages that need each other."""
-    needed = {canonicalize_name(need.name) for each in found.values() for need in _needs(each, "")}
-    roots = [name for name in found if name not in needed]
-    reached = set(_closure(roots, found))
-    for name in found:
-        if name not in reached:
-            roots.append(name)
-            reached.update(_closure([name], found))
-    return [name for name in roots if name not in NOT_FOR_RANKS]
-
-
-def _needs(distribution: Distribution, extra: str) -> Iterator[Requirement]:
-    """What it needs on this machine, with that extra of its own (empty for none)."""
-    for line in distribution.requires or ():
-        try:
-            need = Requirement(line)
-        except InvalidRequirement:
-            continue
-        if need.marker is None or need.marker.evaluate({"extra": extra}):
-            yield need
 
 
 def _from_files(distribution: Distribution) -> bool:
