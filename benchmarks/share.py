@@ -11,13 +11,11 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 import time
-from pathlib import Path
 
 from allranks import Cluster
-from tests.hosts.apart import Apart
-from tests.hosts.lab import forbidden, made, missing
+from tests.hosts.apart import made_apart
+from tests.hosts.lab import forbidden, missing
 
 from ._table import Bar, Row, Table
 
@@ -41,32 +39,24 @@ def measure(repeat: int | None, *, quick: bool = False) -> Table:
 
 def _first_copy(size: int) -> tuple[float, float]:
     """Seconds to all hosts, and of one `scp` from the same host to one."""
-    before = Path.cwd()
-    with tempfile.TemporaryDirectory() as folder, made(HOSTS) as hosts:
-        work = Path(folder, "work")
-        work.mkdir()
-        os.chdir(work)
-        try:
-            apart = Apart(hosts, work, Path(folder, "homes"))
-            first, second, *_ = apart.names
-            model = apart.home(first) / "model"
-            model.mkdir()
-            for number in range(FILES):
-                (model / f"{number}.safetensors").write_bytes(os.urandom(size // FILES))
-            for name in apart.names:
-                hosts.slow(name, MBIT)
-                hosts.slow_towards(name, MBIT)
+    with made_apart(HOSTS) as apart:
+        hosts, (first, second, *_) = apart.hosts, apart.names
+        model = apart.home(first) / "model"
+        model.mkdir()
+        for number in range(FILES):
+            (model / f"{number}.safetensors").write_bytes(os.urandom(size // FILES))
+        for name in apart.names:
+            hosts.slow(name, MBIT)
+            hosts.slow_towards(name, MBIT)
+        began = time.perf_counter()
+        target = apart.home(second) / "scp"
+        # As the lab's own ssh, which knows the hosts.
+        options = ["-q", "-r", "-O", "-S", str(hosts.folder / "bin" / "ssh")]
+        assert hosts.begin(first, "scp", *options, str(model), f"{second}:{target}").wait() == 0
+        theirs = time.perf_counter() - began
+        shutil.rmtree(target)
+        with Cluster(hosts=apart.names, backend="ring") as cluster:
             began = time.perf_counter()
-            target = apart.home(second) / "scp"
-            # As the lab's own ssh, which knows the hosts.
-            options = ["-q", "-r", "-O", "-S", str(hosts.folder / "bin" / "ssh")]
-            assert hosts.begin(first, "scp", *options, str(model), f"{second}:{target}").wait() == 0
-            theirs = time.perf_counter() - began
-            shutil.rmtree(target)
-            with Cluster(hosts=apart.names, backend="ring") as cluster:
-                began = time.perf_counter()
-                cluster.share("~/model")
-                ours = time.perf_counter() - began
-            return ours, theirs
-        finally:
-            os.chdir(before)
+            cluster.share("~/model")
+            ours = time.perf_counter() - began
+        return ours, theirs

@@ -13,15 +13,12 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from allranks import Cluster
-from tests.hosts.apart import Apart
-from tests.hosts.lab import forbidden, made, missing
+from tests.hosts.apart import made_apart
+from tests.hosts.lab import forbidden, missing
 
 from ._table import Bar, Row, Table
 
@@ -54,22 +51,10 @@ def measure(repeat: int | None, *, quick: bool = False) -> Table:
     return table
 
 
-@contextmanager
-def _apart(count: int) -> Iterator[tuple[Apart, Path]]:
-    before = Path.cwd()
-    with tempfile.TemporaryDirectory() as folder, made(count) as hosts:
-        work = Path(folder, "work")
-        work.mkdir()
-        os.chdir(work)
-        try:
-            yield Apart(hosts, work, Path(folder, "homes")), work
-        finally:
-            os.chdir(before)
-
-
 def _edits(count: int, rounds: int, files: int, size: int) -> tuple[list[float], str]:
     """Seconds of each edit, and what the tree is."""
-    with _apart(count) as (apart, work):
+    with made_apart(count) as apart:
+        work = apart.work
         _write(work, files, size)
         (work / "edited.py").write_text("def answer():\n    return 0\n")
         for name in apart.names:
@@ -90,7 +75,8 @@ def _edits(count: int, rounds: int, files: int, size: int) -> tuple[list[float],
 
 def _first_copy(size: int, bottleneck: bool) -> tuple[float, float]:
     """Seconds to all hosts, and of one `scp` to one."""
-    with _apart(HOSTS) as (apart, work):
+    with made_apart(HOSTS) as apart:
+        work = apart.work
         _write(work, COPIED_FILES, size)
         for name in apart.names:
             apart.hosts.slow_towards(name, COPY_MBIT)

@@ -7,6 +7,7 @@ import os
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,8 @@ def test_a_package_from_source_here_is_missed_where_another_is_installed() -> No
     assert finding.fix == "install allranks there from the same source as this notebook" and not finding.at
     (finding,) = same_versions([host], Asked(versions={"python": "3.12.3", "allranks": "", "mlx": "0.32"}))
     assert finding.fix == "/opt/python -m pip install mlx==0.32" and finding.at == "box"
+    (finding,) = same_versions([replace(host, made_by_setup=True)], Asked(versions={"mlx": "0.32"}))
+    assert finding.fix == "%distributed setup --hosts box" and finding.at == "here"
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import pytest
 
+from tests.hosts.apart import Apart
 from tests.hosts.cabling import MESH_OF_FOUR
 from tests.hosts.lab import Hosts, forbidden, missing, standing
 from tests.hosts.macs import Macs
@@ -24,6 +25,23 @@ def hosts3(tmp_path_factory: pytest.TempPathFactory, nothing_left_behind: None) 
     """Three hosts."""
     with _standing(Hosts(3, Path(tmp_path_factory.mktemp("hosts")), f"a{uuid.uuid4().hex[:5]}")) as made:
         yield made
+
+
+@pytest.fixture
+def variables() -> dict[str, str]:
+    """What logins to hosts that are `apart` find in their environment; for tests that want more."""
+    return {}
+
+
+@pytest.fixture
+def apart(hosts3: Hosts, variables: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Apart]:
+    """Three hosts that lack the notebook's working folder, which is empty."""
+    work = tmp_path / "my work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    made = Apart(hosts3, work, tmp_path / "homes", **variables)
+    yield made
+    made.together()
 
 
 @pytest.fixture(scope="session")

@@ -24,7 +24,6 @@ from allranks.environments.wheels import Wheels
 from allranks.errors import CannotStart
 from allranks.hosts.ssh.interpreter import private_environment
 from tests.hosts.apart import Apart
-from tests.hosts.lab import Hosts
 from tests.needs import need
 from tests.shell import allranks
 from tests.waiting import eventually
@@ -35,20 +34,18 @@ WHERE = "import sys, allranks; (sys.prefix, allranks.__file__, mx.distributed.al
 
 
 @pytest.fixture
-def apart(hosts3: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Apart]:
-    work = tmp_path / "work"
-    work.mkdir()
-    monkeypatch.chdir(work)
-    made = Apart(hosts3, work, tmp_path / "homes")
+def variables() -> dict[str, str]:
+    return {"PIP_INDEX_URL": NO_INDEX}
+
+
+@pytest.fixture
+def apart(apart: Apart) -> Iterator[Apart]:
     version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
-    pythons = [made.hosts.home(name) / "bin" / version for name in made.names]
-    for name, python in zip(made.names, pythons, strict=True):
+    pythons = [apart.hosts.home(name) / "bin" / version for name in apart.names]
+    for python in pythons:
         python.parent.mkdir(exist_ok=True)
         python.symlink_to(Path(sys.base_prefix, "bin", version))
-        made.hosts.restart_sshd(name, HOME=str(made.home(name)), PIP_INDEX_URL=NO_INDEX)
-        made.hosts.mounted(name, "-t", "tmpfs", "none", str(work))
-    yield made
-    made.together()
+    yield apart
     for python in pythons:
         python.unlink()
 

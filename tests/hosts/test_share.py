@@ -7,7 +7,6 @@ import signal
 import subprocess
 import textwrap
 import threading
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,31 +14,17 @@ import pytest
 
 from allranks import Cluster
 from allranks.errors import CannotCopy, CellInterrupted, UsageError
-from tests.hosts.apart import Apart
-from tests.hosts.lab import Hosts
+from tests.hosts.apart import WITHIN, Apart, values
 from tests.waiting import comes_true, eventually
 
 pytestmark = [pytest.mark.hosts, pytest.mark.timeout(300)]
-WITHIN = 60.0
 REPO = "mlx-community/tiny"
 
 
-@pytest.fixture
-def apart(hosts3: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Apart]:
-    work = tmp_path / "work"
-    work.mkdir()
-    monkeypatch.chdir(work)
+@pytest.fixture(autouse=True)
+def own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf here"))  # of the notebook's machine; the others have their own
-    made = Apart(hosts3, work, tmp_path / "homes")
-    yield made
-    made.together()
-    for name in made.names:
-        hosts3.link(name, "up")
-
-
-def values(cluster: Cluster, code: str) -> list[object]:
-    return [rank.value for rank in cluster.run(code, timeout=WITHIN).check().values()]
 
 
 def model(apart: Apart, name: str, content: bytes) -> Path:

@@ -11,36 +11,23 @@ import sys
 import textwrap
 import threading
 import uuid
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from allranks import Cluster
 from allranks.errors import CannotCopy, CellInterrupted, UsageError, WorldBroken
-from tests.hosts.apart import Apart
-from tests.hosts.lab import Hosts
+from tests.hosts.apart import WITHIN, Apart, values
 from tests.waiting import comes_true, eventually
 
 pytestmark = [pytest.mark.hosts, pytest.mark.timeout(300)]
-WITHIN = 60.0
 
 
 @pytest.fixture
-def apart(hosts3: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Apart]:
-    work = tmp_path / "my work"
-    work.mkdir()
-    monkeypatch.chdir(work)
-    (work / "train.py").write_text("STEP = 1\n\ndef step():\n    return STEP\n")
-    (work / "data").mkdir()
-    (work / "data" / "a b.csv").write_text("1,2")
-    made = Apart(hosts3, work, tmp_path / "homes")
-    yield made
-    made.together()
-
-
-def values(cluster: Cluster, code: str) -> list[object]:
-    return [rank.value for rank in cluster.run(code, timeout=WITHIN).check().values()]
+def apart(apart: Apart) -> Apart:
+    (apart.work / "train.py").write_text("STEP = 1\n\ndef step():\n    return STEP\n")
+    (apart.work / "data").mkdir()
+    (apart.work / "data" / "a b.csv").write_text("1,2")
+    return apart
 
 
 def test_what_i_edit_is_what_runs_on_every_host_and_here(apart: Apart) -> None:
@@ -321,6 +308,29 @@ def test_a_host_that_goes_in_the_middle_keeps_what_it_had(apart: Apart) -> None:
         assert comes_true(cluster, lambda now: all(rank.state == "idle" for rank in now.ranks), WITHIN)
         assert values(cluster, "train.step()") == ["new", "new"]
         assert not list(incoming.iterdir())
+
+
+def test_a_file_that_is_changed_while_it_is_read_is_read_again(apart: Apart) -> None:
+    """Both hosts' copies fail in the same way, which is not an error for the user."""
+    names, large = apart.names[:2], apart.work / "large"
+    with Cluster(hosts=names, backend="ring") as cluster:
+        cluster.sync()
+        for name in names:
+            apart.hosts.slow_towards(name, 100)
+        large.write_bytes(os.urandom(64 << 20))  # more than is read ahead
+
+        def cut() -> None:
+            incoming = [apart.copy(name) / ".allranks" / "incoming" for name in names]
+            if eventually(lambda: all(any(each.is_file() for each in folder.rglob("*")) for folder in incoming)):
+                os.truncate(large, 1 << 20)
+
+        cutting = threading.Thread(target=cut)
+        cutting.start()
+        said = cluster.sync(limit=1 << 30)
+        cutting.join(WITHIN)
+        assert said.sent == {name: ["large"] for name in names}
+        assert [(apart.copy(name) / "large").read_bytes() for name in names] == [large.read_bytes()] * 2
+        assert large.stat().st_size == 1 << 20
 
 
 def test_another_notebook_knows_what_was_sent(apart: Apart) -> None:

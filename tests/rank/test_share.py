@@ -180,11 +180,7 @@ def test_a_file_that_was_changed_there_after_it_was_shared_stays(hosts: Hosts) -
 
 def test_something_that_gets_in_the_way_meanwhile_stays(hosts: Hosts) -> None:
     (hosts.model / "file").write_bytes(b"1")
-    _, offered, manifest = hosts.offer()
-    acceptance, _ = hosts.accept("host", manifest)
-    assert acceptance is not None
-    acceptance.pull("source", offered.ports)
-    assert eventually(lambda: acceptance.state == "whole")
+    acceptance = whole(hosts)
     (hosts.root / "host" / "model").mkdir()
     (hosts.root / "host" / "model" / "file").write_bytes(b"theirs")
     with pytest.raises(RuntimeError, match="model/file: another file is there"):
@@ -307,11 +303,7 @@ def test_a_part_that_is_changed_after_it_has_arrived_is_not_put_in_place(
     hosts: Hosts, change: Callable[[Path], None]
 ) -> None:
     (hosts.model / "file").write_bytes(b"12345")
-    _, offered, manifest = hosts.offer()
-    acceptance, _ = hosts.accept("host", manifest)
-    assert acceptance is not None
-    acceptance.pull("source", offered.ports)
-    assert eventually(lambda: acceptance.state == "whole")
+    acceptance = whole(hosts)
     (part,) = hosts.aside("host")
     change(part)
     with pytest.raises(RuntimeError, match=r"was changed by something else\. Run the share again"):

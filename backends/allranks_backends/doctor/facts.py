@@ -105,6 +105,8 @@ class HostFacts:
     python: Mapping[str, Any] | None = None
     """What `probe.py` tells; None where it did not run."""
     python_said: str = ""
+    made_by_setup: bool = False
+    """Whether its Python is that of an environment that `%distributed setup` made there for this notebook."""
     login_python: str = ""
     interfaces: tuple[Interface, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)

@@ -68,7 +68,7 @@ def _packages(host: HostFacts, asked: Asked) -> Iterator[Finding]:
         for name, (mine, theirs) in wrong.items()
     )
     what, python = f"{said[0].upper()}{said[1:]}.", str(host.python["executable"])
-    if "/.allranks/" in python:  # an environment that `setup` made
+    if host.made_by_setup:
         yield Finding("error", host.name, what, python, f"%distributed setup --hosts {shlex.quote(host.name)}", "here")
         return
     if packages := " ".join(f"{name}=={mine}" for name, (mine, _) in wrong.items() if mine):

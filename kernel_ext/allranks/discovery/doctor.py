@@ -116,7 +116,7 @@ def doctor(
     called = {host.name: here if host.local else interpreter_of(host.python or python) for host in distinct}
     pythons = {name: shlex.join(each.words()) for name, each in called.items()}
     told = survey(distinct, lambda host: _commands(asked, pythons[host.name], names), options=[*SSH_OPTIONS, *FORWARDS])
-    facts = [_facts(each) for each in told]
+    facts = [_facts(each, called[each.host.name]) for each in told]
     facts = _at_their_addresses(facts, told)
     tried = pairs("ring" if backend == "auto" else backend, [host.name for host in placed])
     reaches = _reaches(
@@ -209,7 +209,7 @@ def _probe() -> str:
     return (files("allranks_backends.doctor") / "probe.py").read_text(encoding="utf-8")
 
 
-def _facts(told: Surveyed) -> HostFacts:
+def _facts(told: Surveyed, called: Interpreter) -> HostFacts:
     host = told.host
     if told.trouble:
         return HostFacts(
@@ -228,7 +228,8 @@ def _facts(told: Surveyed) -> HostFacts:
     known = facts_of(host.name, host.local, told.out, complained, told.between)
     connection = known["environment"].get("SSH_CONNECTION", "").split()
     addresses = host.addresses if host.addresses and not host.local else tuple(connection[2:3])
-    return HostFacts(**known, addresses=addresses)
+    made = known["python"] is not None and called.made_by_setup(known["python"]["executable"])
+    return HostFacts(**known, addresses=addresses, made_by_setup=made)
 
 
 def _at_their_addresses(facts: Sequence[HostFacts], told: Sequence[Surveyed]) -> list[HostFacts]:

@@ -30,15 +30,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO
 
-MARK = "allranks-setup.json"
-"""Says in an environment that it is whole, and what it was made for."""
 INDEX = "https://pypi.org/simple"
 ANSWERS_WITHIN = 5.0
 """Seconds an index gets to answer."""
 EVERY = 0.25
 """Seconds between two lines of progress, at least."""
-PLACES = ("~/.local/bin", "/opt/homebrew/bin", "/usr/local/bin", "/usr/bin", "~/.cargo/bin", "~/miniforge3/bin")
-"""Where programs are that the shell which ssh starts may not find."""
 ASK = "import json, sys, sysconfig; print(json.dumps([list(sys.version_info[:2]), sysconfig.get_platform()]))"
 
 
@@ -60,6 +56,9 @@ class EnvironmentMaker:
         self._digest, self._only = "", None
         self._root = os.path.join(os.path.realpath(os.path.expanduser("~")), first["private"])
         self._short = "~/" + first["private"]
+        self._link = os.path.join(self._root, first["current"])
+        self._mark: str = first["mark"]
+        self._places = os.pathsep.join(map(os.path.expanduser, first["places"]))
         self._said_at = 0.0
         self._child: subprocess.Popen[bytes] | None = None
         self._folder = ""
@@ -86,7 +85,7 @@ class EnvironmentMaker:
             self._digest = hashlib.sha256(f"{self._digest} {platform} {gpu}".encode()).hexdigest()[:12]
             if self._is_there():
                 return
-            uv = _program("uv")
+            uv = self._program("uv")
             index = _index(uv)
             with self._alone():
                 if self._is_there():  # another setup has made it meanwhile
@@ -102,9 +101,9 @@ class EnvironmentMaker:
 
     def _current(self) -> dict[str, Any] | None:
         """What the link leads to, as it was made; None where there is none."""
-        folder = os.path.realpath(os.path.join(self._root, "current"))
+        folder = os.path.realpath(self._link)
         try:
-            with open(os.path.join(folder, MARK)) as file:
+            with open(os.path.join(folder, self._mark)) as file:
                 return dict(json.load(file), folder=folder)
         except (OSError, ValueError):
             return None
@@ -146,12 +145,16 @@ class EnvironmentMaker:
         found = f"it has {', '.join(dict.fromkeys(seen))}" if seen else "it has none"
         raise Failed(f"it needs a Python {self._minor}, as this notebook has, and {found}. {self._advice()}")
 
+    def _program(self, name: str) -> str | None:
+        """Its path; also where the shell that ssh starts would not find it."""
+        return shutil.which(name) or shutil.which(name, path=self._places)
+
     def _candidates(self) -> list[str]:
         if self._named:
             return [os.path.expanduser(self._named)]
         name = "python" + self._minor
-        found = [_program(name), sys.executable, _program("python3")]
-        uv = _program("uv")
+        found = [self._program(name), sys.executable, self._program("python3")]
+        uv = self._program("uv")
         if uv:
             with suppress(OSError, subprocess.TimeoutExpired):
                 line = [uv, "python", "find", "--no-project", "--no-python-downloads", self._minor]
@@ -160,7 +163,7 @@ class EnvironmentMaker:
         return [path for path in dict.fromkeys(found) if path]
 
     def _advice(self) -> str:
-        uv = _program("uv")
+        uv = self._program("uv")
         if uv:
             return f"There: {uv} python install {self._minor}"
         if sys.platform == "darwin":
@@ -194,7 +197,7 @@ class EnvironmentMaker:
                 raise Failed("the environment was made, but does not work: " + why)
             shutil.rmtree(wheels, ignore_errors=True)
             made = {"python": python, "with_uv": bool(uv), "packages": installed}
-            with open(os.path.join(self._folder, MARK), "w") as file:
+            with open(os.path.join(self._folder, self._mark), "w") as file:
                 json.dump({"digest": self._digest, "only": self._only, "made": made}, file)
             self._use()
         except BaseException:
@@ -227,9 +230,9 @@ class EnvironmentMaker:
         what = ["-r", files["requirements"], "-c", files["constraints"]]
         where = ["--no-index", "--find-links", wheels] if request["no_index"] else []
         if uv:
-            if not where and index != INDEX:
-                os.environ["UV_DEFAULT_INDEX"] = index  # not on the command line: it may hold a password
-            self._call([uv, "pip", "install", "--compile-bytecode", "--python", target, *where, *what])
+            # Not on the command line: it may hold a password.
+            named = {} if where or index == INDEX else {"UV_DEFAULT_INDEX": index}
+            self._call([uv, "pip", "install", "--compile-bytecode", "--python", target, *where, *what], named)
         else:
             pip = os.path.join(wheels, next(name for name, _ in request["files"] if name.startswith("pip-")), "pip")
             options = [
@@ -244,13 +247,13 @@ class EnvironmentMaker:
         packages = os.listdir(os.path.join(self._folder, "lib", site[0], "site-packages"))
         return sum(name.endswith(".dist-info") for name in packages)
 
-    def _call(self, line: Sequence[str]) -> None:
-        """Run it, and show what it prints. Raises Failed with its reason."""
-        lines, status = self._run(line)
+    def _call(self, line: Sequence[str], variables: Mapping[str, str] | None = None) -> None:
+        """Run it with these variables, too, and show what it prints. Raises Failed with its reason."""
+        lines, status = self._run(line, variables)
         if status:
             raise Failed(_reason(lines) or f"{line[0]} ended with {status}")
 
-    def _run(self, line: Sequence[str]) -> tuple[list[str], int]:
+    def _run(self, line: Sequence[str], variables: Mapping[str, str] | None = None) -> tuple[list[str], int]:
         """Returns what it prints, and its exit status."""
         lines = []
         with subprocess.Popen(
@@ -259,7 +262,7 @@ class EnvironmentMaker:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            env=dict(os.environ, PIP_USER="0"),
+            env=dict(os.environ, PIP_USER="0", **(variables or {})),
         ) as child:
             self._child = child
             assert child.stdout is not None
@@ -272,23 +275,23 @@ class EnvironmentMaker:
 
     def _use(self) -> None:
         """Have the link lead to the new environment."""
-        link = os.path.join(self._root, "current")
+        new = self._link + ".new"
         with suppress(OSError):
-            os.unlink(link + ".new")
-        os.symlink(os.path.basename(self._folder), link + ".new")
-        os.replace(link + ".new", link)
+            os.unlink(new)
+        os.symlink(os.path.basename(self._folder), new)
+        os.replace(new, self._link)
 
     def _remove_unused(self, before: str) -> None:
         """Remove older environments, but for the one `before`, which a login may be about to use.
 
-        A host process holds a lock on the `MARK` of its environment (`allranks.rank.process.host`), on any machine.
+        A host process holds a lock on the mark of its environment (`allranks.machine.environments`), on any machine.
         """
         for name in os.listdir(self._root):
             folder = os.path.join(self._root, name)
             if os.path.islink(folder) or not os.path.isdir(folder) or folder in (self._folder, before):
                 continue
             try:
-                with open(os.path.join(folder, MARK)) as file:
+                with open(os.path.join(folder, self._mark)) as file:
                     unused = _locked(file.fileno())
             except FileNotFoundError:  # half made, by one that was killed
                 unused = True
@@ -302,13 +305,13 @@ class EnvironmentMaker:
         if self._child is not None:
             with suppress(OSError):
                 os.killpg(self._child.pid, signal.SIGKILL)
-        if not os.path.exists(os.path.join(self._folder, MARK)):
+        if not os.path.exists(os.path.join(self._folder, self._mark)):
             shutil.rmtree(self._folder, ignore_errors=True)
         os._exit(1)
 
 
 def _locked(descriptor: int) -> bool:
-    """Whether nobody else has a lock on the file, which is locked now; also where there are no locks."""
+    """Lock the file; returns False where another process has a lock on it, True also where there are no locks."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -316,12 +319,6 @@ def _locked(descriptor: int) -> bool:
     except OSError:
         pass  # a file system without locks
     return True
-
-
-def _program(name: str) -> str | None:
-    """Its path; also where the shell that ssh starts would not find it."""
-    places = os.pathsep.join(map(os.path.expanduser, PLACES))
-    return shutil.which(name) or shutil.which(name, path=places)
 
 
 def _cuda() -> str:

@@ -8,7 +8,6 @@ import json
 import re
 import secrets
 import shlex
-import subprocess
 import sys
 import sysconfig
 import tempfile
@@ -24,8 +23,9 @@ from typing import Any
 
 from allranks.arguments import hosts_of
 from allranks.errors import CellInterrupted, UsageError
-from allranks.hosts.ssh.command import destination, explained, ssh_options
-from allranks.hosts.ssh.interpreter import private_environment
+from allranks.hosts.ssh.interpreter import Interpreter, private_environment
+from allranks.hosts.ssh.login import Login
+from allranks.machine.environments import CURRENT, MARK
 from allranks_backends.plan import Host
 from allranks_widgets import human_bytes
 from allranks_widgets.table import html_table
@@ -35,7 +35,8 @@ from .wheels import CannotPack, Wheels
 
 LOOK_EVERY = 0.2
 """Seconds between two lines of progress."""
-ENDS_WITHIN = 2.0
+PLACES = ("~/.local/bin", "/opt/homebrew/bin", "/usr/local/bin", "/usr/bin", "~/.cargo/bin", "~/miniforge3/bin")
+"""Where programs are that the shell which ssh starts may not find."""
 _PACKAGES_LACK = re.compile("No matching distribution|No solution|not a supported wheel")
 BOOT = "import sys; i = sys.stdin.buffer; exec(i.read(int(i.readline()))); main()"
 
@@ -214,9 +215,7 @@ class HostLogin:
         self._wheels, self._send_all = wheels, send
         self.doing = "logs in"
         self._token = f"allranks-{secrets.token_hex(8)} "
-        self._output: list[str] = []
-        self._process: subprocess.Popen[bytes] | None = None
-        self._complaints: threading.Thread | None = None
+        self._login: Login | None = None
         self._stopped = False
 
     def run(self) -> HostSetup:
@@ -227,51 +226,37 @@ class HostLogin:
         except (UsageError, CannotPack) as error:
             return HostSetup(name, str(error))
         except _Gone:
-            assert self._complaints is not None
-            self._complaints.join(ENDS_WITHIN)
-            python = self._named or "python3"
-            why = explained(self._output, name, python) if self._output else "the connection was lost"
-            return HostSetup(name, why)
+            assert self._login is not None
+            self._login.closed = True
+            return HostSetup(name, self._login.why_not() or "the connection was lost")
         except OSError as error:
             return HostSetup(name, f"{error.filename or 'ssh'} on this machine: {error.strerror or error}")
         finally:
             self.stop()
-            self._wait_end()
+            if self._login is not None:
+                self._login.end()
             self.doing = ""
 
     def stop(self) -> None:
         """Close the connection; what is half made there is removed."""
         self._stopped = True
-        if self._process is not None and self._process.poll() is None:
-            with suppress(OSError):
-                self._process.terminate()
-
-    def _wait_end(self) -> None:
-        if self._process is not None:
-            try:
-                self._process.wait(ENDS_WITHIN)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
+        if self._login is not None:
+            self._login.process.terminate()
 
     def _set_up(self) -> HostSetup:
-        command = shlex.join(["sh", "-c", _find_python(PYTHON, self._named), "sh"])
-        self._process = subprocess.Popen(
-            ["ssh", *ssh_options(), *destination(self.host.name), f"exec {command}"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C in a terminal is for the notebook
-        )
-        self._complaints = threading.Thread(target=self._read_complaints, daemon=True)
-        self._complaints.start()
+        command = ["sh", "-c", _find_python(PYTHON, self._named), "sh"]
+        self._login = Login(self.host.name, Interpreter(self._named or "python3"), command)
         if self._stopped:  # before there was anything to end
-            self._process.terminate()
+            self.stop()
         program = (files("allranks.environments") / "on_host.py").read_bytes()
         first = {
             "token": self._token,
             "private": private_environment(),
             "python": PYTHON,
             "named": self._named,
+            "places": PLACES,
+            "current": CURRENT,
+            "mark": MARK,
         }
         with suppress(BrokenPipeError):  # ssh has said why
             self._write(b"%d\n" % len(program) + program + json.dumps(first).encode() + b"\n")
@@ -339,14 +324,14 @@ class HostLogin:
 
     def _write(self, data: bytes) -> None:
         """Raises BrokenPipeError where the other end has closed."""
-        assert self._process is not None and self._process.stdin is not None
-        self._process.stdin.write(data)
-        self._process.stdin.flush()
+        assert self._login is not None
+        self._login.writer.write(data)
+        self._login.writer.flush()
 
     def _event(self) -> dict[str, Any]:
         """The next one that is not progress. Raises _Gone."""
-        assert self._process is not None and self._process.stdout is not None
-        for raw in self._process.stdout:
+        assert self._login is not None
+        for raw in self._login.reader:
             _, token, rest = raw.decode(errors="replace").partition(self._token)
             if not token:
                 continue  # what a login shell prints
@@ -356,12 +341,6 @@ class HostLogin:
             self.doing = event["text"]
         raise _Gone
 
-    def _read_complaints(self) -> None:
-        assert self._process is not None and self._process.stderr is not None
-        for raw in self._process.stderr:
-            if line := raw.decode(errors="replace").strip():
-                self._output = [*self._output[-30:], line]
-
 
 def _kind(platform: str) -> tuple[str, str]:
     """Of machine: programs for one run on others of it (``macosx-14.0-arm64`` and ``macosx-11.0-arm64``)."""
@@ -370,17 +349,22 @@ def _kind(platform: str) -> tuple[str, str]:
 
 def _find_python(minor: str, named: str | None) -> str:
     """Lines of sh that run `BOOT` with any Python there is."""
-    places = [f"python{minor}", f"/opt/homebrew/bin/python{minor}", f"/usr/local/bin/python{minor}", "python3"]
-    each = " ".join(([shlex.quote(named)] if named else []) + [*places, "/opt/homebrew/bin/python3", "python"])
+    pythons = [program for name in (f"python{minor}", "python3", "python") for program in _paths(name)]
+    each = " ".join(([shlex.quote(named)] if named else []) + pythons)
     boot = shlex.quote(BOOT)
     # On macOS python3 may be a stand-in that only says where to get one.
     return (
         f'for p in {each}; do "$p" -c "import sys; assert sys.version_info >= (3, 8)" </dev/null >/dev/null 2>&1'
-        f' && exec "$p" -c {boot}; done; for u in uv ~/.local/bin/uv ~/.cargo/bin/uv /opt/homebrew/bin/uv; do'
+        f' && exec "$p" -c {boot}; done; for u in {" ".join(_paths("uv"))}; do'
         f' p=$("$u" python find --no-project {minor} 2>/dev/null) && exec "$p" -c {boot}; done;'
         f" echo \"it has no Python, and this notebook's is {minor}. There: curl -LsSf https://astral.sh/uv/install.sh"
         f' | sh && ~/.local/bin/uv python install {minor}" >&2; exit 127'
     )
+
+
+def _paths(program: str) -> list[str]:
+    """Where it may be, as sh reads it."""
+    return [program, *(f"{place}/{program}" for place in PLACES)]
 
 
 def _pip() -> Path:

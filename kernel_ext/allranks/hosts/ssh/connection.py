@@ -19,6 +19,7 @@ from typing import IO
 from allranks.messages.host_messages import Alive, Gone, Heard, HostEvent, HostOrder, Present, read_event, to_line
 from allranks.messages.wire import NotUnderstood
 
+from .command import CONNECT_WITHIN
 from .interpreter import Interpreter
 from .login import Login
 
@@ -76,7 +77,7 @@ class Connection:
 
     def begin(self) -> Login:
         """Log in, and start a host process."""
-        self.login = Login(self._name, self.python, tunnels=self.tunnels)
+        self.login = self._relay(tunnels=self.tunnels)
         self._follow(self.login)
         return self.login
 
@@ -169,6 +170,11 @@ class Connection:
                 self._look.wait(ALIVE_EVERY)
                 self._look.clear()
 
+    def _relay(self, *arguments: str, tunnels: Mapping[int, int], within: int = CONNECT_WITHIN) -> Login:
+        """A login that passes lines to and from the host process."""
+        command = [*self.python.words(), "-m", "allranks.rank.process.reach", *arguments]
+        return Login(self._name, self.python, command, tunnels=tunnels, within=within)
+
     def _try_again(self, within: int) -> None:
         """Log in again; the login that was there before stays until another has taken its place."""
         try:
@@ -200,8 +206,7 @@ class Connection:
         """One try; returns the login and the first event that came by it."""
 
         def attempt(*more: str, tunnels: Mapping[int, int]) -> tuple[Login, HostEvent | None]:
-            arguments = [str(self.folder), *more]
-            self._attempt = login = Login(self._name, self.python, arguments, tunnels=tunnels, within=within)
+            self._attempt = login = self._relay(str(self.folder), *more, tunnels=tunnels, within=within)
             limit = threading.Timer(within + ANSWER_WITHIN, login.process.kill)
             limit.daemon = True
             limit.start()

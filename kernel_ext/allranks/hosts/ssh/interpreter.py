@@ -9,12 +9,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from allranks.machine.environments import CURRENT, KEPT_IN
 from allranks.machine.identity import this_machine
-
-KEPT_IN = ".allranks"
-"""Where `setup` makes environments, in the home folder of a host."""
-CURRENT = "current"
-"""The link to the environment in use, in the folder of all that were made for one notebook's environment."""
 
 
 @dataclass(frozen=True)

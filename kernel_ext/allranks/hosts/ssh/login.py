@@ -1,4 +1,4 @@
-"""One ssh connection to a host: lines to and from its host process, and tunnels from there to ports of this machine."""
+"""One ssh connection to a host: the input and output of a program there, and tunnels from there to this machine."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from types import MappingProxyType
 from typing import Any
 
 from .command import CONNECT_WITHIN, destination, explained, ssh_options
@@ -26,14 +27,14 @@ class Login:
         self,
         name: str,
         python: Interpreter,
-        arguments: Sequence[str] = (),
+        command: Sequence[str],
         *,
-        tunnels: Mapping[int, int],
+        tunnels: Mapping[int, int] = MappingProxyType({}),
         within: int = CONNECT_WITHIN,
     ) -> None:
-        """`arguments` are those of the relay there (`allranks.rank.process.reach`).
+        """`command` runs there, and is about `python`: that is named in advice.
 
-        `tunnels` gives for a port here the one there; 0 for any. `within`: seconds to connect.
+        `tunnels` gives for a port here the one there; 0 for any. `within`: seconds to connect. Raises OSError.
         """
         self._name, self._python = name, python
         self.tunnels = {here: there for here, there in tunnels.items() if there}
@@ -46,9 +47,8 @@ class Login:
         self.on_tunnel: Callable[[], None] = lambda: None
         """Called when there is another tunnel."""
         forwards = [word for here, there in tunnels.items() for word in ("-R", f"127.0.0.1:{there}:127.0.0.1:{here}")]
-        command = shlex.join([*python.words(), "-m", "allranks.rank.process.reach", *arguments])
         self.process = subprocess.Popen(
-            ["ssh", *ssh_options(within), *forwards, *destination(name), f"exec {command}"],
+            ["ssh", *ssh_options(within), *forwards, *destination(name), f"exec {shlex.join(command)}"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -11,7 +11,6 @@ imported what all of them need: four ranks then cost one import instead of four.
 from __future__ import annotations
 
 import errno
-import fcntl
 import gc
 import json
 import os
@@ -22,11 +21,11 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 
 from allranks.machine.cleaners import KeptFromCleaners
+from allranks.machine.environments import use_environment
 from allranks.machine.facts import description
 from allranks.machine.files import SHARED_MEMORY, last_words, make_private, offered, open_log, write_private
 from allranks.machine.lease import seconds_left
@@ -68,8 +67,6 @@ from .start import EXIT
 
 FORK = sys.platform == "linux"
 """macOS libraries do not survive a fork without exec."""
-MADE_BY_SETUP = "allranks-setup.json"
-"""What `setup` writes into an environment last."""
 ROOM = 8 << 20
 """Bytes that must be free for the ranks' settings and logs."""
 
@@ -93,7 +90,7 @@ class HostProcess:
         self._also_remove: set[Path] = set()
         self._lease: float | None = 0.0
         self._longer = 0.0
-        self._uses = _use_environment()
+        self._uses = use_environment()
 
     def run(self) -> None:
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
@@ -294,15 +291,6 @@ class HostProcess:
         if os.getpgrp() == os.getpid():
             os.killpg(0, signal.SIGKILL)  # what cells have started, as a kernel does that shuts down
         EXIT(0)
-
-
-def _use_environment() -> int | None:
-    """A descriptor whose lock tells `setup` that the environment is used; None for one that it did not make."""
-    with suppress(OSError):
-        descriptor = os.open(Path(sys.prefix, MADE_BY_SETUP), os.O_RDONLY)
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return descriptor
-    return None
 
 
 def _if_running(pid: int) -> int:
