@@ -311,7 +311,7 @@ def test_a_host_that_goes_in_the_middle_keeps_what_it_had(apart: Apart) -> None:
 
 
 def test_a_file_that_is_changed_while_it_is_read_is_read_again(apart: Apart) -> None:
-    """Both hosts' copies fail in the same way, which is not an error for the user."""
+    """The user sees no error."""
     names, large = apart.names[:2], apart.work / "large"
     with Cluster(hosts=names, backend="ring") as cluster:
         cluster.sync()

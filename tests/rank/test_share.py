@@ -18,8 +18,8 @@ import pytest
 
 from allranks.machine.keyed_connections import HELLO
 from allranks.machine.shared_records import look_for
-from allranks.machine.shared_tree import BLOCK, CONTENT, Entry, Manifest
-from allranks.messages.requests import AcceptShare, OfferShare, ShareAccepted, ShareOffered
+from allranks.machine.shared_tree import BLOCK, CONTENT, Entry, Manifest, SharedTree
+from allranks.messages.requests import AcceptShare, FindShare, OfferShare, ShareAccepted, ShareOffered
 from allranks.messages.requests.share import IN_THE_WAY, LINK_LEADS_OUT, NOT_PUT
 from allranks.rank.files import share, share_link
 from allranks.rank.files.share import Acceptance, ShareOffer
@@ -168,6 +168,26 @@ def test_what_others_have_written_there_is_not_replaced_unless_wanted(hosts: Hos
     assert hosts.files("host") == {"content": b"OURS"}
     hosts.bring("host", overwrite=True)
     assert hosts.files("host") == hosts.files("source")
+
+
+def test_a_tree_is_read_once_for_a_share(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    (hosts.model / "file").write_bytes(b"1")
+    read, scandir = list[bytes](), os.scandir
+
+    def counted(path: bytes) -> object:
+        read.append(path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", counted)
+    shares, request = share.Shares(), hosts.asked_to_offer()
+    assert shares.find(FindShare(transfer="t", path=request.path)).path == request.path
+    answer, manifest = shares.offer(request)
+    assert answer.name == b"model" and read == [request.path]
+    assert [entry.path for entry in msgspec.msgpack.decode(manifest, type=Manifest).entries] == [b"model/file"]
+    shares.end("t")
+    shares.offer(msgspec.structs.replace(request, transfer="u"))
+    assert read == [request.path] * 2, "of another transfer, nothing is known"
+    shares.end("u")
 
 
 def test_a_file_that_was_changed_there_after_it_was_shared_stays(hosts: Hosts) -> None:
@@ -775,8 +795,8 @@ def test_a_share_that_ends_while_it_begins_leaves_nothing_open(
     manifest, shares, opened = hosts.offer()[2], share.Shares(), list[share.RankShare]()
     offers, acceptances = ShareOffer.of, Acceptance.of
 
-    def offered(request: OfferShare) -> tuple[ShareOffer, ShareOffered, bytes]:
-        made = offers(request)
+    def offered(request: OfferShare, tree: SharedTree | None) -> tuple[ShareOffer, ShareOffered, bytes]:
+        made = offers(request, tree)
         opened.append(made[0])
         shares.end("t")
         return made
@@ -810,15 +830,15 @@ def test_a_copy_that_a_share_has_put_there_is_known_until_it_changes(hosts: Host
     (hosts.model / "link").symlink_to("file")
     hosts.bring("host")
     there = hosts.root / "host" / "model"
-    source, copy = (look_for(os.fsencode(each)) for each in (hosts.model, there))
+    source, copy = (look_for(os.fsencode(each))[0] for each in (hosts.model, there))
     assert (source.placed, copy.placed) == (False, True) and source.state == copy.state
     (there / "more").write_bytes(b"1")
-    changed = look_for(os.fsencode(there))
+    changed, _ = look_for(os.fsencode(there))
     assert not changed.placed and changed.state != copy.state
     (there / "more").unlink()
-    assert look_for(os.fsencode(there)).placed
+    assert look_for(os.fsencode(there))[0].placed
     (there / "file").write_bytes(b"2")
-    assert not look_for(os.fsencode(there)).placed
+    assert not look_for(os.fsencode(there))[0].placed
 
 
 def test_no_port_is_open_once_a_share_has_ended(hosts: Hosts) -> None:

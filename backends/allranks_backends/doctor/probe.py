@@ -1,8 +1,8 @@
 """Runs on a host under the Python that is to run ranks, whatever its version; nothing need be installed.
 
 ``probe NAME...`` tells, as one line of JSON, versions, libraries and what each host's name resolves to there.
-``probe --reach PORT SECONDS COUNT ADDRESS:PORT...`` listens until so many have connected, and tries to connect to each
-of these meanwhile.
+``probe --reach PORT SECONDS COUNT ADDRESS:PORT...`` listens until COUNT hosts have connected, and meanwhile tries to
+connect to each ADDRESS:PORT.
 """
 
 from __future__ import annotations

@@ -284,7 +284,7 @@ def _parts(answers: Mapping[str, Sequence[object]]) -> tuple[list[OnHost], dict[
             try:
                 part = msgspec.convert(each, OnHost)
             except msgspec.ValidationError:
-                if not isinstance(each, dict) or each.get("running"):  # else nothing but files is left of it
+                if not isinstance(each, dict) or each.get("running"):  # else only its files are left
                     unreached[name] = "it has another version of allranks"
             else:
                 # A machine may have been asked by several names.

@@ -18,11 +18,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any, Literal, TypeVar
 
 import msgspec
 
 from allranks.errors import CannotCopy, UsageError
+from allranks.head.state.known_rank import Rank
 from allranks.head.world.ranks import Ranks
 from allranks.machine.shared_records import look_for
 from allranks.machine.shared_tree import (
@@ -32,11 +34,11 @@ from allranks.machine.shared_tree import (
     Entry,
     Manifest,
     SharedFile,
+    SharedTree,
     WantedBlock,
     error_text,
     files_of,
-    find,
-    scan,
+    listed,
 )
 from allranks.messages.questions import Reply, RequestFailed
 from allranks.messages.requests import (
@@ -65,6 +67,7 @@ from allranks_backends.plan import alike
 from allranks_widgets import human_bytes
 
 from .result import files_text, names
+from .transfer import FileTransfer
 
 SILENT_FOR = 180.0
 """Seconds without an answer after which a host is given up. Its ranks go on meanwhile."""
@@ -187,6 +190,8 @@ class HeadShare:
                 self._members.setdefault(rank.host, rank.rank)
         self._files_here = dict[int, SharedFile]()
         """Where the source is this machine, and no rank runs on it."""
+        self._tree_here: SharedTree | None = None
+        """What was found on this machine, if no rank runs on it."""
         self._stop = threading.Event()
         self._phase: Literal["sending", "placing", "placed"] = "sending"
 
@@ -233,13 +238,12 @@ class HeadShare:
         """
         here = self._ranks.reached.here.name
         asked = list(self._members) if named is None else [self._host_of(named)]
-        if asked == [here] and here not in self._members:
-            found = {here: ShareFound(**asdict(look_for(os.fsencode(path))))}
-        else:
-            question = FindShare(path=os.fsencode(path))
-            found = {host: reply.answer for host, reply in self._replies(dict.fromkeys(asked, question)).items()}
-            if named is None and here not in self._members:
-                found[here] = ShareFound(**asdict(look_for(os.fsencode(path))))
+        question = FindShare(transfer=self._transfer, path=os.fsencode(path))
+        replies = self._replies(dict.fromkeys((host for host in asked if host in self._members), question))
+        found = {host: reply.answer for host, reply in replies.items()}
+        if here not in self._members and (named is None or asked == [here]):
+            copy, self._tree_here = look_for(os.fsencode(path))
+            found[here] = ShareFound(**asdict(copy))
         having = {host: each for host, each in found.items() if each.path}
         if having:
             # A copy that a share has put there may be older than the one that it came from.
@@ -286,10 +290,7 @@ class HeadShare:
             reply = self._replies({source: offer})[source]
             return reply.answer, _manifests.decode(reply.buffers[0])
         try:
-            found = find(path)
-            if found is None:
-                raise FileNotFoundError(f"{os.fsdecode(path)} is no longer there")
-            manifest = scan(found)
+            found, manifest = self._tree_here or listed(path)
         except OSError as error:
             raise CannotCopy(f"{source}: {_explained(error_text(error), reads=True)}") from None
         self._files_here = files_of(found, manifest, self._key)
@@ -474,7 +475,7 @@ class HeadShare:
             raise CannotCopy(f"{error}{others}") from None
 
     def _end(self) -> None:
-        """Have nobody listen any more; parts stay where they are."""
+        """Have all hosts close their ports; parts stay where they are."""
         self._stop.set()
         members = [self._ranks.monitor.ranks[rank] for rank in self._members.values()]
         request = EndShare(transfer=self._transfer)
@@ -523,26 +524,19 @@ class HeadShare:
 
     def _replies(self, asked: Mapping[str, Question[A]], buffers: Sequence[Buffer] = ()) -> dict[str, Reply[A]]:
         """What the members of these hosts answer. Raises CannotCopy, naming each that could not."""
-        futures = dict[int, Future[Reply[A]]]()
-        for host, question in asked.items():
-            futures |= self._ranks.ask([self._members[host]], question, buffers)
-        wait_and_show(lambda: not wait(futures.values(), SHOW_EVERY).not_done, futures, lambda _rank: "", self._go_on)
-        replies, failed = dict[str, Reply[A]](), list[str]()
-        for host in asked:
-            rank = self._members[host]
-            try:
-                if rank not in futures:
-                    failed.append(DIED.format(host, rank, ""))
-                else:
-                    replies[host] = futures[rank].result()
-            except RequestFailed as error:
-                reads = isinstance(asked[host], OfferShare | DigestShare)
-                failed.append(f"{host}: {_explained(str(error), reads=reads)}")
-            except ConnectionError as error:
-                failed.append(f"{host}: {error}. Try again once %distributed status shows its ranks.")
-        if failed:
-            raise CannotCopy("\n".join(dict.fromkeys(failed)))
-        return replies
+        reads = any(isinstance(question, OfferShare | DigestShare) for question in asked.values())
+        transfer = FileTransfer(self._ranks, self._go_on, partial(_trouble, reads=reads))
+        replies = transfer.replies({self._members[host]: question for host, question in asked.items()}, buffers)
+        return {host: replies[self._members[host]] for host in asked}
+
+
+def _trouble(rank: Rank, error: Exception | None, *, reads: bool) -> str:
+    """What is wrong with a host whose rank has given this error, or is dead; see `_explained`."""
+    if error is None:
+        return DIED.format(rank.host, rank.rank, "")
+    if isinstance(error, RequestFailed):
+        return f"{rank.host}: {_explained(str(error), reads=reads)}"
+    return f"{rank.host}: {error}. Try again once %distributed status shows its ranks."
 
 
 def _digests(reply: Reply[ShareDigests]) -> dict[int, bytes]:

@@ -1,4 +1,4 @@
-"""What a sync and a fetch share: they ask ranks about files, and move files of several ranks at a time."""
+"""What a sync, a fetch and a share have in common: they ask ranks about files, and the first two move files."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class FileTransfer:
     """One transfer. While it waits, it calls `go_on` often, which may raise to stop it.
 
     `explain` returns the message for an error that came in place of a rank's answer, or, with None, for a rank that is
-    dead. `answers` and `settled` wait at most `within` seconds.
+    dead. `answers`, `replies` and `settled` wait at most `within` seconds.
     """
 
     def __init__(
@@ -51,10 +51,14 @@ class FileTransfer:
 
     def answers(self, questions: Mapping[int, Question[A]]) -> dict[int, A]:
         """What each rank answers to its question. Raises CannotCopy, with a line for each that could not."""
-        return self.settled({rank: self._ask(rank, question) for rank, question in questions.items()})
+        return {rank: reply.answer for rank, reply in self.replies(questions).items()}
 
-    def settled(self, asked: Mapping[int, Future[Reply[A]]]) -> dict[int, A]:
-        """The answers of ranks that were asked. Raises as `answers` does."""
+    def replies(self, questions: Mapping[int, Question[A]], buffers: Sequence[Buffer] = ()) -> dict[int, Reply[A]]:
+        """As `answers`, with the answers' buffers; each question goes with these `buffers`."""
+        return self.settled({rank: self._ask(rank, question, buffers) for rank, question in questions.items()})
+
+    def settled(self, asked: Mapping[int, Future[Reply[A]]]) -> dict[int, Reply[A]]:
+        """The replies of ranks that were asked. Raises as `answers` does."""
         until = time.monotonic() + self._within
         wait_and_show(
             lambda: not wait(asked.values(), SHOW_EVERY).not_done or time.monotonic() > until,
@@ -62,10 +66,10 @@ class FileTransfer:
             lambda _rank: "",
             self._go_on,
         )
-        given, failed = dict[int, A](), list[Exception]()
+        given, failed = dict[int, Reply[A]](), list[Exception]()
         for rank, answer in asked.items():
             try:
-                given[rank] = self._reply(rank, answer).answer
+                given[rank] = self._reply(rank, answer)
             except CannotCopy as error:
                 failed.append(error)
         _raise_all(failed)

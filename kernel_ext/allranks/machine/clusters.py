@@ -74,7 +74,7 @@ class HostedCluster:
 
 
 def hosted_clusters(also: Iterable[str | Path] = ()) -> list[HostedCluster]:
-    """This user's clusters on this machine, those that have left nothing but files included.
+    """This user's clusters on this machine, including those of which only files are left.
 
     They are looked for where temporary files are, and in the folders `also`.
     """

@@ -17,7 +17,7 @@ from typing import TypeAlias
 import msgspec
 
 from .files import make_private, write_private
-from .shared_tree import Found, Manifest, find, scan
+from .shared_tree import Found, Manifest, SharedTree, find, scan
 
 PlacedState: TypeAlias = "tuple[int, int, int]"
 """Size, time of modification on this host, whose file system may round it, and that at the source."""
@@ -49,16 +49,17 @@ class HeldCopy:
     """Equal on hosts whose copies look alike; empty where it cannot be read."""
 
 
-def look_for(typed: bytes) -> HeldCopy:
-    """Find a path, or the id of a repository in the Hugging Face cache, on this host."""
+def look_for(typed: bytes) -> tuple[HeldCopy, SharedTree | None]:
+    """Find a path, or the id of a repository in the Hugging Face cache, on this host; None if it cannot be read."""
     found, working = find(typed), os.getcwdb()
     if found is None:
-        return HeldCopy(b"", working)
+        return HeldCopy(b"", working), None
     try:
         manifest = scan(found)
-    except OSError:  # whoever shares it reads why
-        return HeldCopy(found.path, working)
-    return HeldCopy(found.path, working, _is_placed(found, manifest), _state(found, manifest))
+    except OSError:  # an offer of it fails with the reason
+        return HeldCopy(found.path, working), None
+    copy = HeldCopy(found.path, working, _is_placed(found, manifest), _state(found, manifest))
+    return copy, (found, manifest)
 
 
 def _is_placed(found: Found, manifest: Manifest) -> bool:

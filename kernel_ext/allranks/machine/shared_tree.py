@@ -101,6 +101,10 @@ class Found:
         return self.parent
 
 
+SharedTree: TypeAlias = "tuple[Found, Manifest]"
+"""Where it is, and what is in it."""
+
+
 def hub_cache() -> bytes:
     """The Hugging Face cache of this process, as `huggingface_hub` 1.0 to 2.4 finds it."""
     home = os.environ.get("HF_HOME") or os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
@@ -152,6 +156,14 @@ def scan(found: Found) -> Manifest:
     else:
         manifest.entries.append(_file(found, found.name, now))
     return manifest
+
+
+def listed(path: bytes) -> SharedTree:
+    """What was found at this path before. Raises OSError, also where it is gone."""
+    found = find(path)
+    if found is None:
+        raise FileNotFoundError(f"{os.fsdecode(path)} is no longer there")
+    return found, scan(found)
 
 
 def _walk(found: Found, folder: bytes) -> Iterator[tuple[bytes, Entry | str]]:

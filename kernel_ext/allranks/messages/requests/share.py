@@ -33,6 +33,7 @@ class FindShare(Question[ShareFound]):
     """Whether the rank's host has what the user means: a path, or a repository in its Hugging Face cache."""
 
     runs = "thread"
+    transfer: str
     path: bytes
 
 
@@ -49,7 +50,7 @@ class ShareOffered(Answer):
 
 
 class OfferShare(Question[ShareOffered]):
-    """Read what is shared, and let those who have the `key` have it, at these addresses, until `EndShare`."""
+    """Let hosts that know the `key` get what `FindShare` has found, at these addresses, until `EndShare`."""
 
     runs = "thread"
     transfer: str

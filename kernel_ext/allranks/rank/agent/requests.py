@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from allranks.machine.files import make_private, write_private
-from allranks.machine.shared_records import look_for
 from allranks.machine.shared_tree import DIGEST
 from allranks.messages import requests, values
 from allranks.messages.questions import Reply
@@ -316,7 +314,7 @@ class Requests:
         return Reply(answer, [data])
 
     def find_share(self, request: requests.FindShare, _: Buffers) -> Reply[requests.ShareFound]:
-        return Reply(requests.ShareFound(**asdict(look_for(request.path))))
+        return Reply(self._shares.find(request))
 
     def offer_share(self, request: requests.OfferShare, _: Buffers) -> Reply[requests.ShareOffered]:
         with share.in_words():

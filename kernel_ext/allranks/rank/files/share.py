@@ -22,13 +22,14 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
 from allranks.machine.files import folder_identity, make_private, open_private, write_all_at
-from allranks.machine.shared_records import PlacedState, read_records, write_records
+from allranks.machine.shared_records import PlacedState, look_for, read_records, write_records
 from allranks.machine.shared_tree import (
     BLOCK,
     CONTENT,
@@ -36,20 +37,22 @@ from allranks.machine.shared_tree import (
     Entry,
     Manifest,
     SharedFile,
+    SharedTree,
     block_digest,
     error_text,
     files_of,
-    find,
     hub_cache,
+    listed,
     open_to_read,
     read_block,
-    scan,
     stays_inside,
 )
 from allranks.messages.requests import (
     AcceptShare,
+    FindShare,
     OfferShare,
     ShareAccepted,
+    ShareFound,
     ShareOffered,
     ShareState,
 )
@@ -168,12 +171,9 @@ class ShareOffer(RankShare):
     """The source's end of a transfer, on the host that has all files."""
 
     @classmethod
-    def of(cls, request: OfferShare) -> tuple[ShareOffer, ShareOffered, bytes]:
-        """The answer's buffer is the manifest. Raises OSError."""
-        found = find(request.path)
-        if found is None:
-            raise FileNotFoundError(f"{os.fsdecode(request.path)} is no longer there")
-        manifest = scan(found)
+    def of(cls, request: OfferShare, tree: SharedTree | None = None) -> tuple[ShareOffer, ShareOffered, bytes]:
+        """The answer's buffer is the manifest; `tree` is what was found before, if it could be read. Raises OSError."""
+        found, manifest = tree or listed(request.path)
         offer = cls(request.key, request.addresses)
         offer.files |= files_of(found, manifest, request.key)
         answer = ShareOffered(found.name, found.parent_elsewhere, found.repo, offer.listener.ports)
@@ -571,12 +571,20 @@ class Shares:
 
     def __init__(self) -> None:
         self._open = dict[str, RankShare]()
+        self._found: tuple[str, SharedTree | None] = ("", None)
+        """The last transfer for which something was looked for, and what was found."""
         self._ended = deque[str](maxlen=REMEMBERED)
         """The last transfers that have ended: an offer or an acceptance may still be on its way."""
         self._lock = threading.Lock()
 
+    def find(self, request: FindShare) -> ShareFound:
+        copy, tree = look_for(request.path)
+        self._found = request.transfer, tree
+        return ShareFound(**asdict(copy))
+
     def offer(self, request: OfferShare) -> tuple[ShareOffered, bytes]:
-        offer, answer, manifest = ShareOffer.of(request)
+        transfer, tree = self._found
+        offer, answer, manifest = ShareOffer.of(request, tree if transfer == request.transfer else None)
         self._keep(request.transfer, offer)
         return answer, manifest
 
@@ -616,6 +624,7 @@ class Shares:
 
     def end(self, transfer: str) -> None:
         with self._lock:
+            self._found = ("", None)
             share = self._open.pop(transfer, None)
             self._ended.append(transfer)
         if share is not None:
