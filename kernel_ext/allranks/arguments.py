@@ -89,8 +89,8 @@ def not_too_many(option: str, count: int) -> None:
     cores = psutil.cpu_count() or 1
     if count > RANKS_OF_A_CORE * cores:
         raise UsageError(
-            f"{option}: this machine has {cores} {'core' if cores == 1 else 'cores'}, and ranks of a ring are busy while "
-            f"they wait. Up to {RANKS_OF_A_CORE * cores} start unasked; {option} --yes starts all of these."
+            f"{option}: this machine has {cores} {'core' if cores == 1 else 'cores'}, and ranks of a ring are busy "
+            f"while they wait. Up to {RANKS_OF_A_CORE * cores} start unasked; {option} --yes starts all of these."
         )
 
 

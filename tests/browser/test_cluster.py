@@ -96,7 +96,8 @@ def test_who_others_wait_for_is_seen_first_and_a_button_ends_it(open_notebook: O
     page.wait_for_selector('.arw-rank[data-rank="1"][data-late="true"]')
     assert page.locator('.arw-rank[data-late="true"]').count() == 1
     assert "others wait for it" in notebook.text('.arw-rank[data-late="true"]')
-    assert "Rank 0 waits in all_sum #1 f32[3] for rank 1 (line 4: time.sleep(600)), for " in notebook.text(".arw-advice")
+    waits = "Rank 0 waits in all_sum #1 f32[3] for rank 1 (line 4: time.sleep(600)), for "
+    assert waits in notebook.text(".arw-advice")
     page.get_by_role("button", name="Interrupt rank 1").click()
     page.wait_for_function(f'() => {LAST_PROMPT.format(cell=2)} !== "[*]:"')
     page.wait_for_selector(".arw-advice", state="hidden")

@@ -142,10 +142,10 @@ def test_a_label_keeps_the_column_as_long_as_it_can(shell: InteractiveShell) -> 
 
 def test_in_a_notebook_notes_and_progress_bars_are_not_on_red(page: Page) -> None:
     bar = " 45%|####5     | 9/20 [00:01<00:01, 8.1it/s]\n"
-    for live, streams in ((True, ["stdout", "stdout", "stderr"]), (False, ["stderr"] * 3)):
+    for is_live, streams in ((True, ["stdout", "stdout", "stderr"]), (False, ["stderr"] * 3)):
         page.outputs.clear()
-        for said, stream in (("it waits\n", "note"), (bar, "stderr"), (bar + "a warning of the user's\n", "stderr")):
-            Show((0, 1), live=live).blocks([text(said, (0, 1), stream)])
+        for said, stream in (("it waits\n", "note"), (bar, "stderr"), (bar + "a warning\n", "stderr")):
+            Show((0, 1), live=is_live).blocks([text(said, (0, 1), stream)])
         assert [name for name, _ in page.outputs] == streams
 
 

@@ -52,7 +52,7 @@ class Curves:
                     self._thin(row[1], curve)
 
     def _thin(self, name: str, long: Curve) -> None:
-        """Leave out every second step of a curve that is too long, on all ranks: then a mean is one over all of them."""
+        """Leave out every second step of a `long` curve on all ranks, so that a mean is one over all of them."""
         out = {step for step, _ in long.points[1::2]}
         for (other, _), curve in self._curves.items():
             if other == name:

@@ -116,8 +116,10 @@ def notes(
     if state == "incomplete":
         said.append(f"The world is incomplete: {unfinished(owed or {})}")
     if state == "broken":
-        living = {rank.rank: (owed or {})[rank.rank] for rank in ranks if rank.rank in (owed or {}) and not rank.dead}
-        said.append("The world is broken. %distributed heal replaces dead ranks and re-forms it." + also_lacking(living))
+        dead = {rank.rank for rank in ranks if rank.dead is not None}
+        living = {number: each for number, each in (owed or {}).items() if number < len(ranks) and number not in dead}
+        heals = "%distributed heal replaces dead ranks and re-forms it."
+        said.append(f"The world is broken. {heals}{also_lacking(living)}")
     for name, host in sorted((away or {}).items()):
         if all(rank.dead is not None for rank in ranks if rank.host == name):
             continue
