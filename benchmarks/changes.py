@@ -107,7 +107,8 @@ class Round:
             rank = int(name)
             new = rank == killed or rank >= self.told["size"]
             right = [number, source if new and source is not None else rank]
-            if held == right or rank in seen["dead"] or (new and source is None):
+            answered = not str(held).startswith("NoAnswer")  # which names the rank, whose process may still be stopped
+            if held == right or not answered or rank in seen["dead"] or (new and source is None):
                 continue
             if not named(rank, words):
                 found.append(f"rank {rank} holds {held}, not {right}")

@@ -23,6 +23,8 @@ from .units import size_text
 if TYPE_CHECKING:
     from .settings import Settings
 
+RANKS_OF_A_CORE = 4
+"""Ranks on this machine for each core that are started without `--yes`."""
 OF_A_RANK = 64 << 20
 """Bytes of memory that an idle rank takes beside what all ranks of a machine share."""
 DEFAULT_RANKS = 2
@@ -80,6 +82,16 @@ def fits_here(option: str, count: int) -> None:
     most = max(psutil.virtual_memory().available // OF_A_RANK, 2)
     if count > most:
         raise UsageError(f"{option}: a rank needs about {size_text(OF_A_RANK)} of memory. At most {most} fit here.")
+
+
+def not_too_many(option: str, count: int) -> None:
+    """Raises UsageError for more ranks than this machine's cores bear: `--yes` starts them all the same."""
+    cores = psutil.cpu_count() or 1
+    if count > RANKS_OF_A_CORE * cores:
+        raise UsageError(
+            f"{option}: this machine has {cores} {'core' if cores == 1 else 'cores'}, and ranks of a ring are busy "
+            f"while they wait. Up to {RANKS_OF_A_CORE * cores} start unasked; {option} --yes starts all of these."
+        )
 
 
 def parse_size(text: str) -> int:

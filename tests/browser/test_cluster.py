@@ -87,6 +87,53 @@ def test_interrupt_from_the_menu_ends_an_endless_loop(open_notebook: OpenNoteboo
     page.wait_for_function("() => /KeyboardInterrupt/.test(document.body.textContent)")
 
 
+def test_who_others_wait_for_is_seen_first_and_a_button_ends_it(open_notebook: OpenNotebook) -> None:
+    late = "%%distributed\nimport time\nif rank == 1:\n    time.sleep(600)\nmx.eval(mx.distributed.all_sum(mx.ones(3)))"
+    notebook = open_notebook(UP.format(size=2), WATCH, late)
+    notebook.begin()
+    running(notebook, 2)
+    page = notebook.page
+    page.wait_for_selector('.arw-rank[data-rank="1"][data-late="true"]')
+    assert page.locator('.arw-rank[data-late="true"]').count() == 1
+    assert "others wait for it" in notebook.text('.arw-rank[data-late="true"]')
+    waits = "Rank 0 waits in all_sum #1 f32[3] for rank 1 (line 4: time.sleep(600)), for "
+    assert waits in notebook.text(".arw-advice")
+    page.get_by_role("button", name="Interrupt rank 1").click()
+    page.wait_for_function(f'() => {LAST_PROMPT.format(cell=2)} !== "[*]:"')
+    page.wait_for_selector(".arw-advice", state="hidden")
+
+
+def test_a_dead_rank_is_healed_by_a_button_that_is_seen(open_notebook: OpenNotebook) -> None:
+    dies = "%%distributed\nimport os, signal\nif rank == 1:\n    os.kill(os.getpid(), signal.SIGKILL)"
+    notebook = open_notebook(UP.format(size=2), WATCH)
+    notebook.run()
+    notebook.execute(dies)
+    page = notebook.page
+    page.wait_for_selector(".arw-advice >> text=Rank 1 died: killed by SIGKILL.")
+    page.get_by_role("button", name="Heal", exact=True).click()
+    page.wait_for_selector(".arw-said >> text=rank 1 started empty")
+    page.wait_for_selector(".arw-advice", state="hidden")
+    assert "generation 2 · whole" in notebook.text(".arw-world")
+
+
+def test_a_dashboard_says_since_when_it_hears_nothing_and_that_the_kernel_ended(open_notebook: OpenNotebook) -> None:
+    notebook = open_notebook(UP.format(size=2), WATCH)
+    notebook.run()
+    page = notebook.page
+    page.wait_for_selector('.arw-rank[data-state="idle"]')
+    assert page.locator(".arw-silence").is_hidden()
+    # As code does that holds the GIL: no thread of the kernel runs, so nothing more is sent.
+    page.evaluate(
+        """(code) => { window.panel.sessionContext.session.kernel.requestExecute({ code }) }""",
+        "import ctypes; ctypes.PyDLL(None).sleep(8)",
+    )
+    page.wait_for_selector(".arw-silence >> text=Nothing was heard from the kernel since")
+    page.wait_for_selector(".arw-silence", state="hidden")
+    page.evaluate("() => window.panel.sessionContext.session.kernel.restart()")
+    page.wait_for_selector(".arw-silence >> text=The kernel has ended or was restarted")
+    assert page.locator(".arw-root").get_attribute("data-silent") == "true"
+
+
 def test_break_from_the_menu_frees_ranks_that_wait(open_notebook: OpenNotebook) -> None:
     wait = "%%distributed\nif rank == 0:\n    mx.eval(mx.distributed.all_sum(mx.ones(3)))"
     notebook = open_notebook(UP.format(size=2), WATCH, wait)

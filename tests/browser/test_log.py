@@ -41,9 +41,11 @@ def test_curves_grow_while_the_cell_runs_and_come_back_after_a_reload(
     last = """document.querySelector(".arw-log-name").innerText.includes("step 120")"""
     page.wait_for_function(last)
     assert page.locator(".arw-log-figure canvas").count() == 2
+    assert "mean of ranks 0-1" in notebook.text(".arw-log-figure .arw-legend")
+    page.get_by_role("button", name="By rank").last.click()
     assert "nan" in notebook.text(".arw-log-figure .arw-legend")
     page.locator(".arw-root").screenshot(path=tmp_path / "log.png")
-    page.get_by_role("button", name="Mean of ranks").click()
+    page.get_by_role("button", name="Mean and range").click()
     page.wait_for_function(
         r"""/mean of ranks 0-1\s*not a number/.test(document.querySelector(".arw-log .arw-legend").innerText)"""
     )

@@ -101,6 +101,10 @@ def test_a_rank_that_dies_while_another_is_replaced_is_named_and_replaced(
     monkeypatch.setattr(Ranks, "launch", launch_and_kill)
     with pytest.raises(CannotStart, match="rank 3"):
         ring4.heal(source=0)
+    lacks = "The last change of the world did not finish: rank 2 has no variables yet."
+    assert ring4.state == "broken" and ring4.snapshot.notes[0].endswith(lacks)
+    with pytest.raises(WorldBroken, match=f"rank 3 died .* {lacks}"):
+        ring4.run("held")
     assert "ranks 2-3 got the variables of rank 0" in str(ring4.heal(source=0))
     assert ring4.pull("held") == [0, 10, 0, 0]
 

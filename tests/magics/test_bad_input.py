@@ -151,8 +151,15 @@ def test_up_again_with_the_same_options_shows_what_is_up(empty: Notebook) -> Non
     again = empty.ok("%distributed up --backend ring -n 2")
     assert "already up" in again.stdout and any("2 ranks · ring" in text for text in again.mime("text/plain"))
     assert empty.ok("[rank.pid for rank in allranks.current().snapshot.ranks]").mime("text/plain") == pids
-    refused(empty.run("%distributed up -n 3 --backend ring"), "already up: 2 ring ranks", "%distributed resize N")
+    refused(empty.run("%distributed up -n 3 --backend ring"), "already up: 2 ring ranks", "%distributed resize 3")
     empty.ok("%distributed down")
+
+
+def test_far_more_ranks_than_cores_are_asked_for_twice(empty: Notebook) -> None:
+    most = 4 * (os.cpu_count() or 1)
+    asked = f"-n {most + 1}"
+    refused(empty.run(f"%distributed up {asked}"), f"Up to {most} start unasked", f"{asked} --yes starts all of these")
+    refused(empty.run("%distributed up -n 100000 --yes"), "a rank needs about", "of memory. At most")
 
 
 # What is typed while four ranks are up.

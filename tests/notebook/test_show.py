@@ -113,8 +113,8 @@ def test_every_line_stands_under_its_label(shell: InteractiveShell) -> None:
         "          │ b",
         "          │ c",
         "rank 2    │ odd",
-        "ranks 0-1, 3 │ d",
-        "             │ e",
+        "0-1, 3    │ d",
+        "          │ e",
         "ranks 0-3 │ f",
     ]
 
@@ -124,6 +124,29 @@ def test_stderr_goes_to_stderr_with_its_own_label(shell: InteractiveShell) -> No
         Show((0, 1), live=False).blocks([text("a\n", (0, 1)), text("warn\n", (0, 1), "stderr"), text("b\n", (0, 1))])
     assert out.stdout == "ranks 0-1 │ a\nranks 0-1 │ b\n"
     assert out.stderr == "ranks 0-1 │ warn\n"
+
+
+def test_a_label_keeps_the_column_as_long_as_it_can(shell: InteractiveShell) -> None:
+    every = tuple(range(12))
+    with capture_output() as out:
+        show = Show(every, live=False)
+        for ranks in (every, (0, 2, 4), (0, 2, 4, 6, 8), tuple(range(0, 12, 2))):
+            show.blocks([text("a\n", ranks)])
+    assert out.stdout.splitlines() == [
+        "ranks 0-11  │ a",
+        "0, 2, 4     │ a",
+        "0,2,4,6,8   │ a",
+        "0,2,4,6,8,10 │ a",
+    ]
+
+
+def test_in_a_notebook_notes_and_progress_bars_are_not_on_red(page: Page) -> None:
+    bar = " 45%|####5     | 9/20 [00:01<00:01, 8.1it/s]\n"
+    for is_live, streams in ((True, ["stdout", "stdout", "stderr"]), (False, ["stderr"] * 3)):
+        page.outputs.clear()
+        for said, stream in (("it waits\n", "note"), (bar, "stderr"), (bar + "a warning\n", "stderr")):
+            Show((0, 1), live=is_live).blocks([text(said, (0, 1), stream)])
+        assert [name for name, _ in page.outputs] == streams
 
 
 def test_a_cell_on_one_rank_is_narrow(shell: InteractiveShell) -> None:
@@ -257,7 +280,7 @@ def test_clear_takes_only_the_ranks_own_output(page: Page) -> None:
     show = Show(ALL, live=True)
     show.blocks([text("a\n"), text("b\n", (2,)), rich("display", html("x"), (2, 3))])
     show.blocks([Block("clear", (2,), False)])
-    assert page.text() == "ranks 0-1, 3 │ a\nrank 3    │\n<x>\n"
+    assert page.text() == "0-1, 3    │ a\nrank 3    │\n<x>\n"
     show.blocks([Block("clear", (0, 1, 3), False)])
     assert page.text() == ""
     show.blocks([text("c\n")])
@@ -356,6 +379,6 @@ def test_the_area_comes_back_after_a_clear(page: Page, clock: list[float]) -> No
     show.live_lines({0: "10%"})
     clock[0] += 1
     show.blocks([Block("clear", (1,), False)])
-    assert page.text().startswith("ranks 0, 2-3 │ a\n<<pre")
+    assert page.text().startswith("0, 2-3    │ a\n<<pre")
     show.close()
     assert page.outputs[1:] == [[page.outputs[1][0], {}]]

@@ -58,7 +58,7 @@ def test_in_a_real_kernel_the_saved_notebook_reads_well() -> None:
     assert shown == ["ranks 0-3 │\n", "<b>1</b>", "ranks 0-3 │ a\n"]
     assert updates == []
     assert split == [
-        "ranks 0-1, 3 │ a\nranks 0-1 │\n",
+        "0-1, 3    │ a\nranks 0-1 │\n",
         "<i>1</i>",
         "rank 3    │\n",
         "<i>0</i>",

@@ -54,6 +54,16 @@ def later(snapshot: Snapshot, seconds: float, **changes: Any) -> Snapshot:
     return dataclasses.replace(snapshot, at=snapshot.at + seconds, ranks=ranks)
 
 
+def test_a_page_is_told_every_second_that_the_kernel_goes_on(clock: list[float]) -> None:
+    dashboard = Spy()
+    dashboard.show(WAITING)
+    assert not dashboard.messages, "a picture that is shown once is not followed"
+    for step in range(1, 31):
+        clock[0] += 0.1
+        dashboard.show(later(WAITING, 0.1 * step) if step < 15 else later(WAITING, 0.1 * step, line=step))
+    assert [content for content, _ in dashboard.messages] == [{"do": "beat"}] * 3
+
+
 def test_nothing_is_sent_when_only_time_went_on(clock: list[float]) -> None:
     dashboard = Dashboard()
     for step in range(10):

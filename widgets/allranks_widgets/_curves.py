@@ -11,7 +11,7 @@ from typing import Any
 from allranks_backends.plan import rank_list
 
 MOST_POINTS = 2_000
-"""Points of a curve; then every second of the older ones goes."""
+"""Points of a curve; then every second step of all ranks goes."""
 MOST_CURVES = 256
 
 LoggedRow = Sequence[Any]
@@ -31,8 +31,6 @@ class Curve:
             self.points.clear()
         self.points.append((step, value))
         self.row = row
-        if len(self.points) > MOST_POINTS:
-            del self.points[1::2]
 
 
 class Curves:
@@ -48,7 +46,17 @@ class Curves:
         for row in rows:
             key = (row[1], row[0])
             if key in self._curves or len(self._curves) < MOST_CURVES:
-                self._curves.setdefault(key, Curve()).add(row)
+                curve = self._curves.setdefault(key, Curve())
+                curve.add(row)
+                if len(curve.points) > MOST_POINTS:
+                    self._thin(row[1], curve)
+
+    def _thin(self, name: str, long: Curve) -> None:
+        """Leave out every second step of a `long` curve on all ranks, so that a mean is one over all of them."""
+        out = {step for step, _ in long.points[1::2]}
+        for (other, _), curve in self._curves.items():
+            if other == name:
+                curve.points = [point for point in curve.points if point[0] not in out]
 
     def everything(self) -> bytes:
         """All points as JSON rows, for a page that comes later."""

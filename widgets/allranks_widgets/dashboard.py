@@ -4,7 +4,7 @@ The front end is one bundle made from ``widgets/js-src``. What it is sent:
 
 - the trait ``frame``: the last Snapshot as JSON;
 - messages ``{"do": ...}``: ``output`` (items), ``logged`` (rows), ``all`` (everything again, for one page), ``said``
-  (answer to an action).
+  (answer to an action), ``beat`` (the kernel goes on).
 
 What it asks comes over the control channel as ``allranks_widget``, so that it is heard while a cell runs, or as a
 message of the widget where a front end has no control channel.
@@ -40,6 +40,8 @@ VIEWS = ("topology", "ranks", "throughput", "log")
 VERBS = ("interrupt", "abort", "heal")
 FASTEST = 0.1
 """Seconds between frames, at the least."""
+BEAT = 1.0
+"""Seconds after which a page is told that the kernel goes on, also where no frame is due."""
 SAVED_EVERY = 10.0
 """Seconds between refreshes of the tables that the notebook saves."""
 MESSAGE_TYPE = "allranks_widget"
@@ -92,6 +94,7 @@ class Dashboard(anywidget.AnyWidget):
         """Frames sent."""
         self._sent_frame: dict[str, Any] = {}
         self._sent_at = float("-inf")
+        self._beat_at = float("-inf")
         self._pending = False
         self._held: float | None = None
         """Until when the frame sent last was still right."""
@@ -119,6 +122,9 @@ class Dashboard(anywidget.AnyWidget):
             self._history.add(snapshot)
             if time.monotonic() - self._refreshed >= SAVED_EVERY:
                 self.refresh()
+            if before is not None and time.monotonic() - self._beat_at >= BEAT:
+                self._beat_at = time.monotonic()
+                self.send({"do": "beat"})
             if not self._pending and before is not None and not _changed(before, snapshot):
                 self._held = snapshot.at
                 return

@@ -23,7 +23,7 @@ from allranks.errors import (
     WouldHang,
 )
 from allranks.head.cell.outcome import invalid_text
-from allranks.head.state.views import state_of, unfinished
+from allranks.head.state.views import also_lacking, state_of, unfinished
 from allranks.head.world.change import pending_text
 from allranks.head.world.ranks import A, Ranks
 from allranks.messages.questions import Reply, RequestFailed
@@ -236,9 +236,11 @@ class ClusterBase:
         if ranks.monitor.state == "broken":
             causes = alike({rank.rank: rank.dead for rank in ranks.monitor.ranks if rank.dead})
             dead = "; ".join(f"{rank_label(numbers)} died ({cause})" for cause, numbers in causes.items())
+            living = {rank.rank for rank in ranks.monitor.alive()}
+            lacking = also_lacking({number: each for number, each in ranks.owed.items() if number in living})
             heals = (
-                "replaces dead ranks and re-forms the world; the other ranks keep their variables."
-                if ranks.monitor.alive()
+                f"replaces dead ranks and re-forms the world; the other ranks keep their variables.{lacking}"
+                if living
                 else "starts them again, without variables."
             )
             raise WorldBroken(f"the world is broken: {dead or 'a collective was aborted'}. %distributed heal {heals}")

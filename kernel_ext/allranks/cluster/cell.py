@@ -120,7 +120,7 @@ class Cell:
         """
         self.followed = True
         if self._before:
-            self._show([Block("text", self.ranks, self._before + "\n", "stderr")])
+            self._show([Block("text", self.ranks, self._before + "\n", "note")])
         timeout = self._timeout if timeout is None else timeout
         deadline = None if timeout is None else self._started + timeout
         with self._pressed.noted(self._events):
@@ -226,7 +226,7 @@ class Cell:
             return
         self._show(conversation.meanwhile(snapshot, sorted(self._outcome.open)))
         if answer := conversation.ask(deadline):
-            self._show([Block("text", self.ranks, answer + "\n", "stderr")])
+            self._show([Block("text", self.ranks, answer + "\n", "note")])
 
     def _show(self, blocks: list[Block]) -> None:
         self._draw(flush=True)
@@ -277,7 +277,7 @@ class Cell:
         if self._recording is not None:
             self.result.timeline = self._recording.finish(self.number, stuck=bool(self._outcome.open))
         if note := self._on_end(self):
-            blocks.append(Block("text", self.ranks, note + "\n", "stderr"))
+            blocks.append(Block("text", self.ranks, note + "\n", "note"))
         if self._screen is not None:
             self._screen.blocks(blocks)
             self._screen.close()
@@ -300,4 +300,4 @@ class Cell:
 
 
 def _said(findings: Sequence[Finding]) -> list[Block]:
-    return [Block("text", each.ranks, each.text + "\n", "stderr") for each in findings]
+    return [Block("text", each.ranks, each.text + "\n", "note") for each in findings]

@@ -91,7 +91,7 @@ class Conversation:
         if self._read is None and not self._over:
             for rank, where in sorted(self._stands.items()):
                 text = f"in the debugger at line {where.line}: enter it with %distributed debug -r {rank}\n"
-                blocks.append(Block("text", (rank,), text, "stderr"))
+                blocks.append(Block("text", (rank,), text, "note"))
             self._stands.clear()
         return blocks
 
@@ -103,7 +103,7 @@ class Conversation:
         new, self._said = text if text != self._said else "", text
         if not self._helped:
             self._helped, new = True, new + HELP + "\n"
-        return [Block("text", (here,), new, "stderr")] if new else []
+        return [Block("text", (here,), new, "note")] if new else []
 
     def _turn(self) -> int:
         return self._rank if self._rank in self._stands and self._rank is not None else min(self._stands)

@@ -88,6 +88,7 @@ def line_parser() -> Parser:
     up = verbs.add_parser("up", help="start the ranks and form the world")
     where = up.add_mutually_exclusive_group()
     where.add_argument("-n", type=int, help="ranks on this machine (default 2)")
+    up.add_argument("--yes", action="store_true", help="with -n: also far more ranks than cores")
     where.add_argument(
         "--hosts", type=_listed, help="comma-separated hosts, one rank on each; 'mac1 python=P cwd=D' sets these"
     )

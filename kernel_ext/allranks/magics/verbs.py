@@ -8,7 +8,7 @@ from typing import Any
 
 from IPython.display import display
 
-from allranks.arguments import writable
+from allranks.arguments import not_too_many, writable
 from allranks.cluster.cluster import Cluster
 from allranks.discovery import discover, doctor
 from allranks.environments import setup
@@ -42,6 +42,8 @@ class Verbs:
         if self.cluster is not None and self.cluster.state != "down":
             self._still_up(self.cluster, options)
             return
+        if options.n is not None and not options.yes:
+            not_too_many(f"-n {options.n}", options.n)
         cluster = Cluster(
             options.n,
             backend=options.backend,
@@ -104,10 +106,11 @@ class Verbs:
 
     def _still_up(self, cluster: Cluster, options: argparse.Namespace) -> None:
         """`up` was run again, as with "Run All Cells". Raises UsageError where it asks for another cluster."""
-        if vars(options) != self.up_with:
+        kept = {name: each for name, each in vars(options).items() if name not in ("yes", "timeout")}  # past with `up`
+        if not self.up_with or any(now != self.up_with[name] for name, now in kept.items()):
             differ = [
                 f"{name} {self.up_with[name]}, not {now}"
-                for name, now in vars(options).items()
+                for name, now in kept.items()
                 if name in self.up_with and now != self.up_with[name]
             ]
             if [each.partition(" ")[0] for each in differ] == ["sync"]:
@@ -117,8 +120,8 @@ class Verbs:
                 )
             how = f" (started with {'; '.join(differ)})" if differ else ""
             raise UsageError(
-                f"already up: {ranks_text(cluster.size, cluster.backend)}. Resize with %distributed resize N, or stop "
-                f"them with %distributed down to start with other options{how}."
+                f"already up: {ranks_text(cluster.size, cluster.backend)}. Resize with %distributed resize "
+                f"{options.n or 'N'}, or stop them with %distributed down to start with other options{how}."
             )
         print("already up:")
         display(cluster)  # type: ignore[no-untyped-call]

@@ -29,7 +29,7 @@ class Block(NamedTuple):
     """``text``: str. ``clear``: the wait flag. ``error``, ``cut``: a dict. ``display``, ``update``, ``result``: a
     bundle (data, metadata, display_id); with an id, ``content["ids"]`` maps each rank to the id it used itself."""
     stream: str = "stdout"
-    """``stdout`` or ``stderr``, for text."""
+    """For text: ``stdout``, ``stderr``, or ``note`` for a sentence of allranks that is no error."""
 
 
 class _Blocks:

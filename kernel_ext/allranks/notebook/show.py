@@ -29,7 +29,7 @@ class Show:
     def __init__(self, ranks: Sequence[int], *, live: bool, has_widget: Callable[[str], bool] | None = None) -> None:
         self.live = live
         self._has_widget = has_widget or (lambda _model: False)
-        self._writer = Writer(ranks)
+        self._writer = Writer(ranks, live=live)
         self._live_area = LiveArea(self._writer.prefix) if live else None
         # What the output shows, so that it can be written again when part of it is taken back. The first ``_painted``
         # of it are on the screen; ``_stale`` says that those are no longer right.

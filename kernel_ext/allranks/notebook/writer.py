@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,13 +10,15 @@ from typing import Any
 
 from IPython.display import display, update_display
 
-from allranks_backends.plan import rank_label
+from allranks_backends.plan import rank_label, rank_list
 from allranks_widgets.status import human_bytes
 
 from .fold import Block
 from .terminal import clean, closed_lines
 
 BAR = "\u2502"
+PROGRESS = re.compile(r"\b\d{1,3}%\|[^|]*\|")
+"""A line of tqdm, and of those that write like it."""
 WIDGET_AS_TEXT = "(a rank's widget, shown as text)"
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
@@ -39,7 +42,9 @@ class Display:
 class Writer:
     """Remembers the line written last, so that a label is written where it changes and blanks where it does not."""
 
-    def __init__(self, ranks: Sequence[int]) -> None:
+    def __init__(self, ranks: Sequence[int], *, live: bool = False) -> None:
+        """`live` in a notebook, which shows stderr on red: notes and progress bars go to stdout there."""
+        self._live = live
         last = max(ranks, default=0)
         span = f"ranks {last}-{last}" if len(ranks) > 1 else f"rank {last}"
         self._width = max(len(span), len(rank_label(tuple(ranks))))
@@ -71,13 +76,18 @@ class Writer:
             within = isinstance(item, Display) and is_plain(item.bundle)
             return "stdout", "" if within else self.prefix(item.ranks)[0].rstrip() + "\n"
         assert isinstance(item, Block)
-        stream = "stderr" if item.kind == "error" else item.stream
         text = as_text(item)
+        stream = "stderr" if item.kind == "error" else self._stream(item.stream, text)
         if not text:
             return stream, ""
         first = self._last != (item.ranks, stream)
         self._last = item.ranks, stream
         return stream, self.labelled(item.ranks, text, first)
+
+    def _stream(self, stream: str, text: str) -> str:
+        if self._live and stream == "stderr" and all(map(PROGRESS.search, text.splitlines())):
+            return "stdout"
+        return ("stdout" if self._live else "stderr") if stream == "note" else stream
 
     def update(self, item: Display) -> None:
         """Change a display that was written before, where it stands."""
@@ -105,9 +115,14 @@ class Writer:
         return f"{label if first else blanks}{body}\n"
 
     def prefix(self, ranks: tuple[int, ...]) -> tuple[str, str]:
-        """The label of ``ranks`` with the bar, and blanks of the same width with the bar."""
+        """The label of ``ranks`` with the bar, and blanks of the same width with the bar.
+
+        A label that would move the bar is shorter, ``0-1, 3``, as long as that is enough.
+        """
         if ranks not in self._prefixes:
-            label = rank_label(ranks).ljust(self._width)
+            listed = rank_list(ranks)
+            labels = (rank_label(ranks), listed, listed.replace(" ", ""))
+            label = next((each for each in labels if len(each) <= self._width), labels[-1]).ljust(self._width)
             self._prefixes[ranks] = f"{label} {BAR} ", f"{' ' * len(label)} {BAR} "
         return self._prefixes[ranks]
 

@@ -15,6 +15,9 @@ const LINE = 19; // pixels
 const OVER = 12; // rows drawn above and below what is seen
 const MOST_COLUMNS = 16;
 const LONGEST = 5000; // characters of a line drawn
+const HIGHEST = 304; // pixels of the list, unless it is drawn taller by hand
+const LEAST = 72;
+const MARGINS = 14; // above and below its lines
 
 export class Console {
   /** @param {Store} store */
@@ -71,6 +74,7 @@ export class Console {
     this.modes.set(this.mode);
     // The list can be drawn taller, and has no height while its notebook is behind another.
     this.top = 0;
+    this.height = 0; // that it was given here
     new ResizeObserver(() => {
       const { following, list } = this;
       if (!this.cell || !list.clientHeight) return;
@@ -107,6 +111,7 @@ export class Console {
     }
     this.#measure();
     this.space.style.height = `${this.heights.top(this.length)}px`;
+    this.#grow();
     this.only.hidden = this.mode === "tabs" || selected === null;
     say(this.only, this.mode === "columns" ? `rank ${selected} selected ×` : `rank ${selected} only ×`);
     this.#heads();
@@ -137,6 +142,15 @@ export class Console {
     if (this.mode === "columns")
       this.heights.set([...(this.columns?.figures ?? [])].map(([line, row]) => [line, segments[row].height]));
     else this.heights.set((this.chosen?.figures ?? []).map((at) => [at, segments[this.chosen?.row(at) ?? 0].height]));
+  }
+
+  /** Make the list as high as what it holds. It does not shrink: what is below would jump whenever a cell begins. */
+  #grow() {
+    const held = this.heights.top(this.length) + MARGINS + this.heads.offsetHeight;
+    const wanted = Math.max(LEAST, Math.min(HIGHEST, Math.ceil(held)));
+    if (wanted <= this.height || this.list.style.height !== (this.height ? `${this.height}px` : "")) return;
+    this.height = wanted;
+    this.list.style.height = `${wanted}px`;
   }
 
   #clear() {
@@ -256,6 +270,7 @@ export class Console {
   #resized() {
     this.#measure();
     this.space.style.height = `${this.heights.top(this.length)}px`;
+    this.#grow();
     if (this.following) this.list.scrollTop = this.list.scrollHeight;
     this.#draw();
   }

@@ -4,7 +4,7 @@
 /** @typedef {number | null} Value */
 /** @typedef {{steps: number[], values: Value[], last: number | string}} Curve */
 
-export const MOST_POINTS = 2000; // of a curve; then every second of the older ones goes
+export const MOST_POINTS = 2000; // of a curve; then every second step of all ranks goes
 export const MOST_CURVES = 256;
 
 export class Curves {
@@ -25,10 +25,7 @@ export class Curves {
       curve.steps.push(step);
       curve.values.push(typeof value === "number" ? value : null);
       curve.last = value;
-      if (curve.steps.length > MOST_POINTS) {
-        curve.steps = curve.steps.filter((_, i) => i % 2 === 0);
-        curve.values = curve.values.filter((_, i) => i % 2 === 0);
-      }
+      if (curve.steps.length > MOST_POINTS) this.#thin(name, curve);
     }
     if (rows.length) this.version++;
   }
@@ -50,6 +47,19 @@ export class Curves {
     return curve;
   }
 
+  /**
+   * Leave out every second step of a curve that is too long, on all ranks, so that a mean is one over all of them.
+   * @param {string} name
+   * @param {Curve} long
+   */
+  #thin(name, long) {
+    const out = new Set(long.steps.filter((_, i) => i % 2 === 1));
+    for (const curve of this.byName.get(name)?.values() ?? []) {
+      curve.values = curve.values.filter((_, i) => !out.has(curve.steps[i]));
+      curve.steps = curve.steps.filter((step) => !out.has(step));
+    }
+  }
+
   get names() {
     return [...this.byName.keys()];
   }
@@ -66,9 +76,9 @@ export class Curves {
 
   /**
    * @param {string} name
-   * @param {"rank" | "mean"} by
-   * @returns {(number[] | (Value | undefined)[])[]} steps, then a column for each rank or one for their mean; undefined
-   *   where a rank has no point at a step (the line goes on), null where it has no number (the line breaks)
+   * @param {"rank" | "range"} by
+   * @returns {(number[] | (Value | undefined)[])[]} steps, then a column for each rank, or their mean, most and least;
+   *   undefined where a rank has no point at a step (the line goes on), null where it has no number (the line breaks)
    */
   columns(name, by) {
     const curves = this.ranks(name).map((rank) => /** @type {Curve} */ (this.byName.get(name)?.get(rank)));
@@ -80,20 +90,26 @@ export class Curves {
       curve.steps.forEach((step, i) => (column[/** @type {number} */ (at.get(step))] = curve.values[i]));
       return column;
     });
-    return [steps, ...(by === "rank" ? columns : [meanOf(columns, steps.length)])];
+    if (by === "rank") return [steps, ...columns];
+    const mean = (/** @type {number[]} */ values) => values.reduce((sum, value) => sum + value, 0) / values.length;
+    return [steps, ...[mean, most, least].map((of) => over(columns, steps.length, of))];
   }
 }
+
+const most = (/** @type {number[]} */ values) => Math.max(...values);
+const least = (/** @type {number[]} */ values) => Math.min(...values);
 
 /**
  * @param {(Value | undefined)[][]} columns
  * @param {number} length
+ * @param {(values: number[]) => number} of what all ranks have at a step
  * @returns {(Value | undefined)[]}
  */
-function meanOf(columns, length) {
+function over(columns, length, of) {
   return Array.from({ length }, (_, i) => {
     const told = columns.map((column) => column[i]).filter((value) => value !== undefined);
     if (!told.length) return undefined;
     if (told.includes(null)) return null;
-    return /** @type {number[]} */ (told).reduce((sum, value) => sum + value, 0) / told.length;
+    return of(/** @type {number[]} */ (told));
   });
 }

@@ -3,9 +3,9 @@
 import "uplot/dist/uPlot.min.css";
 import "./style.css";
 import { Console } from "./console.js";
-import { h, mark, say } from "./dom.js";
+import { h, icon, mark, say } from "./dom.js";
 import { Log } from "./log.js";
-import { counts } from "./snapshot.js";
+import { advice, counts } from "./snapshot.js";
 import { Status } from "./status.js";
 import { storeOf } from "./store.js";
 import { followTheme } from "./theme.js";
@@ -31,10 +31,20 @@ function render({ model, el }) {
   const waiting = h("div.muted.none", {}, "No data from the ranks yet");
   // Tables that stand for the pictures in the saved notebook: an output of their own, not needed while we are here.
   root.append(h("style", {}, `.arw-saved-${model.get("key")} { display: none }`));
-  root.append(h("div.head", {}, world, states), notes, said, waiting);
+  const silence = h("div.silence", { role: "status", hidden: true });
+  const [problem, remedy] = [h("span.advice-text"), h("button.button", { type: "button" })];
+  const advised = h("div.advice", { role: "status", hidden: true }, icon("warning"), problem, remedy);
+  /** @type {import("./snapshot.js").Advice | null} */
+  let advising = null;
+  remedy.addEventListener("click", () => {
+    for (const rank of advising?.ranks ?? []) store.act(advising?.verb ?? "", rank);
+  });
+  root.append(h("div.head", {}, world, states), silence, advised, notes, said, waiting);
 
   /** @type {(() => void)[]} */
   const parts = [];
+  /** @type {HTMLElement[]} */
+  const ofRanks = [];
   const section = (/** @type {string} */ name, /** @type {Node[]} */ ...nodes) => {
     const made = h("section.section", { "aria-label": name }, h("div.title", { role: "heading", "aria-level": 3 }, name), ...nodes);
     root.append(made);
@@ -43,11 +53,12 @@ function render({ model, el }) {
   for (const view of model.get("views")) {
     if (view === "topology") {
       const topology = new Topology(root, store);
-      section("Topology", topology.node);
+      ofRanks.push(section("Topology", topology.node));
       parts.push(() => topology.update());
     } else if (view === "ranks") {
       const [status, output] = [new Status(store), new Console(store)];
       section("Ranks", status.node, output.node);
+      ofRanks.push(status.node);
       parts.push(() => status.update(), () => output.update());
     } else if (view === "throughput") {
       const throughput = new Throughput(store);
@@ -77,6 +88,20 @@ function render({ model, el }) {
     for (const rank of snapshot.ranks) by.set(rank.state ?? "starting", (by.get(rank.state ?? "starting") ?? 0) + 1);
     say(states, [...by].map(([state, n]) => `${n} ${state}`).join(", "));
     const lines = (snapshot.notes ?? []).join("\n");
+    for (const part of ofRanks) part.hidden = !size;
+    const { silent } = store;
+    mark(root, "data-silent", String(silent));
+    silence.hidden = !silent;
+    const at = new Date(Date.now() - performance.now() + store.heard).toLocaleTimeString();
+    say(silence, !silent ? "" : store.gone
+      ? `The kernel has ended or was restarted. This is what was last seen, at ${at}.`
+      : `Nothing was heard from the kernel since ${at}: it is busy outside Python, suspended, restarted, or out of reach.`);
+    advising = silent ? null : advice(snapshot, store.behind);
+    advised.hidden = !advising;
+    mark(advised, "data-kind", advising?.kind ?? "");
+    say(problem, advising?.text ?? "");
+    say(remedy, advising?.button ?? "");
+    remedy.disabled = !store.acts;
     say(notes, lines);
     notes.hidden = !lines;
     say(said, store.said);
@@ -105,7 +130,7 @@ function render({ model, el }) {
   };
   store.views.add(soon);
   const clock = setInterval(() => {
-    const moving = store.snapshot?.ranks.some((rank) => counts(rank.state ?? ""));
+    const moving = store.silent !== (root.getAttribute("data-silent") === "true") || store.snapshot?.ranks.some((rank) => counts(rank.state ?? ""));
     if (moving && performance.now() - last >= COUNT_ON - 50 && !document.hidden) soon();
   }, COUNT_ON);
   const sized = new ResizeObserver(soon);

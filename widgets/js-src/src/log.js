@@ -17,16 +17,16 @@ export class Log {
   /** @param {Store} store */
   constructor(store) {
     this.store = store;
-    /** @type {"rank" | "mean"} */
-    this.by = "rank";
+    /** @type {"rank" | "range"} */
+    this.by = "range";
     this.scale = "linear";
     this.version = -1;
     this.drawnAt = 0;
     this.later = 0;
     /** @type {Map<string, Chart>} */
     this.charts = new Map();
-    this.lines = choice("lines", [["rank", "By rank"], ["mean", "Mean of ranks"]], (by) => {
-      this.by = /** @type {"rank" | "mean"} */ (by);
+    this.lines = choice("lines", [["range", "Mean and range"], ["rank", "By rank"]], (by) => {
+      this.by = /** @type {"rank" | "range"} */ (by);
       this.lines.set(by);
       this.update(true);
     });
@@ -95,21 +95,22 @@ class Chart {
   /**
    * @param {Curves} curves
    * @param {number} width
-   * @param {"rank" | "mean"} by
+   * @param {"rank" | "range"} by the mean of the ranks with a band from the least to the most of them, or each rank
    * @param {string} scale
    * @param {string} key of what all charts share
    */
   draw(curves, width, by, scale, key) {
     const ranks = curves.ranks(this.name);
-    const titles = by === "rank" ? ranks.map((rank) => `rank ${rank}`) : [`mean of ${rankLabel(ranks)}`];
+    if (ranks.length < 2) by = "rank";
+    const titles = by === "rank" ? ranks.map((rank) => `rank ${rank}`) : [`mean of ${rankLabel(ranks)}`, "most", "least"];
     this.data = curves.columns(this.name, by);
     // A logarithm has no zero: there such points are left out.
     const drawn = scale === "log" ? this.data.map((column, i) => (i ? column.map((y) => (y === undefined || (y ?? 0) > 0 ? y : null)) : column)) : this.data;
     const own = `${key} ${titles.join()}`;
-    if (own !== this.key) this.#build(titles, width, scale);
+    if (own !== this.key) this.#build(titles, width, scale, by === "range");
     this.key = own;
     this.plot.setData(drawn);
-    this.last = by === "rank" ? ranks.map((rank) => curves.last(this.name, rank)) : [undefined];
+    this.last = by === "rank" ? ranks.map((rank) => curves.last(this.name, rank)) : [];
     this.#values(null);
   }
 
@@ -117,14 +118,15 @@ class Chart {
    * @param {string[]} titles
    * @param {number} width
    * @param {string} scale
+   * @param {boolean} band whether the second and third line are the edges of a band
    */
-  #build(titles, width, scale) {
+  #build(titles, width, scale, band) {
     this.plot?.destroy();
     const style = getComputedStyle(this.node);
     const colour = (/** @type {string} */ name) => style.getPropertyValue(`--arw-${name}`).trim();
     const font = `11px ${style.fontFamily}`;
     const axis = { stroke: colour("muted"), font, labelFont: font, grid: { stroke: colour("grid"), width: 1 }, ticks: { show: false } };
-    const strokes = titles.map((_, i) => colour(`series-${i % 8}`));
+    const strokes = titles.map((_, i) => colour(`series-${band ? 0 : i % 8}`));
     this.plot = new uPlot(
       {
         width, height: HEIGHT, legend: { show: false },
@@ -137,19 +139,20 @@ class Chart {
         series: [
           {},
           ...titles.map((label, i) => ({
-            label, stroke: strokes[i], width: titles.length > 12 ? 1 : 1.75, spanGaps: false,
+            label, stroke: strokes[i], width: band && i ? 0 : titles.length > 12 ? 1 : 1.75, spanGaps: false,
             dash: DASHES[Math.floor(i / 8) % 4], points: { show: this.data[0].length < 2 },
           })),
         ],
+        bands: band ? [{ series: [2, 3], fill: `${strokes[0]}2e` }] : [],
         hooks: { setCursor: [(/** @type {any} */ plot) => this.#values(plot.cursor.idx ?? null)] },
       },
       /** @type {any} */ (this.data),
       this.chart.replaceChildren() ?? this.chart,
     );
-    mark(this.chart, "aria-label", `chart of ${this.name} over steps, ${titles.length > 4 ? `${titles.length} lines` : titles.join(", ")}`);
+    mark(this.chart, "aria-label", `chart of ${this.name} over steps, ${band ? `${titles[0]}, with the least and the most` : titles.length > 4 ? `${titles.length} lines` : titles.join(", ")}`);
     this.values = titles.map(() => h("span.legend-value"));
     this.legend.replaceChildren(
-      ...titles.map((label, i) => h("span.legend-item", {}, h("span.swatch", { style: `border-top-color:${strokes[i]};border-top-style:${this.plot.series[i + 1].dash?.length ? "dashed" : "solid"}`, "aria-hidden": "true" }), h("span", {}, label), this.values[i])),
+      ...titles.map((label, i) => h("span.legend-item", {}, h(band && i ? "span" : "span.swatch", { style: `border-top-color:${strokes[i]};border-top-style:${this.plot.series[i + 1].dash?.length ? "dashed" : "solid"}`, "aria-hidden": "true" }), h("span", {}, label), this.values[i])),
     );
     mark(this.legend, "data-many", String(titles.length > 8));
   }

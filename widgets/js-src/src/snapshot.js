@@ -1,7 +1,7 @@
 // What a Snapshot says, worked out: pure, no page.
 
 import { DTYPES } from "./words.js";
-import { bits, seconds } from "./units.js";
+import { bits, rankLabel, seconds } from "./units.js";
 
 /** @typedef {import("./types.js").Snapshot} Snapshot */
 /** @typedef {import("./types.js").LinkView} LinkView */
@@ -25,6 +25,56 @@ export function doing(rank) {
 
 /** @param {string} state whether it counts on */
 export const counts = (state) => ["running", "waiting", "debugging"].includes(state);
+
+const HANGS_AFTER = 2; // seconds in a collective before the ranks that are missing are named
+
+/**
+ * Ranks that others have waited for in a collective, and those that wait: null where nobody waits long, or nobody is missing.
+ * @param {Snapshot} snapshot
+ */
+export function missing(snapshot) {
+  const inOne = snapshot.ranks.filter((rank) => rank.state === "waiting" && rank.collective && rank.collective.shared !== false);
+  const number = Math.max(-1, ...inOne.map((rank) => rank.collective?.number ?? -1));
+  const waiting = inOne.filter((rank) => rank.collective?.number === number);
+  const since = Math.max(0, ...waiting.map((rank) => rank.since ?? 0));
+  const ranks = snapshot.ranks.filter((rank) => !waiting.includes(rank) && rank.state !== "dead");
+  return since >= HANGS_AFTER && ranks.length ? { ranks, waiting, since } : null;
+}
+
+/** @typedef {{text: string, kind: "bad" | "wait", button: string, verb: string, ranks: (number | null)[]}} Advice */
+
+/**
+ * What is wrong with the world as a whole, and what can be done about it: dead ranks before ranks that others wait for.
+ * @param {Snapshot} snapshot
+ * @param {number} behind seconds since it was made
+ * @returns {Advice | null}
+ */
+export function advice(snapshot, behind) {
+  const numbers = (/** @type {RankView[]} */ ranks) => ranks.map((rank) => rank.rank);
+  const dead = snapshot.ranks.filter((rank) => rank.state === "dead");
+  if (dead.length) {
+    const causes = [...new Set(dead.map((rank) => rank.cause).filter(Boolean))];
+    const text = `${capital(rankLabel(numbers(dead)))} died${causes.length ? `: ${causes.join("; ")}` : ""}.`;
+    return { text, kind: "bad", button: "Heal", verb: "heal", ranks: [null] };
+  }
+  const hang = missing(snapshot);
+  if (!hang) return null;
+  const [late] = hang.ranks;
+  const of = hang.waiting[0].collective;
+  const at = late.line ? `line ${late.line}${late.source ? `: ${late.source.trim()}` : ""}` : (late.state ?? "");
+  const what = hang.ranks.length === 1 && at ? ` (${at})` : "";
+  const waits = hang.waiting.length === 1 ? "waits" : "wait";
+  const text = `${capital(rankLabel(numbers(hang.waiting)))} ${waits} in ${of ? collective(of) : "a collective"} for ${rankLabel(numbers(hang.ranks))}${what}, for ${whole(hang.since + behind)}.`;
+  const busy = hang.ranks.filter((rank) => rank.state === "running");
+  if (busy.length) return { text, kind: "wait", button: `Interrupt ${rankLabel(numbers(busy))}`, verb: "interrupt", ranks: numbers(busy) };
+  return { text, kind: "wait", button: "Abort collective", verb: "abort", ranks: [null] };
+}
+
+/** @param {number} s seconds, in whole ones: the sentence is read out again whenever it changes */
+const whole = (s) => (s < 99 ? `${Math.floor(s)} s` : seconds(s));
+
+/** @param {string} text */
+const capital = (text) => text[0].toUpperCase() + text.slice(1);
 
 /** @param {Snapshot} snapshot whether its links make a ring of the ranks in order, or reach further */
 export function shapeOf(snapshot) {

@@ -1,7 +1,7 @@
 // What each rank does, as a table.
 
 import { h, icon, mark, say, setIcon } from "./dom.js";
-import { collective, counts } from "./snapshot.js";
+import { collective, counts, missing } from "./snapshot.js";
 import * as units from "./units.js";
 
 /** @typedef {import("./store.js").Store} Store */
@@ -19,10 +19,14 @@ export class Status {
     this.node = h("div.table-scroll", { tabindex: 0, role: "region", "aria-label": "state of each rank" }, table);
     /** @type {((rank: RankView) => void)[]} */
     this.rows = [];
+    /** @type {Set<number>} ranks that others wait for */
+    this.late = new Set();
   }
 
   update() {
-    const ranks = this.store.snapshot?.ranks ?? [];
+    const { snapshot } = this.store;
+    const ranks = snapshot?.ranks ?? [];
+    this.late = new Set(snapshot ? missing(snapshot)?.ranks.map((rank) => rank.rank) : []);
     while (this.rows.length > ranks.length) {
       this.rows.pop();
       this.body.deleteRow(-1);
@@ -43,6 +47,7 @@ export class Status {
       number = rank.rank;
       const now = rank.state ?? "starting";
       mark(row, "data-state", now);
+      mark(row, "data-late", String(this.late.has(number)));
       mark(row, "data-selected", String(this.store.selected === number));
       say(choose, String(number));
       mark(choose, "aria-label", `rank ${number} on ${rank.host}: show its output only`);

@@ -8,6 +8,7 @@ import { Output } from "./output.js";
 /** @typedef {import("./types.js").Model} Model */
 
 const ASK_AGAIN = 3000; // ms
+const SILENT_AFTER = 3000; // ms without a message, where one is due every second
 const SELECT = "allranks-select";
 const decoder = new TextDecoder();
 
@@ -35,6 +36,9 @@ export class Store {
     /** @type {Snapshot | null} */
     this.snapshot = null;
     this.received = 0;
+    this.heard = 0; // when the last message of any kind came
+    this.beats = false; // whether the kernel sends one every second
+    this.gone = false; // whether the kernel ended or was started again
     this.age = 0; // seconds the frame had when it came
     this.frames = 0;
     this.history = new History();
@@ -50,15 +54,25 @@ export class Store {
     /** @type {Set<() => void>} */
     this.views = new Set();
     model.on("change:frame", () => this.#frame());
+    model.on("comm_live_update", () => {
+      this.gone = this.heard > 0;
+      this.#tell();
+    });
     model.on("msg:custom", (content, buffers) => this.#message(content, buffers));
     window.addEventListener(SELECT, (event) => this.#selected(/** @type {CustomEvent} */ (event).detail));
     this.#frame();
     this.#askAll();
   }
 
-  /** Seconds since the last frame was made. */
+  /** Seconds since the last frame was made; they stand still while nothing is heard. */
   get behind() {
-    return this.age + (performance.now() - this.received) / 1000;
+    return this.age + ((this.silent ? this.heard : performance.now()) - this.received) / 1000;
+  }
+
+  /** Whether what is shown may no longer be so: nothing has been heard from the kernel for some seconds. */
+  get silent() {
+    const due = this.beats && this.snapshot?.state !== "down";
+    return this.snapshot !== null && (this.gone || (due && performance.now() - this.heard > SILENT_AFTER));
   }
 
   /** @param {number | null} rank */
@@ -73,7 +87,7 @@ export class Store {
    * @param {number | null} rank
    */
   act(verb, rank) {
-    this.said = `${verb} of ${rank === null ? "all ranks" : `rank ${rank}`} requested …`;
+    this.said = `${verb}${rank === null ? "" : ` of rank ${rank}`} requested …`;
     this.failed = false;
     this.#ask({ ask: verb, rank });
     this.#tell();
@@ -114,7 +128,8 @@ export class Store {
     const frame = this.model.get("frame");
     if (!frame || !frame.byteLength) return;
     this.snapshot = /** @type {Snapshot} */ (JSON.parse(decode(frame)));
-    this.received = performance.now();
+    this.received = this.heard = performance.now();
+    this.gone = false;
     this.age = 0;
     this.frames++;
     this.history.add(this.snapshot);
@@ -126,6 +141,12 @@ export class Store {
    * @param {any[]} buffers
    */
   #message(content, buffers) {
+    this.heard = performance.now();
+    this.gone = false;
+    if (content.do === "beat") {
+      this.beats = true;
+      return;
+    }
     if (content.do === "output" || content.do === "logged") {
       if (this.number < 0 && content.number === 1) this.number = 0; // we were there from the start
       if (this.number < 0) return; // all of it is on its way

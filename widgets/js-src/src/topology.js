@@ -3,7 +3,7 @@
 import { h, icon, mark, say, setIcon, svg } from "./dom.js";
 import { layout, route } from "./layout.js";
 import { openMenu } from "./menu.js";
-import { counts, doing, findings, hostsOf, shapeOf, sum, wiresOf } from "./snapshot.js";
+import { counts, doing, findings, hostsOf, missing, shapeOf, sum, wiresOf } from "./snapshot.js";
 import * as units from "./units.js";
 
 /** @typedef {import("./types.js").Snapshot} Snapshot */
@@ -29,6 +29,8 @@ export class Topology {
     this.hosts = [];
     /** @type {Map<number, import("./types.js").RankView>} */
     this.ranks = new Map();
+    /** @type {Set<number>} ranks that others wait for */
+    this.late = new Set();
     this.top = 1; // bytes a second of the thickest line
     /** @type {((snapshot: Snapshot, found: LinkFinding[]) => void)[]} */
     this.updates = [];
@@ -61,6 +63,8 @@ export class Topology {
     this.hosts = hosts;
     this.ranks = new Map(snapshot.ranks.map((rank) => [rank.rank, rank]));
     this.top = Math.max(1, ...links.map((view) => Math.max(view.rate ?? 0, (view.nominal ?? 0) / 8)));
+    this.late = new Set(missing(snapshot)?.ranks.map((rank) => rank.rank));
+    mark(this.plan, "data-hangs", String(this.late.size > 0));
     for (const update of this.updates) update(snapshot, found);
     this.#say(found);
     this.#list(found);
@@ -179,13 +183,15 @@ export class Topology {
       if (!view) return;
       const state = view.state ?? "starting";
       mark(card, "data-state", state);
+      const late = this.late.has(rank);
+      mark(card, "data-late", String(late));
       setIcon(sign, state);
       say(word, state);
       const time = counts(state) && view.since !== undefined ? units.lasted(view.since + this.store.behind) : "";
       const did = doing(view);
-      say(what, plan.size === "large" ? [did, time].filter(Boolean).join(" · ") : state);
+      say(what, late ? "others wait for it" : plan.size === "large" ? [did, time].filter(Boolean).join(" · ") : state);
       // Titles and labels keep to what changes rarely: a label that counts seconds would be read out again and again.
-      const told = `rank ${rank}, ${state}${did ? `, ${did}` : ""}`;
+      const told = `rank ${rank}, ${state}${did ? `, ${did}` : ""}${late ? ", others wait for it" : ""}`;
       mark(main, "aria-label", told);
       mark(main, "title", told);
       mark(main, "aria-pressed", String(this.store.selected === rank));

@@ -15,13 +15,13 @@ test("ranks that log at different steps share an axis, and no line breaks there"
   assert.deepEqual(curves.names, ["loss", "acc"]);
   assert.deepEqual(curves.ranks("loss"), [0, 1]);
   assert.deepEqual(curves.columns("loss", "rank"), [[0, 1, 2], [undefined, 8, 5], [4, undefined, 3]]);
-  assert.deepEqual(curves.columns("loss", "mean"), [[0, 1, 2], [4, 8, 4]]);
+  assert.deepEqual(curves.columns("loss", "range"), [[0, 1, 2], [4, 8, 4], [4, 8, 5], [4, 8, 3]]);
 });
 
 test("what is no finite number breaks the line, also that of the mean, and is told as it is", () => {
   const curves = curvesOf([[0, "loss", 0, 1], [0, "loss", 1, "nan"], [1, "loss", 1, 2]]);
   assert.deepEqual(curves.columns("loss", "rank")[1], [1, null]);
-  assert.deepEqual(curves.columns("loss", "mean")[1], [1, null]);
+  assert.deepEqual(curves.columns("loss", "range").slice(1), [[1, null], [1, null], [1, null]]);
   assert.equal(curves.last("loss", 0), "nan");
 });
 
@@ -37,6 +37,18 @@ test("a long run is thinned and still there from its first step to its last", ()
   assert.ok(steps.length <= MOST_POINTS && steps.length > MOST_POINTS / 2);
   assert.equal(steps[0], 0);
   assert.equal(steps.at(-1), 10 * MOST_POINTS - 1);
+});
+
+test("a long run keeps the same steps of all ranks, also where one began later, and all of those that it alone has", () => {
+  const curves = new Curves();
+  for (let step = 0; step < 3 * MOST_POINTS; step++) {
+    curves.add([[0, "loss", 1, step, 1, 0]]);
+    if (step > 100) curves.add([[1, "loss", 1, step, 3, 0]]);
+  }
+  curves.add([[2, "loss", 1, 0.5, 9, 0]]);
+  const [steps, zero, one, two] = /** @type {number[][]} */ (curves.columns("loss", "rank"));
+  assert.ok(steps.every((step, i) => step === 0.5 || (zero[i] === 1 && (one[i] === 3) === step > 100)));
+  assert.equal(two.filter((value) => value === 9).length, 1);
 });
 
 test("names without end are not all kept", () => {

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { findings, hostsOf, median, operations, shapeOf, sum, wiresOf } from "../src/snapshot.js";
+import { advice, findings, hostsOf, median, operations, shapeOf, sum, wiresOf } from "../src/snapshot.js";
 
 /** @typedef {import("../src/types.js").Snapshot} Snapshot */
 
@@ -65,6 +65,44 @@ test("a link of living ranks of which nothing is known is missing; with a dead r
   assert.ok(findings(cut)[0].missing);
   cut.ranks[1].state = "dead";
   assert.ok(!findings(cut)[0].missing);
+});
+
+/** @param {number} seconds that ranks 0 and 2 have waited for rank 1 */
+function hanging(seconds) {
+  const snapshot = world(3, []);
+  const collective = { number: 13, op: "all_sum", shape: [3], dtype: "float32", nbytes: 12 };
+  for (const rank of [0, 2]) Object.assign(snapshot.ranks[rank], { state: "waiting", since: seconds, collective });
+  Object.assign(snapshot.ranks[1], { line: 4, source: "time.sleep(8)" });
+  return snapshot;
+}
+
+test("a rank that others wait for is named with its line, and can be interrupted", () => {
+  const found = advice(hanging(5), 1.5);
+  assert.equal(found?.text, "Ranks 0, 2 wait in all_sum #13 f32[3] for rank 1 (line 4: time.sleep(8)), for 6 s.");
+  assert.deepEqual([found?.button, found?.verb, found?.ranks], ["Interrupt rank 1", "interrupt", [1]]);
+  assert.equal(advice(hanging(1), 0), null);
+});
+
+test("a rank that finished the cell is not interrupted: the collective is aborted", () => {
+  const snapshot = hanging(5);
+  Object.assign(snapshot.ranks[1], { state: "idle", line: undefined });
+  assert.deepEqual([advice(snapshot, 0)?.button, advice(snapshot, 0)?.ranks], ["Abort collective", [null]]);
+  assert.match(advice(snapshot, 0)?.text ?? "", /for rank 1 \(idle\)/);
+});
+
+test("where all are in the collective nobody is late, nor where only some are to be in it", () => {
+  const snapshot = hanging(5);
+  Object.assign(snapshot.ranks[1], { state: "waiting", since: 4, collective: snapshot.ranks[0].collective });
+  assert.equal(advice(snapshot, 0), null);
+  for (const rank of snapshot.ranks) rank.collective = { .../** @type {any} */ (rank.collective), shared: false };
+  snapshot.ranks[1].state = "running";
+  assert.equal(advice(snapshot, 0), null);
+});
+
+test("dead ranks come first, and are healed", () => {
+  const snapshot = hanging(5);
+  Object.assign(snapshot.ranks[1], { state: "dead", cause: "killed by SIGKILL" });
+  assert.deepEqual(advice(snapshot, 0), { text: "Rank 1 died: killed by SIGKILL.", kind: "bad", button: "Heal", verb: "heal", ranks: [null] });
 });
 
 test("hosts come in the order of their first rank, those without ranks last", () => {

@@ -30,7 +30,7 @@ def snapshot_of(monitor: Monitor) -> Snapshot:
         monitor.generation,
         tuple(rank_view(rank, monitor.times, monitor.away.get(rank.host)) for rank in ranks),
         time.time(),
-        notes(state, ranks, monitor.not_breakable, monitor.away, dict(monitor.owed)),
+        notes(state, ranks, monitor.not_breakable, monitor.away, {} if monitor.changing else dict(monitor.owed)),
         hosts=host_views(ranks),
         links=tuple(link_view(link, ranks) for link in monitor.links),
         peak=monitor.peak,
@@ -116,7 +116,10 @@ def notes(
     if state == "incomplete":
         said.append(f"The world is incomplete: {unfinished(owed or {})}")
     if state == "broken":
-        said.append("The world is broken. %distributed heal replaces dead ranks and re-forms it.")
+        dead = {rank.rank for rank in ranks if rank.dead is not None}
+        living = {number: each for number, each in (owed or {}).items() if number < len(ranks) and number not in dead}
+        heals = "%distributed heal replaces dead ranks and re-forms it."
+        said.append(f"The world is broken. {heals}{also_lacking(living)}")
     for name, host in sorted((away or {}).items()):
         if all(rank.dead is not None for rank in ranks if rank.host == name):
             continue
@@ -148,17 +151,28 @@ def notes(
 
 def unfinished(owed: Mapping[int, object]) -> str:
     """What a change of the world did not finish, and how it is finished."""
+    empty = sorted(number for number, each in owed.items() if each is None)
+    copies = f" With --from R, {rank_label(empty)} also {'gets' if len(empty) == 1 else 'get'} the variables of rank R."
+    return (
+        f"the last change of the world did not finish: {_lacking(owed)}. "
+        f"%distributed heal completes it.{copies if empty else ''}"
+    )
+
+
+def also_lacking(owed: Mapping[int, object]) -> str:
+    """The sentence, with a space before it, about living ranks of a broken world that lack variables."""
+    return f" The last change of the world did not finish: {_lacking(owed)}." if owed else ""
+
+
+def _lacking(owed: Mapping[int, object]) -> str:
+    """Which ranks lack what."""
     saved = sorted(number for number, each in owed.items() if each is not None)
     empty = sorted(number for number, each in owed.items() if each is None)
     parts = [
         f"the variables of {rank_label(saved)} are saved and not loaded yet" if saved else "",
         f"{rank_label(empty)} {'has' if len(empty) == 1 else 'have'} no variables yet" if empty else "",
     ]
-    copies = f" With --from R, {rank_label(empty)} also {'gets' if len(empty) == 1 else 'get'} the variables of rank R."
-    return (
-        f"the last change of the world did not finish: {' and '.join(filter(None, parts))}. "
-        f"%distributed heal completes it.{copies if empty else ''}"
-    )
+    return " and ".join(filter(None, parts))
 
 
 def collective(entry: LedgerEntry) -> Collective:
