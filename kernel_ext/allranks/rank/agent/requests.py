@@ -47,6 +47,8 @@ class Requests:
         """The reload that the main thread carries out."""
         self._listening: reach.Listening | None = None
         self._shares = share.Shares()
+        self._pushed: tuple[int, dict[str, Any]] | None = None
+        """Variables that are bound once all ranks have loaded theirs."""
 
     def handle(self, request: Request, buffers: Buffers) -> Reply[Answer] | None:
         """What is answered, if anything; raises whatever went wrong."""
@@ -162,10 +164,18 @@ class Requests:
 
     # Variables.
 
-    def push(self, _request: requests.Push, buffers: Buffers) -> Reply[requests.Names]:
+    def push(self, request: requests.Push, buffers: Buffers) -> Reply[requests.Names]:
+        self._pushed = None  # frees what a notebook left that ended before it had decided
         pushed = values.unpack(buffers, take=True)
-        self._agent.user_ns.update(pushed)
+        self._pushed = (request.push, pushed)
         return Reply(requests.Names(list(pushed)))
+
+    def decide_push(self, request: requests.DecidePush, _: Buffers) -> Reply[Nothing]:
+        if self._pushed is not None and self._pushed[0] == request.push:
+            if request.bind:
+                self._agent.user_ns.update(self._pushed[1])
+            self._pushed = None
+        return DONE
 
     def pull(self, request: requests.Pull, _: Buffers) -> Reply[Nothing]:
         return Reply(Nothing(), values.pack(self._named(request.name)))
