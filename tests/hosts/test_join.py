@@ -221,14 +221,37 @@ def test_no_other_file_is_written_over(tmp_path: Path) -> None:
     assert thesis.read_text() == '{"chapters": 7}'
 
 
-def test_a_file_that_a_dead_notebook_left_is_called_so(scheduler: Scheduler) -> None:
+def left_behind(scheduler: Scheduler, within: float) -> subprocess.Popen[str]:
+    """A rank that is started with the join file of a notebook that is gone."""
     key = "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7"
     scheduler.file.write_text(json.dumps({"urls": ["tcp://127.0.0.1:9"], "key": key, "token": "t"}))
-    code = "import allranks.rank.process.join as j; j.ANSWER_WITHIN = 1; import allranks.rank.__main__ as m; m.main()"
+    code = (
+        f"import allranks.rank.process.join as j; j.ANSWER_WITHIN, j.FILE_WITHIN = 0.1, {within}\n"
+        "import allranks.rank.__main__ as m; m.main()"
+    )
     line = [sys.executable, "-c", code, "--join", str(scheduler.file)]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=WITHIN)
-    assert done.returncode == 1
-    assert "got no answer from the notebook at 127.0.0.1 within 1 s. Is it still running" in done.stderr
+    return subprocess.Popen(line, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+
+def test_a_file_that_a_dead_notebook_left_is_called_so(scheduler: Scheduler) -> None:
+    process = left_behind(scheduler, 1)
+    stderr = process.communicate(timeout=WITHIN)[1]
+    assert process.returncode == 1
+    assert "Waiting up to 1 s for it, or for a new file" in stderr
+    assert "got no answer from the notebook at 127.0.0.1 within 1 s. Is it still running" in stderr
+
+
+def test_a_rank_that_has_a_dead_notebooks_file_follows_the_next_notebooks(scheduler: Scheduler) -> None:
+    process = left_behind(scheduler, WITHIN)
+    try:
+        assert process.stderr is not None
+        assert "has no answer yet from the notebook at 127.0.0.1" in process.stderr.readline()
+        with Cluster(1, join=scheduler.file, backend="ring", timeout=WITHIN) as cluster:
+            assert cluster.run("rank, size")[0].value == (0, 1)
+        assert process.wait(WITHIN) == 0
+    finally:
+        process.kill()
+        process.communicate()
 
 
 @pytest.mark.parametrize("content", ['{"hosts": []}', "[1]", "node1 slots=4"])
