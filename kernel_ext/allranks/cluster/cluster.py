@@ -18,6 +18,7 @@ from allranks.head.world.detached import detached_file, left_behind, only_left_b
 from allranks.head.world.ranks import START_TRIES, Ranks
 from allranks.notebook.comms import ProxiedComms
 from allranks.settings import Settings
+from allranks_backends.plan import alike, rank_label
 from allranks_backends.registry import cannot_run, choose
 
 from .stop import Stop, undisturbed
@@ -120,6 +121,8 @@ class Cluster(ClusterValues, ClusterViews):
         """Why ``auto`` chose this backend."""
         self.chosen_network = ""
         """Why `up` chose another network than the one by which ssh reaches the hosts."""
+        self.working_folders = ""
+        """Which ranks work where, if some work elsewhere since their host lacks the notebook's folder."""
         self.beside: list[RunningCluster] = []
         """Clusters whose notebook was gone, and which had ranks on the other hosts, when `up` started this one."""
         self.start_seconds: float | None = None
@@ -152,6 +155,7 @@ class Cluster(ClusterValues, ClusterViews):
                 self._choose_backend(self._ranks)
                 self._ranks.start(self._hosts, self._backend_name)
                 self.chosen_network = self._ranks.chosen_network
+                self.working_folders = self._where_folder_lacks(self._ranks)
                 self.beside = left_behind_on(self._ranks.reached.left_behind)
             except BaseException as error:
                 self.down()
@@ -189,6 +193,20 @@ class Cluster(ClusterValues, ClusterViews):
 
             count = spawn_on_engines(self._profile, self._count, settings)
         self._hosts = ranks.gather(count, self._timeout, progress)
+
+    def _where_folder_lacks(self, ranks: Ranks) -> str:
+        """Which ranks work where, if hosts lack the notebook's folder; `sync` sends it, and says itself where."""
+        lacks = [rank.host for rank in ranks.monitor.ranks if rank.folder]
+        if self._settings.sync or not lacks:
+            return ""
+        here = self._settings.cwd
+        where = alike({rank.rank: rank.folder or here for rank in ranks.monitor.ranks})
+        said = "; ".join(f"{rank_label(numbers)} in {folder}" for folder, numbers in where.items())
+        hosts = list(dict.fromkeys(lacks))
+        return (
+            f"{said}. {', '.join(hosts)} {'has' if len(hosts) == 1 else 'have'} no {here}: up --sync sends this folder "
+            "there, and --cwd names another."
+        )
 
     def _choose_backend(self, ranks: Ranks) -> None:
         sites = ranks.sites(self._hosts)

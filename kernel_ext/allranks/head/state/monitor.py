@@ -164,7 +164,7 @@ class Monitor:
             case Hello():
                 self._greeted(rank, event)
             case Ready():
-                rank.ready = True
+                rank.ready, rank.folder = True, event.folder
                 rank.report = structs.replace(rank.report, memory=event.memory)  # so that the first status shows it
             case State():
                 self._reported(rank, event)
