@@ -39,7 +39,8 @@ class Cluster(ClusterValues, ClusterViews):
 
     ``n`` ranks on this machine, or one for each entry of ``hosts`` or ``hostfile``. With ``join``, a file that other
     hosts can read, a scheduler starts them: as ``python -m allranks.rank --join FILE``, ``n`` times, within ``timeout``
-    seconds. ``ipp_profile`` is that of a running ipyparallel cluster, each of whose engines starts one.
+    seconds (default 600). ``ipp_profile`` is that of a running ipyparallel cluster, each of whose engines starts one;
+    with ``timeout``, engines that are still starting are waited for.
 
     ``backend`` is ``auto``, ``ring``, ``jaccl``, ``jaccl-ring``, ``mpi`` or ``nccl``. ``env`` is set in every rank,
     ``cwd`` is where they work (here by default), ``python`` the interpreter they run. ``connections`` is the number of
@@ -68,7 +69,7 @@ class Cluster(ClusterValues, ClusterViews):
         ranks_per_host: int = 1,
         join: str | Path | None = None,
         ipp_profile: str | None = None,
-        timeout: float = JOIN_WITHIN,
+        timeout: float | None = None,
         env: Mapping[str, str] | None = None,
         python: str | None = None,
         cwd: str | Path | None = None,
@@ -191,8 +192,8 @@ class Cluster(ClusterValues, ClusterViews):
         if self._profile is not None:
             from allranks.hosts.profiles import spawn_on_engines
 
-            count = spawn_on_engines(self._profile, self._count, settings)
-        self._hosts = ranks.gather(count, self._timeout, progress)
+            count = spawn_on_engines(self._profile, self._count, settings, self._timeout or 0.0, progress)
+        self._hosts = ranks.gather(count, JOIN_WITHIN if self._timeout is None else self._timeout, progress)
 
     def _where_folder_lacks(self, ranks: Ranks) -> str:
         """Which ranks work where, if hosts lack the notebook's folder; `sync` sends it, and says itself where."""
