@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import http.server
+import json
 import os
 import re
 import shutil
@@ -166,6 +167,10 @@ def test_each_host_that_cannot_is_named_with_its_reason(apart: Apart, tmp_path: 
         done.returncode == 1
         and done.stdout == "no-such-host.invalid: unknown host name. Add it to ~/.ssh/config or DNS.\n"
     )
+    done = allranks("setup", "--hosts", "no-such-host.invalid", "--json")
+    told = json.loads(done.stdout)
+    assert done.returncode == 1 and [each["host"] for each in told["hosts"]] == ["no-such-host.invalid"]
+    assert told["hosts"][0]["trouble"].startswith("unknown host name")
 
 
 @pytest.mark.slow
