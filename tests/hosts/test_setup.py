@@ -36,7 +36,10 @@ WHERE = "import sys, allranks; (sys.prefix, allranks.__file__, mx.distributed.al
 
 
 @pytest.fixture
-def apart(hosts3: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Apart]:
+def apart(
+    hosts3: Hosts, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Apart]:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
     work = tmp_path / "work"
     work.mkdir()
     monkeypatch.chdir(work)
