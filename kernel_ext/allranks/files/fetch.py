@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 import shutil
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
 from allranks.errors import CannotCopy, UsageError
 from allranks.head.state.known_rank import Rank
 from allranks.head.world.ranks import Ranks
-from allranks.messages.questions import RequestFailed
-from allranks.messages.requests import DigestFile, FilesFound, FindFiles, FoundFile, ReadFile
+from allranks.messages.questions import Reply, RequestFailed
+from allranks.messages.requests import DigestFile, FileRead, FilesFound, FindFiles, FoundFile, ReadFile
 from allranks.messages.transfers import CHUNK
 from allranks_backends.plan import rank_label
 from allranks_widgets import human_bytes
@@ -62,13 +63,17 @@ class Fetch:
 
     def __init__(self, ranks: Ranks, chosen: Sequence[int], target: Path, go_on: Callable[[], None]) -> None:
         self._ranks, self._chosen, self._target = ranks, chosen, target
-        self._transfer = FileTransfer(ranks, go_on, _explained)
+        self._go_on, self._transfer = go_on, FileTransfer(ranks, go_on, _explained)
 
     def run(self, pattern: str, *, overwrite: bool) -> FetchResult:
         """Raises UsageError where no rank has such a file, or it is here already; CannotCopy; what `go_on` raises."""
         found = self._transfer.answers(dict.fromkeys(self._chosen, FindFiles(pattern=os.fsencode(pattern))))
-        if more := sum(each.more for each in found.values()):
-            raise UsageError(f"{more:,} files too many match {pattern}: name fewer.")
+        if any(each.more for each in found.values()):
+            most = max(len(each.files) for each in found.values())
+            raise UsageError(
+                f"{most + max(each.more for each in found.values()):,} files of a rank match {pattern}, and at most "
+                f"{most:,} are fetched at a time. Name fewer, or pack them there first, into a tar file for instance."
+            )
         copies = self._copies(found)
         if not copies:
             folders = {os.fsdecode(each.folder) for each in found.values()}
@@ -110,14 +115,34 @@ class Fetch:
 
     def _merge_equal(self, by_path: Mapping[str, list[_Copy]]) -> None:
         """Of files with one path whose content is equal, keep one."""
-        for copies in by_path.values():
-            if len(copies) < 2 or len({each.found.size for each in copies}) > 1:
-                continue
-            asked = {each.ranks[0]: DigestFile(path=each.found.path) for each in copies}
-            digests = {rank: answer.digest for rank, answer in self._transfer.answers(asked).items()}
-            if len(set(digests.values())) == 1:
+        alike = [each for each in by_path.values() if len(each) > 1 and len({copy.found.size for copy in each}) == 1]
+        of_rank = defaultdict[int, list[_Copy]](list)
+        for copies in alike:
+            for each in copies:
+                of_rank[each.ranks[0]].append(each)
+        digests = self._digests(of_rank) if of_rank else {}
+        for copies in alike:
+            if len({digests[id(each)] for each in copies}) == 1:
                 copies[0].ranks += [rank for each in copies[1:] for rank in each.ranks]
                 del copies[1:]
+
+    def _digests(self, of_rank: Mapping[int, Sequence[_Copy]]) -> dict[int, bytes]:
+        """That of each of these copies, by its ``id``."""
+        found = dict[int, bytes]()
+        transfer = FileTransfer(self._ranks, self._go_on, _explained)
+        compared = dict.fromkeys(of_rank, 0)
+
+        def compare(rank: int) -> None:
+            questions = ((DigestFile(path=each.found.path), ()) for each in of_rank[rank])
+            for each, reply in zip(of_rank[rank], transfer.stream(rank, questions), strict=True):
+                found[id(each)] = reply.answer.digest
+                compared[rank] += 1
+
+        def line(rank: int) -> str:
+            return f"{compared[rank]:,} of {len(of_rank[rank]):,} files compared"
+
+        transfer.move(compared, compare, "", line)
+        return found
 
     def _refuse(self, copies: Sequence[_Copy], overwrite: bool) -> None:
         """Before anything is written. Raises UsageError and CannotCopy."""
@@ -143,20 +168,27 @@ class Fetch:
             sources[each.ranks[0]].append(each)
 
         def all_of(rank: int) -> None:
+            # In one stream: of many small files, the next ones are on their way while one is written.
+            questions = (
+                (ReadFile(path=copy.found.path, offset=offset, count=CHUNK), ())
+                for copy in sources[rank]
+                for offset in _offsets(copy)
+            )
+            replies = self._transfer.stream(rank, questions)
             for copy in sources[rank]:
-                self._one(rank, copy)
+                self._one(rank, copy, islice(replies, len(_offsets(copy))))
 
         nbytes = {rank: sum(each.found.size for each in source) for rank, source in sources.items()}
         self._transfer.move(nbytes, all_of, "fetched")
 
-    def _one(self, rank: int, copy: _Copy) -> None:
-        """Fetch one file; nothing is left of one that is not whole."""
+    def _one(self, rank: int, copy: _Copy, parts: Iterable[Reply[FileRead]]) -> None:
+        """Write one file; nothing is left of one that is not whole."""
         target = self._target / copy.path
         part = target.with_name(f".{target.name}.part")
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             with open(part, "wb") as file:
-                self._write_parts(rank, copy, file)
+                self._write_parts(rank, copy, parts, file)
             os.utime(part, ns=(copy.found.mtime_ns, copy.found.mtime_ns))
             os.replace(part, target)
         except OSError as error:
@@ -165,13 +197,18 @@ class Fetch:
             with suppress(OSError):
                 part.unlink()
 
-    def _write_parts(self, rank: int, copy: _Copy, file: BinaryIO) -> None:
+    @staticmethod
+    def _write_parts(rank: int, copy: _Copy, parts: Iterable[Reply[FileRead]], file: BinaryIO) -> None:
         path, size, mtime_ns = copy.found.path, copy.found.size, copy.found.mtime_ns
-        questions = ((ReadFile(path=path, offset=offset, count=CHUNK), ()) for offset in range(0, size, CHUNK))
-        for reply in self._transfer.stream(rank, questions):
+        for reply in parts:
             if (reply.answer.size, reply.answer.mtime_ns) != (size, mtime_ns):
                 raise CannotCopy(f"rank {rank}: {os.fsdecode(path)} was changed while it was fetched. Try again.")
             file.writelines(reply.buffers)
+
+
+def _offsets(copy: _Copy) -> range:
+    """Where the parts of the file begin; an empty one has a part, too."""
+    return range(0, max(copy.found.size, 1), CHUNK)
 
 
 def _explained(rank: Rank, error: Exception | None) -> str:

@@ -320,7 +320,11 @@ class FolderSync:
 
         self.putting_in_place = True
         try:
-            answers = transfer.answers({self._there[host].rank: question(host) for host in plans})
+            of_rank = {self._there[host].rank: host for host in plans}
+            answers = transfer.answers(
+                {rank: question(host) for rank, host in of_rank.items()},
+                lambda rank: f"puts {len(plans[of_rank[rank]].send):,} files in place",
+            )
         except BaseException:
             for host in plans:
                 self._there.pop(host)  # each is asked what it has, before the next sync
