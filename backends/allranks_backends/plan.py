@@ -32,6 +32,13 @@ class Host:
     """The interpreter of its ranks, where the user named one for this host."""
     cwd: str | None = None
     """Their working folder, likewise."""
+    written: str = ""
+    """How it is written in the hostfile, where its name has the user and port that stand in fields of their own there."""
+
+    @property
+    def shown(self) -> str:
+        """What tables call it."""
+        return self.written or self.name
 
 
 @dataclass(frozen=True)

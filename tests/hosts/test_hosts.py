@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -26,6 +27,7 @@ from allranks.hosts.ssh import connection
 from tests.faults.absent import blocked
 from tests.hosts.lab import Hosts
 from tests.jupyter import Notebook
+from tests.shell import allranks
 from tests.waiting import comes_true
 
 pytestmark = [pytest.mark.hosts, pytest.mark.timeout(300)]
@@ -78,6 +80,20 @@ def test_which_ranks_work_elsewhere_since_their_host_lacks_the_notebooks_folder_
         notebook.ok("%distributed down")
     finally:
         hosts3.unmounted("host2", work.parent)
+
+
+def test_hosts_are_shown_as_the_hostfile_writes_them(hosts3: Hosts, tmp_path: Path) -> None:
+    file = tmp_path / "hosts.json"
+    file.write_text(json.dumps([{"ssh": name, "user": "root", "port": 22} for name in hosts3.names[:2]]))
+    with Cluster(hostfile=file, backend="ring", name="written") as cluster:
+        assert [rank.host for rank in cluster.snapshot.ranks] == ["host1", "host2"]
+        assert [host.name for host in cluster.snapshot.hosts] == ["host1", "host2"]
+        assert "host1" in str(cluster) and "root@host1:22" not in str(cluster)
+        listed = json.loads(allranks("list", "--json").stdout)
+        assert [each["hosts"] for each in listed if each["name"] == "written"] == [["host1", "host2"]]
+        cluster.run("import os; os._exit(1)", ranks=[1])
+        cluster.heal()
+        assert sums(cluster) == [2.0, 2.0]
 
 
 @pytest.mark.parametrize("each", [1, 2])

@@ -141,7 +141,7 @@ def setup(
             under_way = [threads.submit(login.run) for login in logins]
             try:
                 while wait(under_way, LOOK_EVERY).not_done:
-                    progress("; ".join(f"{login.host.name}: {login.doing}" for login in logins if login.doing))
+                    progress("; ".join(f"{login.host.shown}: {login.doing}" for login in logins if login.doing))
             except KeyboardInterrupt:
                 raise CellInterrupted("setup cancelled; unfinished environments were removed") from None
             finally:
@@ -221,7 +221,7 @@ class HostLogin:
 
     def run(self) -> HostSetup:
         """Raises nothing that has to do with the host."""
-        name = self.host.name
+        name = self.host.shown
         try:
             return self._set_up()
         except (UsageError, CannotPack) as error:
@@ -230,7 +230,7 @@ class HostLogin:
             assert self._complaints is not None
             self._complaints.join(ENDS_WITHIN)
             python = self._named or "python3"
-            why = explained(self._output, name, python) if self._output else "the connection was lost"
+            why = explained(self._output, self.host.name, python) if self._output else "the connection was lost"
             return HostSetup(name, why)
         except OSError as error:
             return HostSetup(name, f"{error.filename or 'ssh'} on this machine: {error.strerror or error}")
@@ -288,9 +288,9 @@ class HostLogin:
             event = self._event()
         if event["event"] == "failed":
             advice = ". --only NAMES leaves packages out" if _PACKAGES_LACK.search(event["why"]) else ""
-            return HostSetup(self.host.name, event["why"] + advice)
+            return HostSetup(self.host.shown, event["why"] + advice)
         return HostSetup(
-            self.host.name,
+            self.host.shown,
             folder=event["folder"],
             python=event["python"],
             seconds=event.get("seconds"),
