@@ -33,7 +33,7 @@ class Host:
     cwd: str | None = None
     """Their working folder, likewise."""
     written: str = ""
-    """How it is written in the hostfile, where its name has the user and port that stand in fields of their own there."""
+    """How a hostfile writes it that has its user or port in fields of their own; `name` has them, too."""
 
     @property
     def shown(self) -> str:

@@ -67,7 +67,9 @@ def test_more_files_than_are_fetched_at_a_time_are_refused_with_what_to_do(pair:
     pair.run("import allranks.rank.files.found_files as found; found.MOST = 3").check()
     for name in "abcde":
         write(pair, f"runs/{name}", "b''")
-    with pytest.raises(UsageError, match=r"^5 files of a rank match runs/\*, and at most 3 are fetched at a time\. Name"):
+    with pytest.raises(
+        UsageError, match=r"^5 files of a rank match runs/\*, and at most 3 are fetched at a time\. Name"
+    ):
         pair.fetch("runs/*")
 
 

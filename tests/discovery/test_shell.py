@@ -179,7 +179,7 @@ def test_a_cluster_of_another_version_is_named_with_that_version_and_its_host_co
     assert "could not be asked" not in done.stderr and done.returncode == 0
     said = f"allranks-newer on localhost runs with allranks 9.9.9, which this one ({__version__}) cannot read."
     assert f"allranks: {said} There: {sys.executable} -m allranks list\n" in done.stderr
-    assert f"allranks-older on localhost runs with an older version of allranks, which this one" in done.stderr
+    assert "allranks-older on localhost runs with an older version of allranks, which this one" in done.stderr
     assert ended.returncode == 2 and said in ended.stderr
 
 

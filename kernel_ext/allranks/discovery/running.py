@@ -256,13 +256,13 @@ def _not_asked(mine: Sequence[OnHost], asked: Collection[str]) -> dict[str, str]
     return dict.fromkeys(missing, "it was not named with --hosts")
 
 
-def _no_such(
-    name: str, parts: Sequence[OnHost], unreached: Mapping[str, str], unreadable: Sequence[str]
-) -> str:
+def _no_such(name: str, parts: Sequence[OnHost], unreached: Mapping[str, str], unreadable: Sequence[str]) -> str:
     others = ", ".join(sorted({part.cluster.name for part in parts if part.running}))
     said = f"no cluster named {name!r} was found. " + (f"Available: {others}. " if others else "")
     if unreached or unreadable:
-        return said + " ".join([*unreadable, *(f"{host} could not be asked: {why}." for host, why in unreached.items())])
+        return said + " ".join(
+            [*unreadable, *(f"{host} could not be asked: {why}." for host, why in unreached.items())]
+        )
     return said + "To look on other hosts, too: --hosts A,B."
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -15,15 +15,28 @@ from typing import BinaryIO
 from allranks.errors import CannotCopy, UsageError
 from allranks.head.state.known_rank import Rank
 from allranks.head.world.ranks import Ranks
-from allranks.messages.questions import Reply, RequestFailed
-from allranks.messages.requests import DigestFile, FileRead, FilesFound, FindFiles, FoundFile, ReadFile
+from allranks.messages.questions import RequestFailed
+from allranks.messages.requests import (
+    DigestFiles,
+    FilePart,
+    FilesFound,
+    FileState,
+    FindFiles,
+    FoundFile,
+    ReadParts,
+)
 from allranks.messages.transfers import CHUNK
+from allranks.messages.wire import Buffer
 from allranks_backends.plan import rank_label
 from allranks_widgets import human_bytes
 
 from .result import files_text, names
 from .transfer import FileTransfer
 
+MOST_IN_ONE = 400
+"""Files in one message."""
+COMPARED_IN_ONE = 64 * 2**20
+"""Bytes of files whose digests one message asks for."""
 TARGET = "fetched"
 """The folder beside the notebook for what is fetched; its `.gitignore` keeps it from being sent to hosts."""
 
@@ -133,10 +146,14 @@ class Fetch:
         compared = dict.fromkeys(of_rank, 0)
 
         def compare(rank: int) -> None:
-            questions = ((DigestFile(path=each.found.path), ()) for each in of_rank[rank])
-            for each, reply in zip(of_rank[rank], transfer.stream(rank, questions), strict=True):
-                found[id(each)] = reply.answer.digest
-                compared[rank] += 1
+            whole = (FilePart(each.found.path, 0, each.found.size) for each in of_rank[rank])
+            batches = _batches(whole, COMPARED_IN_ONE)
+            questions = ((DigestFiles(paths=[part.path for part in batch]), ()) for batch in batches)
+            copies = iter(of_rank[rank])
+            for reply in transfer.stream(rank, questions):
+                for digest in reply.answer.digests:
+                    found[id(next(copies))] = digest
+                compared[rank] += len(reply.answer.digests)
 
         def line(rank: int) -> str:
             return f"{compared[rank]:,} of {len(of_rank[rank]):,} files compared"
@@ -168,20 +185,17 @@ class Fetch:
             sources[each.ranks[0]].append(each)
 
         def all_of(rank: int) -> None:
-            # In one stream: of many small files, the next ones are on their way while one is written.
-            questions = (
-                (ReadFile(path=copy.found.path, offset=offset, count=CHUNK), ())
-                for copy in sources[rank]
-                for offset in _offsets(copy)
-            )
-            replies = self._transfer.stream(rank, questions)
+            # In one stream, with many small files in a message: the next ones are on their way while one is written.
+            wanted = (part for copy in sources[rank] for part in _parts(copy))
+            replies = self._transfer.stream(rank, ((ReadParts(parts=each), ()) for each in _batches(wanted, CHUNK)))
+            read = (each for reply in replies for each in zip(reply.answer.files, reply.buffers, strict=True))
             for copy in sources[rank]:
-                self._one(rank, copy, islice(replies, len(_offsets(copy))))
+                self._one(rank, copy, islice(read, len(_parts(copy))))
 
         nbytes = {rank: sum(each.found.size for each in source) for rank, source in sources.items()}
         self._transfer.move(nbytes, all_of, "fetched")
 
-    def _one(self, rank: int, copy: _Copy, parts: Iterable[Reply[FileRead]]) -> None:
+    def _one(self, rank: int, copy: _Copy, parts: Iterable[tuple[FileState, Buffer]]) -> None:
         """Write one file; nothing is left of one that is not whole."""
         target = self._target / copy.path
         part = target.with_name(f".{target.name}.part")
@@ -198,17 +212,31 @@ class Fetch:
                 part.unlink()
 
     @staticmethod
-    def _write_parts(rank: int, copy: _Copy, parts: Iterable[Reply[FileRead]], file: BinaryIO) -> None:
-        path, size, mtime_ns = copy.found.path, copy.found.size, copy.found.mtime_ns
-        for reply in parts:
-            if (reply.answer.size, reply.answer.mtime_ns) != (size, mtime_ns):
-                raise CannotCopy(f"rank {rank}: {os.fsdecode(path)} was changed while it was fetched. Try again.")
-            file.writelines(reply.buffers)
+    def _write_parts(rank: int, copy: _Copy, parts: Iterable[tuple[FileState, Buffer]], file: BinaryIO) -> None:
+        found = copy.found
+        for now, data in parts:
+            if (now.size, now.mtime_ns) != (found.size, found.mtime_ns):
+                raise CannotCopy(f"rank {rank}: {os.fsdecode(found.path)} was changed while it was fetched. Try again.")
+            file.write(data)
 
 
-def _offsets(copy: _Copy) -> range:
-    """Where the parts of the file begin; an empty one has a part, too."""
-    return range(0, max(copy.found.size, 1), CHUNK)
+def _parts(copy: _Copy) -> list[FilePart]:
+    """Of its file; an empty one has a part, too."""
+    path, size = copy.found.path, copy.found.size
+    return [FilePart(path, offset, min(CHUNK, size - offset)) for offset in range(0, max(size, 1), CHUNK)]
+
+
+def _batches(parts: Iterable[FilePart], nbytes: int) -> Iterator[list[FilePart]]:
+    """These parts, as many at a time as have so many bytes; at most `MOST_IN_ONE`."""
+    batch, room = list[FilePart](), nbytes
+    for part in parts:
+        if batch and (part.count > room or len(batch) >= MOST_IN_ONE):
+            yield batch
+            batch, room = [], nbytes
+        batch.append(part)
+        room -= part.count
+    if batch:
+        yield batch
 
 
 def _explained(rank: Rank, error: Exception | None) -> str:

@@ -317,12 +317,12 @@ class Requests:
     def find_files(self, request: requests.FindFiles, _: Buffers) -> Reply[requests.FilesFound]:
         return Reply(found_files.find(request.pattern))
 
-    def digest_file(self, request: requests.DigestFile, _: Buffers) -> Reply[requests.Digest]:
-        return Reply(requests.Digest(found_files.digest(request.path)))
+    def digest_files(self, request: requests.DigestFiles, _: Buffers) -> Reply[requests.Digests]:
+        return Reply(requests.Digests([found_files.digest(path) for path in request.paths]))
 
-    def read_file(self, request: requests.ReadFile, _: Buffers) -> Reply[requests.FileRead]:
-        answer, data = found_files.read(request.path, request.offset, request.count)
-        return Reply(answer, [data])
+    def read_parts(self, request: requests.ReadParts, _: Buffers) -> Reply[requests.PartsRead]:
+        read = [found_files.read(part) for part in request.parts]
+        return Reply(requests.PartsRead([state for state, _ in read]), [data for _, data in read])
 
     def find_share(self, request: requests.FindShare, _: Buffers) -> Reply[requests.ShareFound]:
         return Reply(requests.ShareFound(**asdict(look_for(request.path))))
