@@ -7,11 +7,13 @@ import signal
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from allranks import Cluster
 from allranks.errors import CannotCopy, CellInterrupted, UsageError
+from allranks.head.world.ranks import Ranks
 from allranks.notebook import transfer_progress
 from tests.waiting import eventually
 
@@ -86,6 +88,20 @@ def test_empty_and_large_files_come_in_one_stream(pair: Cluster, work: Path) -> 
         "runs/a": b"",
         "runs/d": b"",
     }
+
+
+def test_many_small_files_come_in_few_messages(pair: Cluster, work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair.run("for n in range(100): open(f'runs/{n}', 'w').write(str(n % 2 * rank))").check()
+    asked, ask = list[str](), Ranks.ask
+
+    def counted(ranks: Ranks, numbers: Any, question: Any, *buffers: Any) -> Any:
+        asked.append(type(question).__name__)
+        return ask(ranks, numbers, question, *buffers)
+
+    monkeypatch.setattr(Ranks, "ask", counted)
+    pair.fetch("runs/*")
+    assert len(here(work)) == 1 + 50 + 2 * 50
+    assert len(asked) < 10, asked
 
 
 class Shown:

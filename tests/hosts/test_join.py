@@ -271,7 +271,7 @@ def ipcluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Calla
     processes = []
 
     def start() -> None:
-        line = [command, "start", "-n", "2", "--profile", "lab"]
+        line = [str(command), "start", "-n", "2", "--profile", "lab"]
         processes.append(subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
 
     try:

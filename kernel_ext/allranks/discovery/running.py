@@ -13,13 +13,13 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from allranks import __version__
 from allranks.arguments import named_hosts
 from allranks.errors import NoCluster, UsageError
 from allranks.head.world.detached import Detached, detached_clusters, detached_file
 from allranks.hosts.ssh.command import explained
 from allranks.hosts.ssh.interpreter import Interpreter, interpreter_of
 from allranks.machine.clusters import HOST_PROCESS, HostedCluster
+from allranks.machine.facts import installed
 from allranks.units import duration_text, ranks_text
 from allranks_backends.hostfile import host_named
 from allranks_backends.plan import Host
@@ -284,7 +284,7 @@ def _ask(pythons: Mapping[str, Interpreter]) -> tuple[list[OnHost], dict[str, st
 
 
 def _parts(answers: Mapping[str, Sequence[object]]) -> tuple[list[OnHost], list[str]]:
-    """What hosts have of any cluster, by their `machine.clusters.listed`, and a sentence on each that cannot be read."""
+    """What hosts have of any cluster, by their `machine.clusters.listed`; a sentence on each that cannot be read."""
     parts: dict[tuple[str, str], OnHost] = {}
     unreadable = []
     for name, told in answers.items():
@@ -302,12 +302,12 @@ def _parts(answers: Mapping[str, Sequence[object]]) -> tuple[list[OnHost], list[
 
 def _unreadable(host: str, told: object) -> str:
     """A sentence on a cluster that another version of allranks has described, as far as it can be read."""
-    cluster = told if isinstance(told, dict) else {}
+    cluster, here = told if isinstance(told, dict) else {}, installed("allranks")
     name, version, python = (cluster.get(field) for field in ("name", "version", "python"))
     which = f"allranks {version}" if version else "an older version of allranks"
-    which = f"another build of {which}" if version == __version__ else which
+    which = f"another build of {which}" if version == here else which
     there = f" There: {shlex.quote(python)} -m allranks list" if isinstance(python, str) else ""
-    return f"{name or 'A cluster'} on {host} runs with {which}, which this one ({__version__}) cannot read.{there}"
+    return f"{name or 'A cluster'} on {host} runs with {which}, which this one ({here}) cannot read.{there}"
 
 
 def _run(pythons: Mapping[str, Interpreter], what: str) -> tuple[dict[str, list[object]], dict[str, str]]:
