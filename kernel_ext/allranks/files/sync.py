@@ -113,16 +113,19 @@ class FolderSync:
         before a host gets files for the first time.
         """
         for tries_left in reversed(range(TRIES)):
+            self.putting_in_place = False
             try:
-                return self._bring(FileTransfer(ranks, go_on, self._explained, WITHIN), overwrite, progress)
+                contents = self.folder.scan(go_on)
+                transfer = FileTransfer(ranks, go_on, self._explained, WITHIN)
+                return self._bring(transfer, contents, overwrite, progress)
             except FileChanged:
                 if not tries_left:
                     raise
         raise AssertionError
 
-    def _bring(self, transfer: FileTransfer, overwrite: bool, progress: Callable[[str], None]) -> SyncResult:
-        self.putting_in_place = False
-        contents = self.folder.scan()
+    def _bring(
+        self, transfer: FileTransfer, contents: Contents, overwrite: bool, progress: Callable[[str], None]
+    ) -> SyncResult:
         first = self._open(transfer, contents)
         for there in self._leaders().values():  # others' files are not ours to report once the notebook has none
             there.refused = {
