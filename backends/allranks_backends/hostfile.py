@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import socket
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -106,6 +107,9 @@ def _from_json(text: str) -> HostfileWorld:
     if not isinstance(entries, list):
         raise HostfileError(f'"hosts" is {_shown(entries)}; expected a list of entries like {_EXPECTED}')
     hosts = tuple(_host(f"hosts[{i}]", entry) for i, entry in enumerate(entries))
+    named = Counter(shown for _, shown in {(host.name, host.shown) for host in hosts})
+    # Hosts behind one address differ by their ports alone.
+    hosts = tuple(replace(host, written="") if named[host.shown] > 1 else host for host in hosts)
     return HostfileWorld(hosts, _backend(data.get("backend")), _envs(data.get("envs", [])))
 
 
@@ -125,10 +129,11 @@ def _host(where: str, entry: object) -> Host:
     for key in entry:
         if key not in _FIELDS and (close := get_close_matches(key, _FIELDS, 1)):
             raise HostfileError(f'{where} has {_shown(key)}; did you mean "{close[0]}"?')
-    name = _with_login(where, name, entry.get("user"), entry.get("port"))
+    written, name = name, _with_login(where, name, entry.get("user"), entry.get("port"))
     ips = _strings(f'{where}, "ips"', entry.get("ips", []), "IPv4 addresses")
     python, cwd = (_path(f'{where}, "{field}"', entry.get(field)) for field in ("python", "cwd"))
-    return replace(host_named(name, ips, _rdma(where, entry.get("rdma", []))), python=python, cwd=cwd)
+    host = host_named(name, ips, _rdma(where, entry.get("rdma", [])))
+    return replace(host, python=python, cwd=cwd, written=written if host.name != written and not host.local else "")
 
 
 def host_named(name: str, ips: tuple[str, ...] = (), rdma: tuple[tuple[str, ...], ...] = ()) -> Host:

@@ -32,6 +32,13 @@ class Host:
     """The interpreter of its ranks, where the user named one for this host."""
     cwd: str | None = None
     """Their working folder, likewise."""
+    written: str = ""
+    """How a hostfile writes it that has its user or port in fields of their own; `name` has them, too."""
+
+    @property
+    def shown(self) -> str:
+        """What tables call it."""
+        return self.written or self.name
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from allranks import __version__
 
@@ -55,6 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     doctor.add_arguments(check)
     discover.add_arguments(look)
     setup.add_arguments(makes)
+    makes.add_argument("--json", action="store_true", help="print JSON")
     shell.add_arguments(lists, ends)
     experiment = commands.add_parser("experiment", help="run an experiment, or continue it")
     experiment.add_argument("file", metavar="FILE", help="the experiment in TOML: see docs/experiments.md")
@@ -121,7 +124,7 @@ def _set_up(options: argparse.Namespace) -> int:
     except KeyboardInterrupt as stopped:
         print(f"allranks: {stopped}.", file=sys.stderr)
         return 130
-    print(made)
+    print(json.dumps(asdict(made), indent=2) if options.json else made)
     return 0 if made.ok else 1
 
 

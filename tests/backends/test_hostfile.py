@@ -182,6 +182,11 @@ def test_a_host_may_have_a_user_a_port_an_interpreter_and_a_folder():
     entry = {"ssh": "mac1", "user": "ada", "port": 2222, "python": "/opt/env/bin/python", "cwd": "~/runs"}
     (host,) = read_hostfile(json.dumps([entry])).hosts
     assert (host.name, host.python, host.cwd) == ("ada@mac1:2222", "/opt/env/bin/python", "~/runs")
+    assert host.shown == "mac1"
+    behind = read_hostfile(json.dumps([{"ssh": "gate", "port": port} for port in (2201, 2202, 2201)])).hosts
+    assert [host.shown for host in behind] == ["gate:2201", "gate:2202", "gate:2201"], (
+        "else they could not be told apart"
+    )
     hosts = read_hostfile(
         "mac1 slots=2 python = /opt/env/bin/python cwd='/data/my runs'\nmac2 max_slots=4 slots=1"
     ).hosts

@@ -9,6 +9,7 @@ import socket
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import mlx.core as mx
@@ -17,7 +18,7 @@ import pytest
 from mlx.utils import tree_flatten
 
 import allranks
-from allranks.errors import AllranksError, Busy, CannotTravel, NoCluster, UsageError, WorldBroken, WouldHang
+from allranks.errors import AllranksError, Busy, CannotTravel, NoCluster, RankError, UsageError, WorldBroken, WouldHang
 from allranks.head.world import forming
 from allranks.machine.ports import free_ports
 from allranks_backends.views import Snapshot
@@ -351,6 +352,34 @@ Stubborn()""")
     with pytest.raises(CannotTravel, match="I stay here"):
         _ = result[0].value
     assert ring2.run("'alive'")[0].value == "alive"
+
+
+ONLY_ON_RANK_0 = """
+import sys, types
+if rank == 0:
+    {name} = sys.modules["{name}"] = types.ModuleType("{name}")
+    exec("class Model: pass", {name}.__dict__)
+"""
+
+
+@pytest.mark.parametrize("verb", ["push", "scatter"])
+def test_a_value_that_one_rank_cannot_load_is_set_on_none(
+    ring2: allranks.Cluster, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"only_on_rank_0_for_{verb}"
+    module = ModuleType(name)
+    exec("class Model: pass", module.__dict__)
+    monkeypatch.setitem(sys.modules, name, module)
+    ring2.run(ONLY_ON_RANK_0.format(name=name) + "kept = other = 'old'").check()
+    pushed = [module.Model(), module.Model()]
+    with pytest.raises(RankError) as refused:
+        getattr(ring2, verb)({"kept": pushed, "other": [1, 2]})
+    assert str(refused.value).startswith(
+        f"rank 1 could not load kept, other: ModuleNotFoundError: No module named '{name}'. No rank has the new values."
+    )
+    assert ring2.pull("kept") == ring2.pull("other") == ["old", "old"]
+    ring2.push({"kept": "new"})
+    assert ring2.pull("kept") == ["new", "new"]
 
 
 def test_what_cannot_be_pushed_is_named(ring2: allranks.Cluster) -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from allranks import Cluster
 from allranks.errors import CannotCopy, CellInterrupted, UsageError
+from allranks.head.world.ranks import Ranks
+from allranks.notebook import transfer_progress
 from tests.waiting import eventually
 
 WITHIN = 60.0
@@ -60,6 +63,75 @@ def test_what_was_fetched_before_is_replaced_and_times_are_kept(pair: Cluster, w
     pair.run("os.utime('a', (1000, 1000))").check()
     pair.fetch("a")
     assert here(work)["a"] == b"22" and (work / "fetched" / "a").stat().st_mtime == 1000
+
+
+def test_more_files_than_are_fetched_at_a_time_are_refused_with_what_to_do(pair: Cluster) -> None:
+    pair.run("import allranks.rank.files.found_files as found; found.MOST = 3").check()
+    for name in "abcde":
+        write(pair, f"runs/{name}", "b''")
+    with pytest.raises(
+        UsageError, match=r"^5 files of a rank match runs/\*, and at most 3 are fetched at a time\. Name"
+    ):
+        pair.fetch("runs/*")
+
+
+def test_empty_and_large_files_come_in_one_stream(pair: Cluster, work: Path) -> None:
+    for name, content in (("a", "b''"), ("b", "bytes(5_000_000) + b'end'"), ("c", "str(rank).encode()"), ("d", "b''")):
+        write(pair, f"runs/{name}", content)
+    pair.fetch("runs/*")
+    found = here(work)
+    assert found.pop("runs/b") == bytes(5_000_000) + b"end"
+    assert found == {
+        ".gitignore": b"*\n",
+        "rank-0/runs/c": b"0",
+        "rank-1/runs/c": b"1",
+        "runs/a": b"",
+        "runs/d": b"",
+    }
+
+
+def test_many_small_files_come_in_few_messages(pair: Cluster, work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair.run("for n in range(100): open(f'runs/{n}', 'w').write(str(n % 2 * rank))").check()
+    asked, ask = list[str](), Ranks.ask
+
+    def counted(ranks: Ranks, numbers: Any, question: Any, *buffers: Any) -> Any:
+        asked.append(type(question).__name__)
+        return ask(ranks, numbers, question, *buffers)
+
+    monkeypatch.setattr(Ranks, "ask", counted)
+    pair.fetch("runs/*")
+    assert len(here(work)) == 1 + 50 + 2 * 50
+    assert len(asked) < 10, asked
+
+
+class Shown:
+    """Takes the place of the lines below a notebook's cell."""
+
+    def __init__(self) -> None:
+        self.lines = set[str]()
+
+    def want(self, lines: Mapping[int, str]) -> None:
+        self.lines.update(lines.values())
+
+
+def test_long_steps_of_many_files_are_shown(work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = Shown()
+    monkeypatch.setattr(transfer_progress, "SHOW_AFTER", 0.0)
+    monkeypatch.setattr(transfer_progress, "_area", lambda _ranks: shown)
+    slowly = "lambda *args: (time.sleep(1), real(*args))[1]"
+    for name in ("a", "b"):
+        (work / name).write_text(name)
+    (tmp_path / "there").mkdir()
+    with Cluster(2, backend="ring", cwd=tmp_path / "there") as cluster:
+        patched = "import time; from allranks.rank.files import synced_folder as its, found_files as found\n"
+        cluster.run(f"{patched}real = its.commit; its.commit = {slowly}").check()
+        cluster.sync()
+        assert "puts 2 files in place" in shown.lines
+        cluster.run("import os; os.makedirs(f'r{rank}'); os.chdir(f'r{rank}')").check()
+        write(cluster, "x", "b'1'")
+        cluster.run(f"real = found.digest; found.digest = {slowly}").check()
+        cluster.fetch("x")
+        assert "0 of 1 files compared" in shown.lines
 
 
 def test_a_folder_of_the_users_is_not_written_over(pair: Cluster, work: Path) -> None:

@@ -87,6 +87,16 @@ def test_a_module_of_the_notebook_is_no_variable_to_push(kernel: Notebook) -> No
     kernel.ok("%distributed down")
 
 
+def test_a_variable_that_cannot_be_sent_is_not_said_to_be_pushed(kernel: Notebook) -> None:
+    kernel.run("%distributed up -n 2")
+    kernel.ok("steps, rate = (i for i in range(3)), 0.1")
+    failed = kernel.run("%%distributed\nnext(steps)")
+    assert "steps is a notebook variable, and a generator cannot be sent to the ranks: define it there." in failed.all
+    assert "push steps" not in failed.all
+    assert "%distributed push rate" in kernel.run("%%distributed\nrate").all
+    kernel.ok("%distributed down")
+
+
 @pytest.mark.slow
 def test_a_rank_that_does_not_respond_keeps_all_from_it_and_from_the_cell(pair: Cluster, work: Path) -> None:
     pair.run("import builtins; builtins.whose = rank").check()

@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
-from allranks import Cluster
+from allranks import Cluster, __version__
 from allranks.discovery.running import Ending, OnHost, RunningCluster, end_cluster
 from allranks.machine.clusters import FILE, HOST_MODULE, HOST_PROCESS, HostedCluster, end, hosted_clusters
 from allranks.machine.identity import identity_of
@@ -161,6 +161,36 @@ def test_files_of_others_are_passed_over(tmp_path: Path) -> None:
     assert next(each for each in found if each.folders == [str(mine)]).running == [HOST_PROCESS]
 
 
+@pytest.mark.slow
+def test_a_cluster_of_another_version_is_named_with_that_version_and_its_host_counts_as_asked(tmp_path: Path) -> None:
+    newer, older = tmp_path / "allranks-newer", tmp_path / "allranks-older"
+    for folder, version in ((newer, "9.9.9"), (older, None)):
+        folder.mkdir(mode=0o700)
+        described(name=folder.name, cluster=folder.name, folders=[str(folder)], version=version).write()
+        told = json.loads((folder / FILE).read_text())
+        del told["hosts"]
+        (folder / FILE).write_text(json.dumps(told))
+    line, environment = [sys.executable, "-m", HOST_MODULE], {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=environment) as host:
+        try:
+            done, ended = allranks("list"), allranks("down", "allranks-newer")
+        finally:
+            host.kill()
+    assert "could not be asked" not in done.stderr and done.returncode == 0
+    said = f"allranks-newer on localhost runs with allranks 9.9.9, which this one ({__version__}) cannot read."
+    assert f"allranks: {said} There: {sys.executable} -m allranks list\n" in done.stderr
+    assert "allranks-older on localhost runs with an older version of allranks, which this one" in done.stderr
+    assert ended.returncode == 2 and said in ended.stderr
+
+
+def test_a_description_with_fields_of_a_newer_version_is_read(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    described(name="newer", folders=[str(tmp_path)]).write()
+    told = json.loads((tmp_path / FILE).read_text())
+    (tmp_path / FILE).write_text(json.dumps({**told, "new": 1}))
+    assert [each.name for each in hosted_clusters([tmp_path]) if each.folders == [str(tmp_path)]] == ["newer"]
+
+
 def test_a_folder_that_others_can_write_in_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As /tmp is root's own, a link there to /tmp itself had root end, and delete, what anybody had written down."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -224,7 +254,7 @@ def test_of_one_name_the_one_that_runs_is_meant(tmp_path: Path, monkeypatch: pyt
         asked.append(what)
         return {"localhost": ["rank 0"]}, {}
 
-    monkeypatch.setattr("allranks.discovery.running._ask", lambda pythons: (parts if pythons else [], {}))
+    monkeypatch.setattr("allranks.discovery.running._ask", lambda pythons: (parts if pythons else [], {}, []))
     monkeypatch.setattr("allranks.discovery.running._run", answer)
     ending = end_cluster("main")
     assert asked == ["lives"]
@@ -242,7 +272,7 @@ def test_the_files_of_all_of_one_name_are_removed_where_none_runs(monkeypatch: p
         asked.append(what)
         return {"localhost": []}, {}
 
-    monkeypatch.setattr("allranks.discovery.running._ask", lambda pythons: (parts if pythons else [], {}))
+    monkeypatch.setattr("allranks.discovery.running._ask", lambda pythons: (parts if pythons else [], {}, []))
     monkeypatch.setattr("allranks.discovery.running._run", answer)
     assert end_cluster("main", force=True).id == "newest"
     assert sorted(asked) == ["newest", "old", "older"]

@@ -13,11 +13,17 @@ from pathlib import Path
 
 import pytest
 
+from allranks.environments import wheels
 from allranks.environments.environment import Environment, half_for, this_environment
 from allranks.environments.on_host import _reason, _short
 from allranks.environments.setup import HostSetup, SetupResult, _pip, setup
-from allranks.environments.wheels import CannotPack, Wheels, pack
+from allranks.environments.wheels import CannotPack, Wheels, kept_in, pack
 from allranks.errors import UsageError
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
 
 
 def test_it_names_what_no_other_package_needs_and_pins_all() -> None:
@@ -197,3 +203,39 @@ def test_what_cannot_be_asked_for_is_said_before_any_login() -> None:
         setup(hosts="mac1", only=["no-such-package"])
     with pytest.raises(UsageError, match="mac1: its python= names the interpreter"):
         setup(hosts="mac1 python=/opt/bin/python")
+
+
+def test_a_wheel_is_made_once_for_each_state_of_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    packed: list[str] = []
+
+    def counted(distribution: Distribution, folder: Path) -> Path:
+        packed.append(distribution.name)
+        return pack(distribution, folder)
+
+    monkeypatch.setattr(wheels, "pack", counted)
+
+    def made(folder: str, name: str = "tool") -> bytes:
+        (tmp_path / folder).mkdir()
+        return Wheels(tmp_path / folder).of(package(name)).read_bytes()
+
+    def package(name: str) -> Distribution:
+        return Distribution.at(site / f"{name}-1.0.dist-info")
+
+    site = tmp_path / "site"
+    for name in ("tool", "other"):
+        (info := site / f"{name}-1.0.dist-info").mkdir(parents=True)
+        (site / f"{name}.py").write_text("A = 1\n")
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        (info / "WHEEL").write_text("Wheel-Version: 1.0\nTag: py3-none-any\n")
+        (info / "RECORD").write_text(f"{name}.py,,\n{name}-1.0.dist-info/METADATA,,\n{name}-1.0.dist-info/WHEEL,,\n")
+    first = made("a")
+    assert made("b") == first and packed == ["tool"]
+    (site / "tool.py").write_text("A = 10\n")
+    assert made("c") != first and packed == ["tool"] * 2, "its files have changed"
+    monkeypatch.setattr(wheels, "MOST_KEPT", len(first) + 100)
+    made("d", "other")
+    assert [each.parent.name.partition("-")[0] for each in kept_in().glob("*/*")] == ["other"]
+    assert made("e") != first and packed == ["tool", "tool", "other", "tool"]
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
+    assert zipfile.is_zipfile(io.BytesIO(made("f"))), "without a cache, too"

@@ -179,7 +179,7 @@ def test_a_question_to_a_stopped_rank_ends_and_names_it(ring4: Cluster, name: st
 
 
 def test_a_question_to_a_lost_connection_ends_at_once(ring4: Cluster) -> None:
-    ring4.run("kept, parts = 5, [rank]").check()
+    ring4.run("kept, parts, pushed = 5, [rank], 0").check()
     assert ring4._ranks is not None
     monitor = ring4._ranks.monitor
     with stopped(ring4, 1):
@@ -192,10 +192,10 @@ def test_a_question_to_a_lost_connection_ends_at_once(ring4: Cluster) -> None:
         assert min(took) < SILENT_AFTER / 2 and max(took) < WITHIN, "silence is not waited for"
         assert "%distributed pull kept -r 0,2-3." in refused(lambda: ring4.pull("kept"))[0]
         assert ring4.pull("kept", ranks=[0, 2, 3]) == [5] * 3
-        assert ring4.pull("pushed", ranks=[0, 2, 3]) == [1] * 3
+        assert ring4.pull("pushed", ranks=[0, 2, 3]) == [0] * 3, "all ranks get it, or none"
     for verb in verbs(ring4).values():
         verb()
-    assert ring4.pull("kept") == [5] * 4
+    assert ring4.pull("kept") == [5] * 4 and ring4.pull("pushed") == [1] * 4
     assert ring4.state == "whole"
 
 

@@ -156,3 +156,18 @@ def test_names_with_odd_characters_are_kept(work: Path) -> None:
     for name in odd:
         Path(os.fsdecode(os.fsencode(work) + b"/" + name)).write_text("x")
     assert sorted(map(os.fsencode, Folder(work).scan().files)) == sorted(odd)
+
+
+def test_a_user_who_stops_it_does_not_wait_for_all_files(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folder_module, "LOOK_EVERY", 10)
+    put(work, {f"{number}.txt": "" for number in range(30)})
+    looked: list[int] = []
+
+    def go_on() -> None:
+        looked.append(len(looked))
+        if len(looked) == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Folder(work).scan(go_on)
+    assert looked == [0, 1, 2]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -13,7 +14,7 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -25,6 +26,8 @@ from allranks.errors import AllranksError, CannotStart
 from allranks.hosts.ssh import connection
 from tests.faults.absent import blocked
 from tests.hosts.lab import Hosts
+from tests.jupyter import Notebook
+from tests.shell import allranks
 from tests.waiting import comes_true
 
 pytestmark = [pytest.mark.hosts, pytest.mark.timeout(300)]
@@ -54,6 +57,43 @@ def world(hosts3: Hosts) -> Iterator[Cluster]:
     with Cluster(hosts=hosts3.names, backend="ring") as cluster:
         yield cluster
     assert gone(hosts3, WITHIN)
+
+
+def test_which_ranks_work_elsewhere_since_their_host_lacks_the_notebooks_folder_is_said(
+    hosts3: Hosts, tmp_path: Path, new_notebook: Callable[..., Notebook]
+) -> None:
+    work = tmp_path / "outer" / "work"
+    work.mkdir(parents=True)
+    hosts3.mounted("host2", "-t", "tmpfs", "none", str(work.parent))
+    try:
+        notebook = new_notebook(PATH=hosts3.path)
+        notebook.ok(f"import os\nos.chdir({str(work)!r})\n%load_ext allranks")
+        up = notebook.ok("%distributed up --hosts host1,host2 --backend ring")
+        home = notebook.ok("%%distributed\nimport os\nprint(os.getcwd())").by_rank[1].strip()
+        assert home != str(work)
+        assert (
+            f"folders: rank 0 in {work}; rank 1 in {home}. host2 has no {work}: up --sync sends this folder there, "
+            "and --cwd names another.\n" in up.stdout
+        )
+        notebook.ok("%distributed down")
+        assert "folders:" not in notebook.ok("%distributed up --hosts host1,host2 --backend ring --cwd /").all
+        notebook.ok("%distributed down")
+    finally:
+        hosts3.unmounted("host2", work.parent)
+
+
+def test_hosts_are_shown_as_the_hostfile_writes_them(hosts3: Hosts, tmp_path: Path) -> None:
+    file = tmp_path / "hosts.json"
+    file.write_text(json.dumps([{"ssh": name, "user": "root", "port": 22} for name in hosts3.names[:2]]))
+    with Cluster(hostfile=file, backend="ring", name="written") as cluster:
+        assert [rank.host for rank in cluster.snapshot.ranks] == ["host1", "host2"]
+        assert [host.name for host in cluster.snapshot.hosts] == ["host1", "host2"]
+        assert "host1" in str(cluster) and "root@host1:22" not in str(cluster)
+        listed = json.loads(allranks("list", "--json").stdout)
+        assert [each["hosts"] for each in listed if each["name"] == "written"] == [["host1", "host2"]]
+        cluster.run("import os; os._exit(1)", ranks=[1])
+        cluster.heal()
+        assert sums(cluster) == [2.0, 2.0]
 
 
 @pytest.mark.parametrize("each", [1, 2])

@@ -221,14 +221,37 @@ def test_no_other_file_is_written_over(tmp_path: Path) -> None:
     assert thesis.read_text() == '{"chapters": 7}'
 
 
-def test_a_file_that_a_dead_notebook_left_is_called_so(scheduler: Scheduler) -> None:
+def left_behind(scheduler: Scheduler, within: float) -> subprocess.Popen[str]:
+    """A rank that is started with the join file of a notebook that is gone."""
     key = "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7"
     scheduler.file.write_text(json.dumps({"urls": ["tcp://127.0.0.1:9"], "key": key, "token": "t"}))
-    code = "import allranks.rank.process.join as j; j.ANSWER_WITHIN = 1; import allranks.rank.__main__ as m; m.main()"
+    code = (
+        f"import allranks.rank.process.join as j; j.ANSWER_WITHIN, j.FILE_WITHIN = 0.1, {within}\n"
+        "import allranks.rank.__main__ as m; m.main()"
+    )
     line = [sys.executable, "-c", code, "--join", str(scheduler.file)]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=WITHIN)
-    assert done.returncode == 1
-    assert "got no answer from the notebook at 127.0.0.1 within 1 s. Is it still running" in done.stderr
+    return subprocess.Popen(line, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+
+def test_a_file_that_a_dead_notebook_left_is_called_so(scheduler: Scheduler) -> None:
+    process = left_behind(scheduler, 1)
+    stderr = process.communicate(timeout=WITHIN)[1]
+    assert process.returncode == 1
+    assert "Waiting up to 1 s for it, or for a new file" in stderr
+    assert "got no answer from the notebook at 127.0.0.1 within 1 s. Is it still running" in stderr
+
+
+def test_a_rank_that_has_a_dead_notebooks_file_follows_the_next_notebooks(scheduler: Scheduler) -> None:
+    process = left_behind(scheduler, WITHIN)
+    try:
+        assert process.stderr is not None
+        assert "has no answer yet from the notebook at 127.0.0.1" in process.stderr.readline()
+        with Cluster(1, join=scheduler.file, backend="ring", timeout=WITHIN) as cluster:
+            assert cluster.run("rank, size")[0].value == (0, 1)
+        assert process.wait(WITHIN) == 0
+    finally:
+        process.kill()
+        process.communicate()
 
 
 @pytest.mark.parametrize("content", ['{"hosts": []}', "[1]", "node1 slots=4"])
@@ -239,18 +262,33 @@ def test_a_rank_that_is_given_another_file_says_so(scheduler: Scheduler, content
     assert done.stderr == f"allranks: {scheduler.file} is not a join file. %distributed up --join writes one.\n"
 
 
-@pytest.fixture
-def ipyparallel_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A cluster of two engines that ipyparallel's own command has started."""
-    import ipyparallel
-
+@contextlib.contextmanager
+def ipcluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
+    """Starts a cluster of two engines with the profile ``lab``, by ipyparallel's own command."""
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     command = Path(sys.executable).parent / "ipcluster"
     need(command.exists(), "there is no ipcluster beside this Python")
-    process = subprocess.Popen(
-        [command, "start", "-n", "2", "--profile", "lab"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    processes = []
+
+    def start() -> None:
+        line = [str(command), "start", "-n", "2", "--profile", "lab"]
+        processes.append(subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+
     try:
+        yield start
+    finally:
+        for process in processes:
+            process.send_signal(signal.SIGINT)
+            process.wait(WITHIN)
+
+
+@pytest.fixture
+def ipyparallel_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A cluster of two engines that is up."""
+    import ipyparallel
+
+    with ipcluster(tmp_path, monkeypatch) as start:
+        start()
         deadline = time.monotonic() + 2 * WITHIN
         while True:
             with (
@@ -262,9 +300,6 @@ def ipyparallel_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
             assert time.monotonic() < deadline
             time.sleep(0.2)
         yield "lab"
-    finally:
-        process.send_signal(signal.SIGINT)
-        process.wait(WITHIN)
 
 
 @pytest.mark.slow
@@ -281,6 +316,35 @@ def test_ranks_beside_the_engines_of_a_profile_leave_these_alone(ipyparallel_pro
         assert client[:].pull("mine", block=True) == [7, 7]
         with pytest.raises(CannotStart, match="has 2 engines, not 3"):
             Cluster(3, ipp_profile=ipyparallel_profile).up()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [2, None])
+def test_engines_that_are_still_starting_are_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int | None
+) -> None:
+    said: list[str] = []
+    with ipcluster(tmp_path, monkeypatch) as start:
+
+        def progress(line: str) -> None:
+            said.append(line)
+            if len(said) == 1:
+                start()
+
+        cluster = Cluster(count, ipp_profile="lab", backend="ring", timeout=WITHIN)
+        try:
+            assert sums(cluster.up(progress)) == [2.0, 2.0]
+        finally:
+            cluster.down()
+    assert said[0].startswith("no running ipyparallel cluster with profile 'lab' yet. Start one: ")
+
+
+def test_a_profile_that_does_not_come_is_waited_for_as_long_as_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+    with pytest.raises(CannotStart, match=r"^no running ipyparallel cluster with profile 'nobody' after 1 s\."):
+        Cluster(ipp_profile="nobody", timeout=1).up()
 
 
 def test_a_profile_without_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import http.server
+import json
 import os
 import re
 import shutil
@@ -34,12 +35,14 @@ WHERE = "import sys, allranks; (sys.prefix, allranks.__file__, mx.distributed.al
 
 
 @pytest.fixture
+@pytest.fixture
 def variables() -> dict[str, str]:
     return {"PIP_INDEX_URL": NO_INDEX}
 
 
 @pytest.fixture
-def apart(apart: Apart) -> Iterator[Apart]:
+def apart(apart: Apart, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Apart]:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
     version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
     pythons = [apart.hosts.home(name) / "bin" / version for name in apart.names]
     for python in pythons:
@@ -163,6 +166,10 @@ def test_each_host_that_cannot_is_named_with_its_reason(apart: Apart, tmp_path: 
         done.returncode == 1
         and done.stdout == "no-such-host.invalid: unknown host name. Add it to ~/.ssh/config or DNS.\n"
     )
+    done = allranks("setup", "--hosts", "no-such-host.invalid", "--json")
+    told = json.loads(done.stdout)
+    assert done.returncode == 1 and [each["host"] for each in told["hosts"]] == ["no-such-host.invalid"]
+    assert told["hosts"][0]["trouble"].startswith("unknown host name")
 
 
 @pytest.mark.slow

@@ -94,6 +94,8 @@ class ClusterBase:
         """What the next cell says of a world that could not be re-formed at the end of the cell before."""
         self._changing = threading.RLock()
         """Held while the world is changed: a click in a dashboard comes in a thread of its own."""
+        self._pushing = threading.Lock()
+        """Held during a push: a rank holds the variables of one at a time."""
         self._watch = Watch(lambda: self.snapshot, lambda seen: self._logs.since(seen))
         _clusters.add(self)
 

@@ -18,6 +18,7 @@ from allranks.head.world.detached import detached_file, left_behind, only_left_b
 from allranks.head.world.ranks import START_TRIES, Ranks
 from allranks.notebook.comms import ProxiedComms
 from allranks.settings import Settings
+from allranks_backends.plan import alike, rank_label
 from allranks_backends.registry import cannot_run, choose
 
 from .stop import Stop, undisturbed
@@ -38,7 +39,8 @@ class Cluster(ClusterValues, ClusterViews):
 
     ``n`` ranks on this machine, or one for each entry of ``hosts`` or ``hostfile``. With ``join``, a file that other
     hosts can read, a scheduler starts them: as ``python -m allranks.rank --join FILE``, ``n`` times, within ``timeout``
-    seconds. ``ipp_profile`` is that of a running ipyparallel cluster, each of whose engines starts one.
+    seconds (default 600). ``ipp_profile`` is that of a running ipyparallel cluster, each of whose engines starts one;
+    with ``timeout``, engines that are still starting are waited for.
 
     ``backend`` is ``auto``, ``ring``, ``jaccl``, ``jaccl-ring``, ``mpi`` or ``nccl``. ``env`` is set in every rank,
     ``cwd`` is where they work (here by default), ``python`` the interpreter they run. ``connections`` is the number of
@@ -67,7 +69,7 @@ class Cluster(ClusterValues, ClusterViews):
         ranks_per_host: int = 1,
         join: str | Path | None = None,
         ipp_profile: str | None = None,
-        timeout: float = JOIN_WITHIN,
+        timeout: float | None = None,
         env: Mapping[str, str] | None = None,
         python: str | None = None,
         cwd: str | Path | None = None,
@@ -118,6 +120,8 @@ class Cluster(ClusterValues, ClusterViews):
         self._count, self._profile, self._timeout = n, ipp_profile, timeout
         self.chosen_because = ""
         """Why ``auto`` chose this backend."""
+        self.working_folders = ""
+        """Which ranks work where, if some work elsewhere since their host lacks the notebook's folder."""
         self.beside: list[RunningCluster] = []
         """Clusters whose notebook was gone, and which had ranks on the other hosts, when `up` started this one."""
         self.start_seconds: float | None = None
@@ -149,6 +153,7 @@ class Cluster(ClusterValues, ClusterViews):
                     self._gather(self._ranks, progress)
                 self._choose_backend(self._ranks)
                 self._ranks.start(self._hosts, self._backend_name)
+                self.working_folders = self._where_folder_lacks(self._ranks)
                 self.beside = left_behind_on(self._ranks.reached.left_behind)
             except BaseException as error:
                 self.down()
@@ -189,8 +194,22 @@ class Cluster(ClusterValues, ClusterViews):
         if self._profile is not None:
             from allranks.hosts.profiles import spawn_on_engines
 
-            count = spawn_on_engines(self._profile, self._count, settings)
-        self._hosts = ranks.gather(count, self._timeout, progress)
+            count = spawn_on_engines(self._profile, self._count, settings, self._timeout or 0.0, progress)
+        self._hosts = ranks.gather(count, JOIN_WITHIN if self._timeout is None else self._timeout, progress)
+
+    def _where_folder_lacks(self, ranks: Ranks) -> str:
+        """Which ranks work where, if hosts lack the notebook's folder; `sync` sends it, and says itself where."""
+        lacks = [rank.host for rank in ranks.monitor.ranks if rank.folder]
+        if self._settings.sync or not lacks:
+            return ""
+        here = self._settings.cwd
+        where = alike({rank.rank: rank.folder or here for rank in ranks.monitor.ranks})
+        said = "; ".join(f"{rank_label(numbers)} in {folder}" for folder, numbers in where.items())
+        hosts = list(dict.fromkeys(lacks))
+        return (
+            f"{said}. {', '.join(hosts)} {'has' if len(hosts) == 1 else 'have'} no {here}: up --sync sends this folder "
+            "there, and --cwd names another."
+        )
 
     def _choose_backend(self, ranks: Ranks) -> None:
         sites = ranks.sites(self._hosts)

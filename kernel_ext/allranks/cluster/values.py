@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from allranks.errors import CannotTravel, UsageError, WorldBroken
+from allranks.errors import CannotTravel, RankError, UsageError, WorldBroken
 from allranks.messages import values
-from allranks.messages.questions import Reply
-from allranks.messages.requests import Describe, DescribeLeaves, Names, Pull, PullLeaf, Push
-from allranks_backends.plan import rank_label, rank_list
+from allranks.messages.questions import Reply, RequestFailed
+from allranks.messages.requests import DecidePush, Describe, DescribeLeaves, Names, Pull, PullLeaf, Push
+from allranks.messages.wire import Buffer
+from allranks_backends.plan import alike, rank_label, rank_list
 
-from .base import ClusterBase, no_answer
+from .base import Answered, ClusterBase, no_answer
 from .variables import MOST_COMPARED, Difference, Variables, differing, join, largest_difference
+
+NOTHING_SET = "No rank has the new values."
 
 
 class ClusterValues(ClusterBase):
@@ -22,13 +26,30 @@ class ClusterValues(ClusterBase):
     def push(self, values_by_name: Mapping[str, Any], *, ranks: Sequence[int] | int | None = None) -> None:
         """Set variables on the ranks. Arrays are sent as raw bytes.
 
-        Raises CannotTravel, NoAnswer (ranks that do answer have the variables then) and what `run` raises.
+        All of these ranks get them, or none does. Raises CannotTravel, NoAnswer for a rank that is dead or does not
+        answer, RankError for one that cannot load them, and what `run` raises.
         """
-        self._pushed(self._ask_all(Push(), ranks, _packed(values_by_name)), ranks)
+        self._set([(self.choose_ranks(ranks), _packed(values_by_name))], ", ".join(values_by_name))
 
-    def _pushed(self, asked: Mapping[int, Future[Reply[Names]]], ranks: Sequence[int] | int | None) -> None:
-        for rank, reply in self._all_replies(asked, ranks, lambda _: "The other ranks have the new values.").items():
-            self._checked(rank, reply, "push")
+    def _set(self, parts: Sequence[tuple[list[int], Sequence[Buffer]]], names: str) -> None:
+        """Have ranks load the variables in these buffers, and bind them once all ranks have done so."""
+        chosen = [rank for ranks, _ in parts for rank in ranks]
+        if self._dead(chosen):
+            self._all_replies({}, chosen)
+        with self._pushing:
+            number, asked = time.time_ns(), dict[int, Future[Reply[Names]]]()
+            try:
+                for ranks, buffers in parts:
+                    asked |= self._ask_all(Push(push=number), ranks, buffers)
+                replies = self._all_replies(asked, chosen, lambda _: NOTHING_SET)
+                _refuse_failed(replies, names)
+            except BaseException:
+                if self._ranks is not None:
+                    self._ranks.ask(chosen, DecidePush(push=number, bind=False))
+                raise
+            bound = self._ask_all(DecidePush(push=number, bind=True), chosen)
+            for rank, reply in self._all_replies(bound, chosen, lambda _: "The others have the new values.").items():
+                self._checked(rank, reply, names)
 
     def pull(self, name: str, *, ranks: Sequence[int] | int | None = None) -> list[Any]:
         """The value of `name` (or of a dotted path such as ``model.layers``) on each rank, in rank order.
@@ -76,13 +97,10 @@ class ClusterValues(ClusterBase):
                 end = start + length // self.size + (rank < length % self.size)
                 parts[rank][name] = value[start:end]
                 start = end
-        packed = [_packed(part) for part in parts]
+        packed = [([rank], _packed(part)) for rank, part in enumerate(parts)]
         if dead := self._dead(None):
             raise WorldBroken(f"{rank_label(list(dead))} died, and would lack a part: %distributed heal first.")
-        asked: dict[int, Future[Reply[Names]]] = {}
-        for rank, buffers in enumerate(packed):
-            asked |= self._ask_all(Push(), rank, buffers)
-        self._pushed(asked, None)
+        self._set(packed, ", ".join(values_by_name))
 
     def gather(self, name: str, *, ranks: Sequence[int] | int | None = None) -> Any:
         """The parts of `name` on all ranks, joined along the first axis in rank order: an array, or a list.
@@ -124,6 +142,18 @@ class ClusterValues(ClusterBase):
             said[path] = largest_difference(parts)
         said |= dict.fromkeys(differ[MOST_COMPARED:], "differs (too many to compare each)")
         return [Difference(name + path, text) for path, text in said.items()]
+
+
+def _refuse_failed(replies: Mapping[int, Answered[Names]], names: str) -> None:
+    """Raises RankError with the ranks that could not load a push, and why."""
+    failed = {rank: reply for rank, reply in replies.items() if isinstance(reply, RequestFailed)}
+    if not failed:
+        return
+    reasons = alike({rank: f"{error.kind}: {error}".rstrip(": ") for rank, error in failed.items()})
+    said = "; ".join(f"{rank_label(ranks)} could not load {names}: {why}" for why, ranks in reasons.items())
+    lacks_module = any(error.kind == "ModuleNotFoundError" for error in failed.values())
+    hint = " %distributed sync --on sends the modules of the notebook's folder." if lacks_module else ""
+    raise RankError(f"{said}. {NOTHING_SET}{hint}", next(iter(failed.values())).traceback)
 
 
 def _packed(values_by_name: Mapping[str, Any]) -> list[Any]:

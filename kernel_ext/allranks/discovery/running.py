@@ -19,6 +19,7 @@ from allranks.head.world.detached import Detached, detached_clusters, detached_f
 from allranks.hosts.ssh.command import explained
 from allranks.hosts.ssh.interpreter import Interpreter, interpreter_of
 from allranks.machine.clusters import HOST_PROCESS, HostedCluster
+from allranks.machine.facts import installed
 from allranks.units import duration_text, ranks_text
 from allranks_backends.hostfile import host_named
 from allranks_backends.plan import Host
@@ -129,6 +130,8 @@ class Search:
     clusters: Sequence[RunningCluster]
     unreached: Mapping[str, str]
     """Hosts that could not be asked, and why."""
+    unreadable: Sequence[str]
+    """A sentence on each cluster that another version of allranks has started, and this one cannot read."""
 
 
 @dataclass(frozen=True)
@@ -162,8 +165,8 @@ def running_clusters(hosts: Sequence[str] = (), python: str | None = None) -> Se
 
     Raises UsageError for a host that is none.
     """
-    parts, unreached = _ask(_pythons(hosts, python))
-    return Search(_clusters(part for part in parts if part.running), unreached)
+    parts, unreached, unreadable = _ask(_pythons(hosts, python))
+    return Search(_clusters(part for part in parts if part.running), unreached, unreadable)
 
 
 def end_cluster(name: str, hosts: Sequence[str] = (), python: str | None = None, *, force: bool = False) -> Ending:
@@ -173,7 +176,7 @@ def end_cluster(name: str, hosts: Sequence[str] = (), python: str | None = None,
     several are called so, or a notebook is attached and it is not to be ended all the same (`force`).
     """
     asked = _pythons(hosts, python)
-    parts, unreached = _ask(asked)
+    parts, unreached, unreadable = _ask(asked)
     detached = detached_clusters()
     name = _whole_id(name, [part.cluster for part in parts], detached)
     ids = {kept.cluster for each, kept in detached.items() if name in (each, kept.cluster)} | {name}
@@ -181,14 +184,14 @@ def end_cluster(name: str, hosts: Sequence[str] = (), python: str | None = None,
     ids |= {part.cluster.cluster for part in mine}
     elsewhere = _elsewhere(python, mine, [kept for kept in detached.values() if kept.cluster in ids])
     asked |= (more_hosts := {host: each for host, each in elsewhere.items() if host not in asked})
-    more, silent = _ask(more_hosts)
+    more, silent, _ = _ask(more_hosts)
     unreached |= silent
     mine += [part for part in more if part.cluster.cluster in ids]
     if run := {part.cluster.cluster for part in mine if part.running}:  # others of this name are leftover files
         mine = [part for part in mine if part.cluster.cluster in run]
     found = {part.cluster.cluster: part.cluster for part in mine}
     if not found:
-        raise NoCluster(_no_such(name, parts, unreached))
+        raise NoCluster(_no_such(name, parts, unreached, unreadable))
     if len(run) > 1:
         each = ", ".join(f"{key} ({cluster.notebook})" for key, cluster in found.items())
         raise UsageError(f"{len(found)} clusters are named {name!r}. Choose one by its id: {each}.")
@@ -253,11 +256,13 @@ def _not_asked(mine: Sequence[OnHost], asked: Collection[str]) -> dict[str, str]
     return dict.fromkeys(missing, "it was not named with --hosts")
 
 
-def _no_such(name: str, parts: Sequence[OnHost], unreached: Mapping[str, str]) -> str:
+def _no_such(name: str, parts: Sequence[OnHost], unreached: Mapping[str, str], unreadable: Sequence[str]) -> str:
     others = ", ".join(sorted({part.cluster.name for part in parts if part.running}))
     said = f"no cluster named {name!r} was found. " + (f"Available: {others}. " if others else "")
-    if unreached:
-        return said + " ".join(f"{host} could not be asked: {why}." for host, why in unreached.items())
+    if unreached or unreadable:
+        return said + " ".join(
+            [*unreadable, *(f"{host} could not be asked: {why}." for host, why in unreached.items())]
+        )
     return said + "To look on other hosts, too: --hosts A,B."
 
 
@@ -268,28 +273,41 @@ def left_behind_on(answers: Mapping[str, Sequence[object]]) -> list[RunningClust
     return _clusters(parts)
 
 
-def _ask(pythons: Mapping[str, Interpreter]) -> tuple[list[OnHost], dict[str, str]]:
-    """What hosts have of any cluster, and why the others cannot be asked; for each, which Python has allranks there."""
+def _ask(pythons: Mapping[str, Interpreter]) -> tuple[list[OnHost], dict[str, str], list[str]]:
+    """What hosts have of any cluster, why the others cannot be asked, and a sentence on each that cannot be read.
+
+    `pythons`: which Python has allranks on each.
+    """
     answers, unreached = _run(pythons, "list")
-    parts, strange = _parts(answers)
-    return parts, unreached | strange
+    parts, unreadable = _parts(answers)
+    return parts, unreached, unreadable
 
 
-def _parts(answers: Mapping[str, Sequence[object]]) -> tuple[list[OnHost], dict[str, str]]:
-    """What hosts have of any cluster, by their `machine.clusters.listed`, and why it cannot be said of the others."""
+def _parts(answers: Mapping[str, Sequence[object]]) -> tuple[list[OnHost], list[str]]:
+    """What hosts have of any cluster, by their `machine.clusters.listed`; a sentence on each that cannot be read."""
     parts: dict[tuple[str, str], OnHost] = {}
-    unreached = {}
+    unreadable = []
     for name, told in answers.items():
         for each in told:
             try:
                 part = msgspec.convert(each, OnHost)
             except msgspec.ValidationError:
-                if not isinstance(each, dict) or each.get("running"):  # else only its files are left
-                    unreached[name] = "it has another version of allranks"
+                if isinstance(each, dict) and each.get("running"):  # else only its files are left
+                    unreadable.append(_unreadable(name, each.get("cluster")))
             else:
                 # A machine may have been asked by several names.
                 parts.setdefault((part.cluster.node, part.cluster.folders[0]), replace(part, asked=name))
-    return [*parts.values()], unreached
+    return [*parts.values()], unreadable
+
+
+def _unreadable(host: str, told: object) -> str:
+    """A sentence on a cluster that another version of allranks has described, as far as it can be read."""
+    cluster, here = told if isinstance(told, dict) else {}, installed("allranks")
+    name, version, python = (cluster.get(field) for field in ("name", "version", "python"))
+    which = f"allranks {version}" if version else "an older version of allranks"
+    which = f"another build of {which}" if version == here else which
+    there = f" There: {shlex.quote(python)} -m allranks list" if isinstance(python, str) else ""
+    return f"{name or 'A cluster'} on {host} runs with {which}, which this one ({here}) cannot read.{there}"
 
 
 def _run(pythons: Mapping[str, Interpreter], what: str) -> tuple[dict[str, list[object]], dict[str, str]]:

@@ -40,6 +40,8 @@ def list_clusters(options: argparse.Namespace) -> int:
         print(text_table(HEADINGS, [_row(each) for each in found.clusters]))
     else:
         print(f"No cluster runs on {', '.join(['this machine', *(set(_hosts(options)) - found.unreached.keys())])}.")
+    for sentence in found.unreadable:
+        print(f"allranks: {sentence}", file=sys.stderr)
     return _complain(found.unreached)
 
 

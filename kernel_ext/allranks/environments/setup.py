@@ -142,7 +142,7 @@ def setup(
             under_way = [threads.submit(login.run) for login in logins]
             try:
                 while wait(under_way, LOOK_EVERY).not_done:
-                    progress("; ".join(f"{login.host.name}: {login.doing}" for login in logins if login.doing))
+                    progress("; ".join(f"{login.host.shown}: {login.doing}" for login in logins if login.doing))
             except KeyboardInterrupt:
                 raise CellInterrupted("setup cancelled; unfinished environments were removed") from None
             finally:
@@ -220,7 +220,7 @@ class HostLogin:
 
     def run(self) -> HostSetup:
         """Raises nothing that has to do with the host."""
-        name = self.host.name
+        name = self.host.shown
         try:
             return self._set_up()
         except (UsageError, CannotPack) as error:
@@ -273,9 +273,9 @@ class HostLogin:
             event = self._event()
         if event["event"] == "failed":
             advice = ". --only NAMES leaves packages out" if _PACKAGES_LACK.search(event["why"]) else ""
-            return HostSetup(self.host.name, event["why"] + advice)
+            return HostSetup(self.host.shown, event["why"] + advice)
         return HostSetup(
-            self.host.name,
+            self.host.shown,
             folder=event["folder"],
             python=event["python"],
             seconds=event.get("seconds"),

@@ -13,15 +13,20 @@ import io
 import json
 import os
 import re
+import secrets
+import shutil
 import threading
 import zipfile
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib.metadata import Distribution
 from importlib.util import find_spec
 from pathlib import Path
 
 OURS = "allranks"
 OUR_PACKAGES = ("allranks", "allranks_backends", "allranks_widgets")
+MOST_KEPT = 2**30
+"""Bytes of wheels that are kept for the next time; one for CUDA has some 200 MiB."""
 _NOT_PACKED = frozenset({"RECORD", "INSTALLER", "REQUESTED", "direct_url.json"})
 """Files of the metadata that an installer writes itself."""
 _SCRIPT = re.compile(rb"#![^\n]*python[^\n]*\n")
@@ -52,7 +57,11 @@ def fingerprint(distribution: Distribution) -> str:
 
 
 class Wheels:
-    """Wheels of installed packages in a folder, each made when it is first asked for; threads may ask at once."""
+    """Wheels of installed packages in a folder, each made when it is first asked for; threads may ask at once.
+
+    Those that were made before are copied from the user's cache (`kept_in`), as long as no file of the package has
+    changed.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -63,8 +72,48 @@ class Wheels:
         """Raises CannotPack."""
         with self._lock:
             if distribution.name not in self._made:
-                self._made[distribution.name] = pack(distribution, self._folder)
+                self._made[distribution.name] = self._kept(distribution) or self._packed(distribution)
             return self._made[distribution.name]
+
+    def _kept(self, distribution: Distribution) -> Path | None:
+        try:
+            (kept,) = _kept_as(distribution).glob("*.whl")
+            shutil.copyfile(kept, target := self._folder / kept.name)
+            os.utime(kept)  # it was needed lately
+        except (OSError, ValueError):  # none; or another process removes it
+            return None
+        return target
+
+    def _packed(self, distribution: Distribution) -> Path:
+        wheel = pack(distribution, self._folder)
+        with suppress(OSError):  # a cache that cannot be written costs time only
+            (folder := _kept_as(distribution)).mkdir(mode=0o700, parents=True, exist_ok=True)
+            part = folder / f"{secrets.token_hex(8)}.part"  # two may make it at once
+            try:
+                shutil.copyfile(wheel, part)
+                os.replace(part, folder / wheel.name)
+            finally:
+                part.unlink(missing_ok=True)
+            _remove_oldest(folder.parent)
+        return wheel
+
+
+def kept_in() -> Path:
+    """The folder of the wheels that were made before, one folder for each state of a package's files."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "allranks", "wheels")
+
+
+def _kept_as(distribution: Distribution) -> Path:
+    return kept_in() / f"{distribution.name}-{distribution.version}-{fingerprint(distribution)[:16]}"
+
+
+def _remove_oldest(folder: Path) -> None:
+    """Keep `MOST_KEPT` bytes, of those that were needed last."""
+    wheels, total = [(each, each.stat()) for each in folder.glob("*/*.whl")], 0
+    for wheel, now in sorted(wheels, key=lambda each: -each[1].st_mtime_ns):
+        total += now.st_size
+        if total > MOST_KEPT:
+            shutil.rmtree(wheel.parent, ignore_errors=True)
 
 
 def pack(distribution: Distribution, folder: Path) -> Path:

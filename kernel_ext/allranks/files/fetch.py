@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
@@ -15,14 +16,27 @@ from allranks.errors import CannotCopy, UsageError
 from allranks.head.state.known_rank import Rank
 from allranks.head.world.ranks import Ranks
 from allranks.messages.questions import RequestFailed
-from allranks.messages.requests import DigestFile, FilesFound, FindFiles, FoundFile, ReadFile
+from allranks.messages.requests import (
+    DigestFiles,
+    FilePart,
+    FilesFound,
+    FileState,
+    FindFiles,
+    FoundFile,
+    ReadParts,
+)
 from allranks.messages.transfers import CHUNK
+from allranks.messages.wire import Buffer
 from allranks_backends.plan import rank_label
 from allranks_widgets import human_bytes
 
 from .result import files_text, names
 from .transfer import FileTransfer
 
+MOST_IN_ONE = 400
+"""Files in one message."""
+COMPARED_IN_ONE = 64 * 2**20
+"""Bytes of files whose digests one message asks for."""
 TARGET = "fetched"
 """The folder beside the notebook for what is fetched; its `.gitignore` keeps it from being sent to hosts."""
 
@@ -62,13 +76,17 @@ class Fetch:
 
     def __init__(self, ranks: Ranks, chosen: Sequence[int], target: Path, go_on: Callable[[], None]) -> None:
         self._ranks, self._chosen, self._target = ranks, chosen, target
-        self._transfer = FileTransfer(ranks, go_on, _explained)
+        self._go_on, self._transfer = go_on, FileTransfer(ranks, go_on, _explained)
 
     def run(self, pattern: str, *, overwrite: bool) -> FetchResult:
         """Raises UsageError where no rank has such a file, or it is here already; CannotCopy; what `go_on` raises."""
         found = self._transfer.answers(dict.fromkeys(self._chosen, FindFiles(pattern=os.fsencode(pattern))))
-        if more := sum(each.more for each in found.values()):
-            raise UsageError(f"{more:,} files too many match {pattern}: name fewer.")
+        if any(each.more for each in found.values()):
+            most = max(len(each.files) for each in found.values())
+            raise UsageError(
+                f"{most + max(each.more for each in found.values()):,} files of a rank match {pattern}, and at most "
+                f"{most:,} are fetched at a time. Name fewer, or pack them there first, into a tar file for instance."
+            )
         copies = self._copies(found)
         if not copies:
             folders = {os.fsdecode(each.folder) for each in found.values()}
@@ -110,14 +128,38 @@ class Fetch:
 
     def _merge_equal(self, by_path: Mapping[str, list[_Copy]]) -> None:
         """Of files with one path whose content is equal, keep one."""
-        for copies in by_path.values():
-            if len(copies) < 2 or len({each.found.size for each in copies}) > 1:
-                continue
-            asked = {each.ranks[0]: DigestFile(path=each.found.path) for each in copies}
-            digests = {rank: answer.digest for rank, answer in self._transfer.answers(asked).items()}
-            if len(set(digests.values())) == 1:
+        alike = [each for each in by_path.values() if len(each) > 1 and len({copy.found.size for copy in each}) == 1]
+        of_rank = defaultdict[int, list[_Copy]](list)
+        for copies in alike:
+            for each in copies:
+                of_rank[each.ranks[0]].append(each)
+        digests = self._digests(of_rank) if of_rank else {}
+        for copies in alike:
+            if len({digests[id(each)] for each in copies}) == 1:
                 copies[0].ranks += [rank for each in copies[1:] for rank in each.ranks]
                 del copies[1:]
+
+    def _digests(self, of_rank: Mapping[int, Sequence[_Copy]]) -> dict[int, bytes]:
+        """That of each of these copies, by its ``id``."""
+        found = dict[int, bytes]()
+        transfer = FileTransfer(self._ranks, self._go_on, _explained)
+        compared = dict.fromkeys(of_rank, 0)
+
+        def compare(rank: int) -> None:
+            whole = (FilePart(each.found.path, 0, each.found.size) for each in of_rank[rank])
+            batches = _batches(whole, COMPARED_IN_ONE)
+            questions = ((DigestFiles(paths=[part.path for part in batch]), ()) for batch in batches)
+            copies = iter(of_rank[rank])
+            for reply in transfer.stream(rank, questions):
+                for digest in reply.answer.digests:
+                    found[id(next(copies))] = digest
+                compared[rank] += len(reply.answer.digests)
+
+        def line(rank: int) -> str:
+            return f"{compared[rank]:,} of {len(of_rank[rank]):,} files compared"
+
+        transfer.move(compared, compare, "", line)
+        return found
 
     def _refuse(self, copies: Sequence[_Copy], overwrite: bool) -> None:
         """Before anything is written. Raises UsageError and CannotCopy."""
@@ -143,20 +185,24 @@ class Fetch:
             sources[each.ranks[0]].append(each)
 
         def all_of(rank: int) -> None:
+            # In one stream, with many small files in a message: the next ones are on their way while one is written.
+            wanted = (part for copy in sources[rank] for part in _parts(copy))
+            replies = self._transfer.stream(rank, ((ReadParts(parts=each), ()) for each in _batches(wanted, CHUNK)))
+            read = (each for reply in replies for each in zip(reply.answer.files, reply.buffers, strict=True))
             for copy in sources[rank]:
-                self._one(rank, copy)
+                self._one(rank, copy, islice(read, len(_parts(copy))))
 
         nbytes = {rank: sum(each.found.size for each in source) for rank, source in sources.items()}
         self._transfer.move(nbytes, all_of, "fetched")
 
-    def _one(self, rank: int, copy: _Copy) -> None:
-        """Fetch one file; nothing is left of one that is not whole."""
+    def _one(self, rank: int, copy: _Copy, parts: Iterable[tuple[FileState, Buffer]]) -> None:
+        """Write one file; nothing is left of one that is not whole."""
         target = self._target / copy.path
         part = target.with_name(f".{target.name}.part")
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             with open(part, "wb") as file:
-                self._write_parts(rank, copy, file)
+                self._write_parts(rank, copy, parts, file)
             os.utime(part, ns=(copy.found.mtime_ns, copy.found.mtime_ns))
             os.replace(part, target)
         except OSError as error:
@@ -165,13 +211,32 @@ class Fetch:
             with suppress(OSError):
                 part.unlink()
 
-    def _write_parts(self, rank: int, copy: _Copy, file: BinaryIO) -> None:
-        path, size, mtime_ns = copy.found.path, copy.found.size, copy.found.mtime_ns
-        questions = ((ReadFile(path=path, offset=offset, count=CHUNK), ()) for offset in range(0, size, CHUNK))
-        for reply in self._transfer.stream(rank, questions):
-            if (reply.answer.size, reply.answer.mtime_ns) != (size, mtime_ns):
-                raise CannotCopy(f"rank {rank}: {os.fsdecode(path)} was changed while it was fetched. Try again.")
-            file.writelines(reply.buffers)
+    @staticmethod
+    def _write_parts(rank: int, copy: _Copy, parts: Iterable[tuple[FileState, Buffer]], file: BinaryIO) -> None:
+        found = copy.found
+        for now, data in parts:
+            if (now.size, now.mtime_ns) != (found.size, found.mtime_ns):
+                raise CannotCopy(f"rank {rank}: {os.fsdecode(found.path)} was changed while it was fetched. Try again.")
+            file.write(data)
+
+
+def _parts(copy: _Copy) -> list[FilePart]:
+    """Of its file; an empty one has a part, too."""
+    path, size = copy.found.path, copy.found.size
+    return [FilePart(path, offset, min(CHUNK, size - offset)) for offset in range(0, max(size, 1), CHUNK)]
+
+
+def _batches(parts: Iterable[FilePart], nbytes: int) -> Iterator[list[FilePart]]:
+    """These parts, as many at a time as have so many bytes; at most `MOST_IN_ONE`."""
+    batch, room = list[FilePart](), nbytes
+    for part in parts:
+        if batch and (part.count > room or len(batch) >= MOST_IN_ONE):
+            yield batch
+            batch, room = [], nbytes
+        batch.append(part)
+        room -= part.count
+    if batch:
+        yield batch
 
 
 def _explained(rank: Rank, error: Exception | None) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -21,6 +21,8 @@ LIMIT = 50 * 2**20
 """Bytes of a folder that are sent unless the user sets a limit."""
 MOST_FILES = 20_000
 """Files likewise."""
+LOOK_EVERY = 1000
+"""Files that are read between two looks at whether the user has stopped it."""
 SAMPLE = 5
 """Files by which a host recognises the folder itself."""
 NEVER = frozenset(
@@ -100,13 +102,15 @@ class Folder:
                 "Keep the notebook and its code in a folder of their own."
             )
 
-    def scan(self) -> Contents:
-        """What is there now. Raises UsageError."""
+    def scan(self, go_on: Callable[[], None] = lambda: None) -> Contents:
+        """What is there now. Raises UsageError, and what `go_on` raises, which is called often."""
         self.refuse_if_too_much()
         self._forget_if_changed()
         included = GitIgnoreSpec.from_lines(self.include) if self.include else None
         files, left_out = dict[str, Stamp](), dict[str, str]()
-        for path, now in self._walk("", self._above(), included, False):
+        for number, (path, now) in enumerate(self._walk("", self._above(), included, False)):
+            if number % LOOK_EVERY == 0:
+                go_on()
             kind = stat.S_IFMT(now.st_mode)
             if kind not in (stat.S_IFREG, stat.S_IFLNK):
                 left_out[path] = NO_FILE

@@ -287,7 +287,7 @@ class HeadShare:
         if source in self._members:
             addresses = self._addresses(source) if wanted else []
             offer = OfferShare(transfer=self._transfer, key=self._key, path=path, addresses=addresses)
-            reply = self._replies({source: offer})[source]
+            reply = self._replies({source: offer}, doing="reads what is to be shared")[source]
             return reply.answer, _manifests.decode(reply.buffers[0])
         try:
             found, manifest = self._tree_here or listed(path)
@@ -320,6 +320,7 @@ class HeadShare:
                 for host in chain[1:]
             },
             [msgspec.msgpack.encode(manifest)],
+            "looks what is there already",
         )
         accepted = {host: reply.answer for host, reply in replies.items()}
         if refused := alike({host: tuple(each.refused) for host, each in accepted.items() if each.refused}):
@@ -352,7 +353,7 @@ class HeadShare:
             receivers.append(_Receiver(host, self._members[host], each))
             pulls[host] = PullShare(transfer=self._transfer, host=before, ports=ports)
             before, ports = host, each.ports
-        self._replies(pulls)
+        self._replies(pulls, doing="begins to receive")
         return receivers
 
     @staticmethod
@@ -445,12 +446,15 @@ class HeadShare:
     def _compare(self, source: str, receivers: Sequence[_Receiver], manifest: Manifest) -> None:
         """Compare the digests of what was received with the source's. Raises CannotCopy."""
         received = [each for each in receivers if each.total]
-        theirs = self._replies({each.host: DigestShare(transfer=self._transfer) for each in received})
+        theirs = self._replies(
+            {each.host: DigestShare(transfer=self._transfer) for each in received}, doing="computes checksums"
+        )
         wanted = sorted({number for reply in theirs.values() for number in reply.answer.files})
         if not wanted:
             return
         if source in self._members:
-            right = _digests(self._replies({source: DigestShare(transfer=self._transfer, files=wanted)})[source])
+            question = DigestShare(transfer=self._transfer, files=wanted)
+            right = _digests(self._replies({source: question}, doing="computes checksums")[source])
         else:
             right = {number: self._files_here[number].digest() for number in wanted}
         before = dict(zip([each.host for each in receivers], [source, *(each.host for each in receivers)]))
@@ -469,7 +473,7 @@ class HeadShare:
         """Put everything in place. Raises CannotCopy."""
         hosts = [each.host for each in receivers if each.accepted.missing]
         try:
-            self._replies({host: PlaceShare(transfer=self._transfer) for host in hosts})
+            self._replies({host: PlaceShare(transfer=self._transfer) for host in hosts}, doing="puts it in place")
         except CannotCopy as error:
             others = " Other hosts may have it in place; run the share again." if len(hosts) > 1 else ""
             raise CannotCopy(f"{error}{others}") from None
@@ -522,11 +526,17 @@ class HeadShare:
 
     # Asking.
 
-    def _replies(self, asked: Mapping[str, Question[A]], buffers: Sequence[Buffer] = ()) -> dict[str, Reply[A]]:
-        """What the members of these hosts answer. Raises CannotCopy, naming each that could not."""
+    def _replies(
+        self, asked: Mapping[str, Question[A]], buffers: Sequence[Buffer] = (), doing: str = ""
+    ) -> dict[str, Reply[A]]:
+        """What the members of these hosts answer. Raises CannotCopy, naming each that could not.
+
+        `doing` is shown of one that takes long.
+        """
         reads = any(isinstance(question, OfferShare | DigestShare) for question in asked.values())
         transfer = FileTransfer(self._ranks, self._go_on, partial(_trouble, reads=reads))
-        replies = transfer.replies({self._members[host]: question for host, question in asked.items()}, buffers)
+        questions = {self._members[host]: question for host, question in asked.items()}
+        replies = transfer.replies(questions, buffers, lambda _rank: doing)
         return {host: replies[self._members[host]] for host in asked}
 
 

@@ -113,16 +113,19 @@ class FolderSync:
         before a host gets files for the first time.
         """
         for tries_left in reversed(range(TRIES)):
+            self.putting_in_place = False
             try:
-                return self._bring(FileTransfer(ranks, go_on, self._explained, WITHIN), overwrite, progress)
+                contents = self.folder.scan(go_on)
+                transfer = FileTransfer(ranks, go_on, self._explained, WITHIN)
+                return self._bring(transfer, contents, overwrite, progress)
             except FileChanged:
                 if not tries_left:
                     raise
         raise AssertionError
 
-    def _bring(self, transfer: FileTransfer, overwrite: bool, progress: Callable[[str], None]) -> SyncResult:
-        self.putting_in_place = False
-        contents = self.folder.scan()
+    def _bring(
+        self, transfer: FileTransfer, contents: Contents, overwrite: bool, progress: Callable[[str], None]
+    ) -> SyncResult:
         first = self._open(transfer, contents)
         for there in self._leaders().values():  # others' files are not ours to report once the notebook has none
             there.refused = {
@@ -320,7 +323,11 @@ class FolderSync:
 
         self.putting_in_place = True
         try:
-            answers = transfer.answers({self._there[host].rank: question(host) for host in plans})
+            of_rank = {self._there[host].rank: host for host in plans}
+            answers = transfer.answers(
+                {rank: question(host) for rank, host in of_rank.items()},
+                lambda rank: f"puts {len(plans[of_rank[rank]].send):,} files in place",
+            )
         except BaseException:
             for host in plans:
                 self._there.pop(host)  # each is asked what it has, before the next sync

@@ -26,6 +26,11 @@ AHEAD = 8
 A = TypeVar("A", bound=Answer)
 
 
+def unsaid(_rank: int) -> str:
+    """Shows nothing of a rank."""
+    return ""
+
+
 class _Stopped(Exception):
     """Another rank has failed, or the user has stopped the transfer."""
 
@@ -49,21 +54,31 @@ class FileTransfer:
         self._stop = threading.Event()
         self._moved: dict[int, int] = {}
 
-    def answers(self, questions: Mapping[int, Question[A]]) -> dict[int, A]:
-        """What each rank answers to its question. Raises CannotCopy, with a line for each that could not."""
-        return {rank: reply.answer for rank, reply in self.replies(questions).items()}
+    def answers(self, questions: Mapping[int, Question[A]], doing: Callable[[int], str] = unsaid) -> dict[int, A]:
+        """What each rank answers to its question. Raises CannotCopy, with a line for each that could not.
 
-    def replies(self, questions: Mapping[int, Question[A]], buffers: Sequence[Buffer] = ()) -> dict[int, Reply[A]]:
+        `doing` is what is shown of a rank that takes long.
+        """
+        return {rank: reply.answer for rank, reply in self.replies(questions, (), doing).items()}
+
+    def replies(
+        self,
+        questions: Mapping[int, Question[A]],
+        buffers: Sequence[Buffer] = (),
+        doing: Callable[[int], str] = unsaid,
+    ) -> dict[int, Reply[A]]:
         """As `answers`, with the answers' buffers; each question goes with these `buffers`."""
-        return self.settled({rank: self._ask(rank, question, buffers) for rank, question in questions.items()})
+        return self.settled({rank: self._ask(rank, question, buffers) for rank, question in questions.items()}, doing)
 
-    def settled(self, asked: Mapping[int, Future[Reply[A]]]) -> dict[int, Reply[A]]:
+    def settled(
+        self, asked: Mapping[int, Future[Reply[A]]], doing: Callable[[int], str] = unsaid
+    ) -> dict[int, Reply[A]]:
         """The replies of ranks that were asked. Raises as `answers` does."""
         until = time.monotonic() + self._within
         wait_and_show(
             lambda: not wait(asked.values(), SHOW_EVERY).not_done or time.monotonic() > until,
             asked,
-            lambda _rank: "",
+            lambda rank: "" if asked[rank].done() else doing(rank),
             self._go_on,
         )
         given, failed = dict[int, Reply[A]](), list[Exception]()
@@ -75,13 +90,24 @@ class FileTransfer:
         _raise_all(failed)
         return given
 
-    def move(self, nbytes: Mapping[int, int], work: Callable[[int], None], done: str) -> None:
+    def move(
+        self,
+        nbytes: Mapping[int, int],
+        work: Callable[[int], None],
+        done: str,
+        line: Callable[[int], str] | None = None,
+    ) -> None:
         """Call `work` with each rank, in a thread of its own, until all are done, one fails, or `go_on` raises.
 
-        Shows how many of its `nbytes` each rank has moved, followed by `done`: "sent", for instance. Raises CannotCopy
-        with a line for each failure, or another error that `work` raised. Call it once for each transfer.
+        Shows how many of its `nbytes` each rank has moved, followed by `done`: "sent", for instance; or the `line` of
+        each. Raises CannotCopy with a line for each failure, or another error that `work` raised. Call it once for each
+        transfer.
         """
         self._moved = dict.fromkeys(nbytes, 0)
+
+        def of_bytes(rank: int) -> str:
+            return f"{human_bytes(self._moved[rank])} of {human_bytes(nbytes[rank])} {done}"
+
         with ThreadPoolExecutor(len(nbytes)) as threads:
             under_way = [threads.submit(work, rank) for rank in nbytes]
 
@@ -90,11 +116,8 @@ class FileTransfer:
                     each.done() and each.exception() for each in under_way
                 )
 
-            def line(rank: int) -> str:
-                return f"{human_bytes(self._moved[rank])} of {human_bytes(nbytes[rank])} {done}"
-
             try:
-                wait_and_show(over, nbytes, line, self._go_on)
+                wait_and_show(over, nbytes, line or of_bytes, self._go_on)
             finally:
                 self._stop.set()
         _raise_all([error for each in under_way if (error := each.exception())])

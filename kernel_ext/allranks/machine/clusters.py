@@ -8,9 +8,9 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -55,13 +55,15 @@ class HostedCluster:
     """When the notebook went, as `time.time` has it; None while it is there."""
     folders: list[str] = field(default_factory=list)
     """All that the cluster has on this machine, the one of this description first; files too."""
+    version: str = ""
+    """Of allranks that wrote this; empty for an older one."""
     busy_at: float = 0.0
     """Once the notebook is away: the last sign of a cell, by `time.time`."""
 
     @property
     def running(self) -> list[str]:
         """Names of the processes that still run."""
-        return [name for name, (pid, since) in self.processes.items() if still_runs(pid, since)]
+        return _running(self.processes)
 
     @property
     def runs_a_cell(self) -> bool:
@@ -78,14 +80,40 @@ def hosted_clusters(also: Iterable[str | Path] = ()) -> list[HostedCluster]:
 
     They are looked for where temporary files are, and in the folders `also`.
     """
-    folders = {file.parent for place in _places() for file in Path(place).resolve().glob(f"allranks-*/{FILE}")}
-    found = (_read(folder) for folder in sorted(folders | {Path(each).resolve() for each in also}))
+    found = (_hosted(told) for told in _read_all(also))
     return [each for each in found if each is not None]
 
 
 def listed(also: Iterable[str | Path] = ()) -> list[dict[str, Any]]:
-    """`hosted_clusters`, each with the names of its processes that still run, as JSON."""
-    return [{"cluster": asdict(each), "running": each.running} for each in hosted_clusters(also)]
+    """What `hosted_clusters` reads, each with the names of its processes that still run, as JSON.
+
+    Those that another version of allranks has written, with other fields, are there as it wrote them.
+    """
+    found = []
+    for told in _read_all(also):
+        each = _hosted(told)
+        cluster = asdict(each) if each is not None else told
+        found.append({"cluster": cluster, "running": _running(told["processes"])})
+    return found
+
+
+def _running(processes: Mapping[str, tuple[int, float]]) -> list[str]:
+    return [name for name, (pid, since) in processes.items() if still_runs(pid, since)]
+
+
+def _hosted(told: Mapping[str, Any]) -> HostedCluster | None:
+    """None where another version wrote it, and left out what this one needs."""
+    known = {each.name for each in fields(HostedCluster)}
+    try:
+        return HostedCluster(**{name: value for name, value in told.items() if name in known})
+    except TypeError:
+        return None
+
+
+def _read_all(also: Iterable[str | Path]) -> list[dict[str, Any]]:
+    folders = {file.parent for place in _places() for file in Path(place).resolve().glob(f"allranks-*/{FILE}")}
+    found = (_read(folder) for folder in sorted(folders | {Path(each).resolve() for each in also}))
+    return [each for each in found if each is not None]
 
 
 def _places() -> set[str]:
@@ -98,8 +126,8 @@ def _places() -> set[str]:
     return places
 
 
-def _read(folder: Path) -> HostedCluster | None:
-    """None where there is none, or another user's, another machine's or another version's.
+def _read(folder: Path) -> dict[str, Any] | None:
+    """None where there is none, or another user's or another machine's.
 
     Others may write in /tmp: what could be theirs, or leads elsewhere, says nothing of what is to be ended.
     """
@@ -112,7 +140,7 @@ def _read(folder: Path) -> HostedCluster | None:
         if told["node"] != this_machine():
             return None
         told["busy_at"] = busy_at(map(Path, told["folders"]))
-        return HostedCluster(**told)
+        return dict(told)
     except (OSError, ValueError, TypeError, LookupError, AttributeError):
         return None
 

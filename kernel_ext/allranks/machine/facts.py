@@ -27,7 +27,7 @@ def description() -> dict[str, Any]:
         from .clusters import listed
 
         addresses = own_addresses()
-        left_behind = [each for each in listed() if each["running"] and each["cluster"]["away_since"] is not None]
+        left_behind = [each for each in listed() if each["running"] and each["cluster"].get("away_since") is not None]
     except ImportError:  # psutil is missing; what is missing is told by the versions
         addresses, left_behind = [], []
     return {

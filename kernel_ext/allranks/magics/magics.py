@@ -19,6 +19,7 @@ from allranks.cluster.cluster import Cluster
 from allranks.cluster.result import CellResult
 from allranks.errors import AllranksError, CellInterrupted, NoCluster, UsageError
 from allranks.head.world.detached import left_behind
+from allranks.messages.values import can_travel
 from allranks.notebook.front_end import shown_in
 
 from . import auto, completion
@@ -116,6 +117,9 @@ class DistributedMagics(Verbs, Magics):
                 if isinstance(value, ModuleType):
                     imported = value.__name__ if value.__name__ == name else f"{value.__name__} as {name}"
                     print(f"{name} is a module that the notebook has imported: import {imported} in the cell.")
+                elif not can_travel(value, for_rank=False):
+                    kind = type(value).__name__
+                    print(f"{name} is a notebook variable, and a {kind} cannot be sent to the ranks: define it there.")
                 else:
                     print(f"{name} is a notebook variable: copy it to the ranks with %distributed push {name}.")
         for name in dict.fromkeys(error.missing_module for error in result.errors.values()):

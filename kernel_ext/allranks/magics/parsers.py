@@ -96,7 +96,7 @@ def line_parser() -> Parser:
     up.add_argument("--join", metavar="FILE", help="write FILE, for ranks that a scheduler starts")
     up.add_argument("--ipp-profile", metavar="P", help="ranks next to the engines of a running ipyparallel cluster")
     up.add_argument("--profile", dest="ipp_profile", help=argparse.SUPPRESS)  # as it was called in 0.1
-    up.add_argument("--timeout", type=float, default=600.0, metavar="S", help="seconds to wait for them (default 600)")
+    up.add_argument("--timeout", type=float, metavar="S", help="seconds to wait for the ranks, or engines, of these")
     up.add_argument("--ranks-per-host", type=int, default=1, help="ranks per host of --hosts or --hostfile")
     up.add_argument("--backend", default="auto", help=BACKENDS)
     up.add_argument(

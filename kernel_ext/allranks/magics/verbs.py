@@ -88,6 +88,8 @@ class Verbs:
             print(f"backend: {cluster.chosen_because}")
         if cluster.chosen_network:
             print(f"network: {cluster.chosen_network}")
+        if cluster.working_folders:
+            print(f"folders: {cluster.working_folders}")
         for other in cluster.beside:
             print(other.beside)
         display(cluster)  # type: ignore[no-untyped-call]

@@ -81,10 +81,10 @@ def unpack_call(buffers: Sequence[Any]) -> tuple[Any, dict[str, Any]]:
         names[name] = code
 
 
-def can_travel(value: Any) -> bool:
-    """Whether it can be sent to a rank."""
+def can_travel(value: Any, *, for_rank: bool = True) -> bool:
+    """Whether `pack` could send it to a rank; evaluates no MLX array."""
     try:
-        pack(value, for_rank=True)
+        _packed(lambda _: [value], for_rank, dry=True)
     except CannotTravel:
         return False
     return True
@@ -150,17 +150,20 @@ def _turn(value: Any) -> int:
     return 0 if isinstance(value, types.ModuleType) else 1 if callable(value) else 2
 
 
-def _packed(each: Callable[[_Pickler], Iterable[Any]], for_rank: bool, to_keep: bool = False) -> list[Any]:
+def _packed(
+    each: Callable[[_Pickler], Iterable[Any]], for_rank: bool, to_keep: bool = False, dry: bool = False
+) -> list[Any]:
     """One stream of several pickles that share what they have in common, and the out-of-band buffers.
 
     `each` is given the pickler, which knows what the functions packed so far use. `to_keep`: see `checkpoint_reducers`.
+    `dry` leaves the content of arrays out.
     """
     buffers: list[Any] = []
     stream = io.BytesIO()
     value = None
     try:
         pickler = _Pickler(stream, protocol=5, buffer_callback=lambda buffer: buffers.append(buffer.raw()))
-        pickler.to_keep = to_keep
+        pickler.to_keep, pickler.dry = to_keep, dry
         if for_rank:
             pickler.for_rank = True
             pickler.globals_ref[id(_namespace())] = _Namespace()
@@ -180,7 +183,7 @@ def _reason(error: BaseException) -> str:
 
 
 class _Pickler(cloudpickle.Pickler):
-    for_rank = to_keep = False
+    for_rank = to_keep = dry = False
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -194,7 +197,7 @@ class _Pickler(cloudpickle.Pickler):
         mx = sys.modules.get("mlx.core")
         if mx is not None:
             if type(obj) is mx.array:
-                return _array_from_buffer, _array_parts(obj)
+                return (list, ()) if self.dry else (_array_from_buffer, _array_parts(obj))
             if type(obj) is mx.Dtype:
                 return _dtype, (_dtype_name(obj),)
             if type(obj) is mx.distributed.Group:

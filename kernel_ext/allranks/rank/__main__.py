@@ -34,7 +34,7 @@ def main() -> None:
     file = options.join if options.join is not None else offered(options.cluster) / f"{_number(options.number)}.json"
     settings = read_join_file(file, within=FILE_WITHIN if options.join is not None else 0.0)
     if "urls" in settings:
-        sys.exit(join(settings, until_input_ends=str(file) == "-"))
+        sys.exit(join(settings, None if str(file) == "-" else file))
     if "ranks" in settings:
         settings = settings["ranks"][_number(options.number)]
     try:

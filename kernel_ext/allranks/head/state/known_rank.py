@@ -38,6 +38,8 @@ class Rank:
     pid: int | None = None
     connected: bool = False
     ready: bool = False
+    folder: str = ""
+    """Where it began to work, if its host lacked the folder that it was to work in."""
     report: State = field(default_factory=State)
     received_at: float = 0.0
     host_back_at: float = 0.0

@@ -71,6 +71,8 @@ class Monitor:
         """Why not, where it could have been, as a clause."""
         self.away: dict[str, Away] = {}
         """Hosts that cannot be reached at the moment."""
+        self.shown: dict[str, str] = {}
+        """What tables call a host, by its name."""
         self.joining: Collection[Future[Reply[Joined]]] = ()
         """What ranks have yet to answer that wait for others in a world that was given up."""
         self.divided = False
@@ -164,7 +166,7 @@ class Monitor:
             case Hello():
                 self._greeted(rank, event)
             case Ready():
-                rank.ready = True
+                rank.ready, rank.folder = True, event.folder
                 rank.report = structs.replace(rank.report, memory=event.memory)  # so that the first status shows it
             case State():
                 self._reported(rank, event)

@@ -22,16 +22,17 @@ if TYPE_CHECKING:
 
 def snapshot_of(monitor: Monitor) -> Snapshot:
     """Everything there is to show, now; the monitor's lock is held."""
-    ranks = monitor.ranks
+    ranks, shown = monitor.ranks, monitor.shown
+    views = (rank_view(rank, monitor.times, monitor.away.get(rank.host)) for rank in ranks)
     return Snapshot(
         monitor.name,
         monitor.backend,
         state := state_of(monitor),
         monitor.generation,
-        tuple(rank_view(rank, monitor.times, monitor.away.get(rank.host)) for rank in ranks),
+        tuple(replace(view, host=shown.get(view.host, view.host)) for view in views),
         time.time(),
         notes(state, ranks, monitor.not_breakable, monitor.away, {} if monitor.changing else dict(monitor.owed)),
-        hosts=host_views(ranks),
+        hosts=tuple(replace(view, name=shown.get(view.name, view.name)) for view in host_views(ranks)),
         links=tuple(link_view(link, ranks) for link in monitor.links),
         peak=monitor.peak,
         straggler=monitor.times.straggler,

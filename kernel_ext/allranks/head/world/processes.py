@@ -128,7 +128,7 @@ class Processes:
 
     def describe(self, plan: WorldPlan) -> None:
         """Each host writes down which cluster its ranks belong to."""
-        hosts = list(dict.fromkeys(placement.host.name for placement in plan.placements))
+        hosts = list(dict.fromkeys(placement.host.shown for placement in plan.placements))
         reached = {name: end for name, end in self._hosts.others.items() if end.alive}
         logins = {name: end.python for name, end in reached.items() if isinstance(end, RemoteHost)}
         for end in (self._hosts.here, *self._hosts.others.values()):

@@ -72,6 +72,7 @@ class Ranks:
         if kept is not None:
             self.plan = kept.expect(self.monitor, settings.connections)
             self.hosts = self.most_hosts = [placement.host for placement in self.plan.placements]
+            self.monitor.shown = {host.name: host.shown for host in self.hosts}
             self.owed |= kept.still_owed()
         self._reached_at: set[tuple[str, str]] = set()
         """Hosts that were reached by others, and the addresses at which they were."""
@@ -154,6 +155,7 @@ class Ranks:
             self.monitor.times = CollectiveTimes()
         self.plan, self.hosts = plan, [placement.host for placement in plan.placements]
         self.most_hosts = max(self.hosts, self.most_hosts, key=len)
+        self.monitor.shown = {host.name: host.shown for host in self.hosts}
         self.monitor.backend = plan.backend
         return plan
 

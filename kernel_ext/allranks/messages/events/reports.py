@@ -46,6 +46,8 @@ class Ready(Event):
     """The engine can take cells."""
 
     memory: Memory
+    folder: str = ""
+    """Where it works, if its host lacks the folder that it was to work in."""
 
 
 class State(Event):

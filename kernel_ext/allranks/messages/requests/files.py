@@ -177,27 +177,39 @@ class FindFiles(Question[FilesFound]):
     pattern: bytes
 
 
-class Digest(Answer):
-    digest: bytes
+class Digests(Answer):
+    digests: list[bytes]
 
 
-class DigestFile(Question[Digest]):
-    """A digest of a file's content, by which files of several ranks are compared."""
-
-    runs = "thread"
-    path: bytes
-
-
-class FileRead(Answer):
-    size: int
-    mtime_ns: int
-    """Of the whole file, now."""
-
-
-class ReadFile(Question[FileRead]):
-    """A part of a file, in the answer's buffer."""
+class DigestFiles(Question[Digests]):
+    """A digest of the content of each of these files, by which files of several ranks are compared."""
 
     runs = "thread"
+    paths: list[bytes]
+
+
+class FilePart(Struct, array_like=True, frozen=True):
+    """Bytes of a file."""
+
     path: bytes
     offset: int
     count: int
+
+
+class FileState(Struct, array_like=True, frozen=True):
+    """What a whole file is like now."""
+
+    size: int
+    mtime_ns: int
+
+
+class PartsRead(Answer):
+    files: list[FileState]
+    """Of each part's file."""
+
+
+class ReadParts(Question[PartsRead]):
+    """Parts of files, each in a buffer of the answer."""
+
+    runs = "thread"
+    parts: list[FilePart]

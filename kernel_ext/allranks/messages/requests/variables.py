@@ -9,9 +9,19 @@ from .collectives import Names
 
 
 class Push(Question[Names]):
-    """Set variables: the buffers hold a dict."""
+    """Load variables and hold them until `DecidePush`: the buffers hold a dict. It replaces what was held before."""
 
     runs = "main"
+    push: int = 0
+    """Tells it from other pushes."""
+
+
+class DecidePush(Question[Nothing]):
+    """Bind the variables of this `push`, or drop them."""
+
+    runs = "main"
+    push: int
+    bind: bool
 
 
 class Pull(Question[Nothing]):

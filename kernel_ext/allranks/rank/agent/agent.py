@@ -126,7 +126,8 @@ class Agent:
             keep_readable(self.config.holder, sys.stderr.pipe)
         self._threads = {each.ident for each in threading.enumerate()}
         self._ready = True
-        self.lifeline.send(Ready(self.meters.memory()))
+        lacks = self.config.cwd and not os.path.isdir(os.path.expanduser(self.config.cwd))
+        self.lifeline.send(Ready(self.meters.memory(), self.beginning.directory if lacks else ""))
 
     def enter_folder(self, folder: str) -> None:
         """Make `folder` the working folder of this process, and of the trials that load variables as it would."""

@@ -45,6 +45,8 @@ class Requests:
         """The reload that the main thread carries out."""
         self._listening: reach.Listening | None = None
         self._shares = share.Shares()
+        self._pushed: tuple[int, dict[str, Any]] | None = None
+        """Variables that are bound once all ranks have loaded theirs."""
 
     def handle(self, request: Request, buffers: Buffers) -> Reply[Answer] | None:
         """What is answered, if anything; raises whatever went wrong."""
@@ -161,10 +163,18 @@ class Requests:
 
     # Variables.
 
-    def push(self, _request: requests.Push, buffers: Buffers) -> Reply[requests.Names]:
+    def push(self, request: requests.Push, buffers: Buffers) -> Reply[requests.Names]:
+        self._pushed = None  # frees what a notebook left that ended before it had decided
         pushed = values.unpack(buffers, take=True)
-        self._agent.user_ns.update(pushed)
+        self._pushed = (request.push, pushed)
         return Reply(requests.Names(list(pushed)))
+
+    def decide_push(self, request: requests.DecidePush, _: Buffers) -> Reply[Nothing]:
+        if self._pushed is not None and self._pushed[0] == request.push:
+            if request.bind:
+                self._agent.user_ns.update(self._pushed[1])
+            self._pushed = None
+        return DONE
 
     def pull(self, request: requests.Pull, _: Buffers) -> Reply[Nothing]:
         return Reply(Nothing(), values.pack(self._named(request.name)))
@@ -306,12 +316,12 @@ class Requests:
     def find_files(self, request: requests.FindFiles, _: Buffers) -> Reply[requests.FilesFound]:
         return Reply(found_files.find(request.pattern))
 
-    def digest_file(self, request: requests.DigestFile, _: Buffers) -> Reply[requests.Digest]:
-        return Reply(requests.Digest(found_files.digest(request.path)))
+    def digest_files(self, request: requests.DigestFiles, _: Buffers) -> Reply[requests.Digests]:
+        return Reply(requests.Digests([found_files.digest(path) for path in request.paths]))
 
-    def read_file(self, request: requests.ReadFile, _: Buffers) -> Reply[requests.FileRead]:
-        answer, data = found_files.read(request.path, request.offset, request.count)
-        return Reply(answer, [data])
+    def read_parts(self, request: requests.ReadParts, _: Buffers) -> Reply[requests.PartsRead]:
+        read = [found_files.read(part) for part in request.parts]
+        return Reply(requests.PartsRead([state for state, _ in read]), [data for _, data in read])
 
     def find_share(self, request: requests.FindShare, _: Buffers) -> Reply[requests.ShareFound]:
         return Reply(self._shares.find(request))

@@ -7,7 +7,7 @@ import hashlib
 import os
 import stat
 
-from allranks.messages.requests import FileRead, FilesFound, FoundFile
+from allranks.messages.requests import FilePart, FilesFound, FileState, FoundFile
 
 MOST = 50_000
 """Files that one answer names."""
@@ -44,15 +44,15 @@ def _base(folder: bytes, pattern: bytes) -> bytes:
 
 
 def digest(path: bytes) -> bytes:
-    """See `requests.DigestFile`. Raises OSError."""
+    """See `requests.DigestFiles`. Raises OSError."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "blake2b").digest()
 
 
-def read(path: bytes, offset: int, count: int) -> tuple[FileRead, bytes]:
-    """See `requests.ReadFile`. Raises OSError."""
-    with open(path, "rb") as file:
-        file.seek(offset)
-        data = file.read(count)
+def read(part: FilePart) -> tuple[FileState, bytes]:
+    """See `requests.ReadParts`. Raises OSError."""
+    with open(part.path, "rb") as file:
+        file.seek(part.offset)
+        data = file.read(part.count)
         now = os.fstat(file.fileno())
-    return FileRead(now.st_size, now.st_mtime_ns), data
+    return FileState(now.st_size, now.st_mtime_ns), data

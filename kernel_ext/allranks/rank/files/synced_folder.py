@@ -113,6 +113,7 @@ def commit(request: CommitFiles) -> FilesCommitted:
     """
     root, ours = os.fsencode(request.folder), _ours(Path(request.folder))
     incoming, origin = _incoming(request.folder, request.transfer), request.origin
+    parents = _Parents(root)
     with _locked(ours):
         known, refused, failed = _read(ours), dict[bytes, str](), list[OSError]()
         ready = {number: _prepared(incoming / str(number), entry, origin) for number, entry in request.files}
@@ -135,9 +136,11 @@ def commit(request: CommitFiles) -> FilesCommitted:
         for number, sent in ready.items():
             path, part = sent.entry.path, incoming / str(number)
             try:
-                why = _why_not(root, path, _from(origin, known.get(path, ())), request.overwrite, part)
+                why = _why_not(parents, path, _from(origin, known.get(path, ())), request.overwrite, part)
                 if not why:
                     _put_in_place(part, os.path.join(root, path))
+                    if sent.entry.mode == LINK:
+                        parents.forget()
             except (IsADirectoryError, NotADirectoryError, FileExistsError):
                 why = IN_THE_WAY
             except OSError as error:
@@ -158,14 +161,33 @@ def _from(origin: str, states: Sequence[Sent]) -> list[Sent]:
     return [sent for sent in states if sent.origin == origin]
 
 
-def _why_not(root: bytes, path: bytes, known: Sequence[Sent], overwrite: bool, new: Path) -> str:
+class _Parents:
+    """Whether the folders of files lie in the folder. Each is looked at once: for many files that takes long."""
+
+    def __init__(self, root: bytes) -> None:
+        self.root, self._real, self._inside = root, os.path.realpath(root), dict[bytes, bool]()
+
+    def are_inside(self, target: bytes) -> bool:
+        """Whether no symbolic link leads out of the folder on the way to this file."""
+        folder = os.path.dirname(target)
+        known = self._inside.get(folder)
+        if known is None:
+            known = os.path.commonpath([self._real, os.path.realpath(folder)]) == self._real
+            self._inside[folder] = known
+        return known
+
+    def forget(self) -> None:
+        """A link was put in place: a folder may lead elsewhere."""
+        self._inside.clear()
+
+
+def _why_not(parents: _Parents, path: bytes, known: Sequence[Sent], overwrite: bool, new: Path) -> str:
     """Why a file must not be written there; empty where it may."""
-    target = os.path.join(root, path)
+    target = os.path.join(parents.root, path)
     parts = path.split(b"/")
     if path.startswith(b"/") or b".." in parts or parts[0] == OURS:
         return "its path leads out of the folder"
-    inside, parent = os.path.realpath(root), os.path.realpath(os.path.dirname(target))
-    if os.path.commonpath([inside, parent]) != inside:
+    if not parents.are_inside(target):
         return "a symbolic link there leads out of the folder"
     there = _stat(target)
     if there is None or any(sent.is_intact(there) for sent in known):

@@ -43,6 +43,7 @@ class Description:
         import psutil  # no host process needs it before its ranks are there
 
         from allranks.machine.clusters import HOST_PROCESS, HostedCluster
+        from allranks.machine.facts import installed
         from allranks.machine.identity import identity_of, this_machine
 
         identities = {HOST_PROCESS: identity_of(), **self._launched}
@@ -61,6 +62,7 @@ class Description:
             lease=lease,
             away_since=away_since,
             folders=[str(folder) for folder in folders],
+            version=installed("allranks"),
         )
         try:
             cluster.write()

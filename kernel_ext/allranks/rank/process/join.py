@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,9 @@ SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 FILE_WITHIN = 90.0
 """Seconds until a join file must be seen: NFS may hide a new file from other hosts for a minute."""
 ANSWER_WITHIN = 20.0
-"""Seconds in which the notebook must be found at one of its addresses."""
+"""Seconds in which the notebook must be found at one of its addresses, or else a line reports that it is not."""
+READ_EVERY = 0.5
+"""Seconds after which the join file is read again while no notebook answers."""
 OTHERS_WITHIN = 0.3
 """Seconds that addresses named earlier in the file get when a later one has answered."""
 PATIENCE = 16.0
@@ -191,24 +193,59 @@ class Joined:
         self._order(END)
 
 
-def join(settings: Mapping[str, Any], until_input_ends: bool) -> int:
-    """Be one rank's place until the notebook ends the cluster; returns the exit code."""
-    url = find_notebook(settings["urls"], settings["key"].encode())
-    if url is None:
+def join(settings: Mapping[str, Any], file: Path | None) -> int:
+    """Be one rank's place until the notebook ends the cluster; returns the exit code.
+
+    Without a `file` the settings came over stdin, and the end of stdin is the end, too. A killed notebook leaves its
+    file behind: while none answers, the file is read again, and a new one is followed.
+    """
+    began = since = time.monotonic()
+    within = FILE_WITHIN if file is not None else ANSWER_WITHIN
+    waits = False
+    while True:
         tried = ", ".join(_address(url) for url in settings["urls"])
-        print(
-            f"allranks: {socket.gethostname()} got no answer from the notebook at {tried} within {ANSWER_WITHIN:g} s. "
-            "Is it still running, and can this host reach it?",
-            file=sys.stderr,
-        )
-        return 1
-    return Joined(settings, url).run(until_input_ends)
+
+        def newer(known: Mapping[str, Any] = settings) -> bool:
+            return file is not None and _join_settings(file) not in (None, known)
+
+        url = find_notebook(settings["urls"], settings["key"].encode(), newer)
+        if url is not None:
+            return Joined(settings, url).run(until_input_ends=file is None)
+        if file is not None and newer():
+            settings, since = _join_settings(file) or settings, time.monotonic()
+            continue
+        if time.monotonic() >= max(began + within, since + ANSWER_WITHIN):
+            break
+        if not waits:
+            waits = True
+            print(
+                f"allranks: {socket.gethostname()} has no answer yet from the notebook at {tried}, which wrote {file}. "
+                f"Waiting up to {within:g} s for it, or for a new file: %distributed up --join writes one.",
+                file=sys.stderr,
+                flush=True,
+            )
+    print(
+        f"allranks: {socket.gethostname()} got no answer from the notebook at {tried} within {within:g} s. "
+        "Is it still running, and can this host reach it?",
+        file=sys.stderr,
+    )
+    return 1
 
 
-def find_notebook(urls: Sequence[str], key: bytes) -> str | None:
+def _join_settings(file: Path) -> dict[str, Any] | None:
+    """What the join file has now; None where there is none, or it is being written."""
+    try:
+        settings = dict(json.loads(file.read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
+    return settings if "urls" in settings else None
+
+
+def find_notebook(urls: Sequence[str], key: bytes, stop: Callable[[], bool] = lambda: False) -> str | None:
     """The first of these addresses at which somebody answers who holds the cluster's secret key.
 
-    Another host may well have the same private address, so that to connect is not enough.
+    Another host may well have the same private address, so that to connect is not enough. None after `ANSWER_WITHIN`,
+    and once `stop` says so.
     """
     context, poller = zmq.Context(), zmq.Poller()
     events: dict[Any, str] = {}
@@ -226,7 +263,9 @@ def find_notebook(urls: Sequence[str], key: bytes) -> str | None:
         answered: set[str] = set()
         deadline = time.monotonic() + ANSWER_WITHIN
         while (left := deadline - time.monotonic()) > 0 and not set(urls[:1]) <= answered:
-            for monitor, _ in poller.poll(int(left * 1000) + 1):
+            if not answered and stop():
+                return None
+            for monitor, _ in poller.poll(int(min(left, READ_EVERY) * 1000) + 1):
                 parse_monitor_message(monitor.recv_multipart())
                 deadline = min(deadline, time.monotonic() + OTHERS_WITHIN)
                 answered.add(events[monitor])
