@@ -36,7 +36,7 @@ Pages speculative:                        30.
 def test_the_magic_shows_what_was_found_and_what_was_checked(kernel: Notebook) -> None:
     cell = kernel.ok("%distributed doctor")
     assert "No problems found on localhost." in cell.mime("text/plain")[0]
-    assert "Checked: Python and the packages" in cell.mime("text/html")[0]
+    assert "Checked: a start as by up: logins, host processes" in cell.mime("text/html")[0]
     wrong = kernel.ok("%distributed doctor --memory 900000G")
     assert "more hosts, or a smaller or quantized model" in wrong.mime("text/plain")[0]
     assert "<table" in wrong.mime("text/html")[0] and "✗ error" in wrong.mime("text/html")[0]
@@ -67,10 +67,10 @@ def test_a_package_from_source_here_is_missed_where_another_is_installed() -> No
     """As `up` does, which refuses it."""
     there = {"python": "3.12.1", "executable": "/opt/python", "packages": {"allranks": "0.9", "mlx": "0.31"}}
     host = HostFacts("box", False, python=there)
-    (finding,) = same_versions([host], Asked(versions={"python": "3.12.3", "allranks": "", "mlx": "0.31"}))
-    assert finding.what == "Allranks is 0.9 there and from source here."
+    (finding,) = same_versions([host], Asked(python_named=True, versions={"python": "3.12.3", "allranks": "", "mlx": "0.31"}))
+    assert finding.what == "allranks is 0.9 there and from source here."
     assert finding.fix == "install allranks there from the same source as this notebook" and not finding.at
-    (finding,) = same_versions([host], Asked(versions={"python": "3.12.3", "allranks": "", "mlx": "0.32"}))
+    (finding,) = same_versions([host], Asked(python_named=True, versions={"python": "3.12.3", "allranks": "", "mlx": "0.32"}))
     assert finding.fix == "/opt/python -m pip install mlx==0.32" and finding.at == "box"
 
 

@@ -10,11 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from allranks.messages.host_messages import Heard, to_line
+
 from .command import CONNECT_WITHIN, destination, explained, ssh_options
 from .interpreter import Interpreter
 
 _ALLOCATED = re.compile(r"Allocated port (\d+) for remote forward to 127\.0\.0\.1:(\d+)")
 _NOISE = ("Warning: Permanently added", "Allocated port")
+_GREETING = f"echo {shlex.quote(to_line(Heard(0)).decode())}; "
+"""Has the host's shell say that it has run its start-up files."""
 ENDS_WITHIN = 2.0
 """Seconds ssh gets to end."""
 
@@ -41,14 +45,17 @@ class Login:
         self._wanted = len(tunnels)
         self.said: list[str] = []
         """The last lines that ssh, or the host's shell, complained with."""
+        self.greeted = False
+        """Whether the shell there has run a command: known of a login that starts a host process."""
         self.closed = False
         """Whether all has been read of it."""
         self.on_tunnel: Callable[[], None] = lambda: None
         """Called when there is another tunnel."""
         forwards = [word for here, there in tunnels.items() for word in ("-R", f"127.0.0.1:{there}:127.0.0.1:{here}")]
         command = shlex.join([*python.words(), "-m", "allranks.rank.process.reach", *arguments])
+        greeting = "" if arguments else _GREETING  # a relay that connects again answers for itself
         self.process = subprocess.Popen(
-            ["ssh", *ssh_options(within), *forwards, *destination(name), f"exec {command}"],
+            ["ssh", *ssh_options(within), *forwards, *destination(name), f"{greeting}exec {command}"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -69,7 +76,10 @@ class Login:
         # The last ones may still be on their way; from an ssh that ends, all of them come.
         self._complaints.join(ENDS_WITHIN if self.closed else 0.05)
         said = [*self.said, *more]
-        return explained(said, self._name, self._python.path, may_set_up=bool(self._python.private)) if said else ""
+        if not said:
+            return ""
+        set_up = bool(self._python.private)
+        return explained(said, self._name, self._python.path, may_set_up=set_up, logged_in=self.greeted)
 
     def end(self) -> None:
         """Close the connection, and wait until ssh has ended."""
