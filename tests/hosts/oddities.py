@@ -626,7 +626,7 @@ def hanging(hosts: Hosts) -> Iterator[Options]:
         yield options
 
 
-@odd("python without allranks", "allranks is not installed")
+@odd("python without allranks", "allranks is not installed", doctor="allranks is missing")
 def no_allranks(hosts: Hosts) -> Iterator[Options]:
     with _python(hosts, f'exec {HERE} -I -S "$@"') as options:
         yield options
@@ -692,8 +692,8 @@ def sitecustomize(hosts: Hosts) -> Iterator[Options]:
         shutil.rmtree(folder)
 
 
-by_env("PYTHONHOME is wrong", "host2", suite=True, PYTHONHOME="/opt/nowhere")
-by_env("PYTHONWARNINGS=error", PYTHONWARNINGS="error")
+by_env("PYTHONHOME is wrong", "PYTHONHOME", suite=True, PYTHONHOME="/opt/nowhere")
+by_env("PYTHONWARNINGS=error", "Deprecat", PYTHONWARNINGS="error")
 by_env("PYTHONOPTIMIZE=2", PYTHONOPTIMIZE="2")
 by_env("PYTHONSAFEPATH and PYTHONNOUSERSITE", PYTHONSAFEPATH="1", PYTHONNOUSERSITE="1", PYTHONUNBUFFERED="1")
 by_env("PYTHONVERBOSE", PYTHONVERBOSE="1")

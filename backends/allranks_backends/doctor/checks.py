@@ -49,6 +49,7 @@ CHECKS = (
     Check("Metal and CUDA mixed", gpus.mixed, _several),
     Check("macOS versions, sleep", macs.systems, _macs_among),
     Check("RDMA and Thunderbolt", macs.thunderbolt, _macs_among),
+    Check("the plan over RDMA devices", wires.planned, lambda _, asked: asked.needs("rdma")),
     Check(
         "the hostfile's RDMA devices against the cables",
         wires.wires,

@@ -57,6 +57,14 @@ _NOT_FOUND = ("not found", "No such file")
 def _no_python(host: HostFacts, asked: Asked, set_up: str) -> Finding:
     said = host.python_said.splitlines()[-1] if host.python_said else ""
     python = asked.python_of(host.name)
+    if "PYTHONHOME" in host.environment and "encodings" in host.python_said:
+        return Finding(
+            "error",
+            host.name,
+            f"{python} finds no standard library: PYTHONHOME is wrong in its logins.",
+            f"PYTHONHOME={host.environment['PYTHONHOME']}",
+            "take PYTHONHOME out of its start-up files",
+        )
     named_path = "/" in python and not asked.wants_environment(host.name)  # which no shell looks for on PATH
     if host.login_python and not named_path:
         return Finding(

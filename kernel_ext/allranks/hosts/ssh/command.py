@@ -64,6 +64,10 @@ _ON_HOST = (
         "{python} there has another version of allranks. There: {python} -m pip install --upgrade allranks",
     ),
     ("No module named allranks", _NOT_INSTALLED),
+    (
+        "No module named 'encodings'",
+        "{python} finds no standard library there: PYTHONHOME is wrong in its logins. Take it out of its start-up files",
+    ),
     ("No module named", "a package is missing for {python} there ({said}). There: {python} -m pip install allranks"),
     # By dash, bash and zsh, each with the path in its own place.
     ("{python}: cannot execute: No such file", _NO_PYTHON),
