@@ -12,7 +12,7 @@ import shutil
 import sys
 
 from tests.hosts.lab import forbidden, made, missing
-from tests.hosts.oddities import ODDITIES, QUICK, Outcome, tried
+from tests.hosts.oddities import BAD, ODDITIES, QUICK, Outcome, tried
 
 from ._table import Bar, Row, Table
 
@@ -50,7 +50,8 @@ def _tried(*words: str, suite_only: bool = False) -> list[Outcome]:
             try:
                 outcome = tried(hosts, oddity)
             except Exception as error:  # one that cannot be planted here, say
-                print(f"{oddity.name}: could not be tried: {type(error).__name__}: {error}", flush=True)
+                print(f"{oddity.name}: could not be tried: {type(error).__name__}: {str(error)[:200]}", flush=True)
+                hosts.restart_sshd(BAD)
                 continue
             outcomes.append(outcome)
             print(_line(outcome), flush=True)

@@ -815,18 +815,6 @@ def mtu(hosts: Hosts) -> Iterator[Options]:
         yield {}
 
 
-@odd("a network that loses 2 %")
-def loses(hosts: Hosts) -> Iterator[Options]:
-    with _ran(hosts, "tc qdisc add dev eth0 root netem loss 2%", "tc qdisc del dev eth0 root"):
-        yield {}
-
-
-@odd("a network of 150 ms")
-def far(hosts: Hosts) -> Iterator[Options]:
-    with _ran(hosts, "tc qdisc add dev eth0 root netem delay 150ms", "tc qdisc del dev eth0 root"):
-        yield {}
-
-
 @odd("a network of 1 Mbit/s")
 def thin(hosts: Hosts) -> Iterator[Options]:
     limit = "tbf rate 1mbit burst 16kb latency 100ms"
@@ -842,12 +830,9 @@ def no_common(hosts: Hosts) -> Iterator[Options]:
     subprocess.run(["ip", "addr", "add", "10.79.7.1/24", "dev", bridge], check=True)
     try:
         with (
-            _ran(
-                hosts,
-                f"ip addr add 10.79.7.2/24 dev eth0; ip addr del {address}/24 dev eth0",
-                f"ip addr add {address}/24 dev eth0; ip addr del 10.79.7.2/24 dev eth0",
-            ),
+            _ran(hosts, "ip addr add 10.79.7.2/24 dev eth0", "ip addr del 10.79.7.2/24 dev eth0"),
             _rc(hosts, "", "ListenAddress 10.79.7.2:22\n"),
+            _ran(hosts, f"ip addr del {address}/24 dev eth0", f"ip addr add {address}/24 dev eth0"),
             _config(hosts, f"Host {BAD}\n  HostName 10.79.7.2"),
             _file(known, f"{known.read_text()}10.79.7.2 {key}\n"),
         ):
@@ -899,12 +884,11 @@ def only_ipv6(hosts: Hosts) -> Iterator[Options]:
     key = known.read_text().splitlines()[1].split(" ", 1)[1]
     bridge, address = hosts._bridge, hosts.address(BAD)
     subprocess.run(["ip", "addr", "add", f"{prefix}::1/64", "dev", bridge, "nodad"], check=True)
-    six = f"ip addr add {prefix}::12/64 dev eth0 nodad; ip addr del {address}/24 dev eth0"
-    four = f"ip addr add {address}/24 dev eth0; ip addr del {prefix}::12/64 dev eth0"
     try:
         with (
-            _ran(hosts, six, four),
+            _ran(hosts, f"ip addr add {prefix}::12/64 dev eth0 nodad", f"ip addr del {prefix}::12/64 dev eth0"),
             _rc(hosts, "", f"ListenAddress [{prefix}::12]:22\n"),
+            _ran(hosts, f"ip addr del {address}/24 dev eth0", f"ip addr add {address}/24 dev eth0"),
             _file(known, f"{known.read_text()}{prefix}::12 {key}\n"),
             _config(hosts, f"Host {BAD}\n  HostName {prefix}::12"),
         ):

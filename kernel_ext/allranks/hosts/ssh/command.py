@@ -66,7 +66,7 @@ _ON_HOST = (
     ("No module named allranks", _NOT_INSTALLED),
     (
         "No module named 'encodings'",
-        "{python} finds no standard library there: PYTHONHOME is wrong in its logins. Take it out of its start-up files",
+        "{python} finds no standard library there: PYTHONHOME is wrong. Take it out of its start-up files",
     ),
     ("No module named", "a package is missing for {python} there ({said}). There: {python} -m pip install allranks"),
     # By dash, bash and zsh, each with the path in its own place.

@@ -29,7 +29,7 @@ from .login import engine_ports, port_of, through
 
 READY_WITHIN = 25.0
 """Seconds a host gets until its host process answers, which may come from a cold disk; ssh has limits of its own."""
-GREETS_WITHIN = 9.0
+GREETS_WITHIN = 8.0
 """Seconds of these until its shell runs a command: one that waits in a start-up file does so indefinitely."""
 PATIENCE = 16.0
 """Seconds without a word from the notebook after which it counts as gone, and the lease begins."""
