@@ -11,14 +11,29 @@ import json
 import sys
 from pathlib import Path
 
-from . import allreduce, busbw, cell, editrun, flood, hosts, idle, link, overhead, share, start, step, sync
+from . import allreduce, busbw, cell, editrun, flood, hosts, idle, link, odd_hosts, overhead, share, start, step, sync
 from ._machine import describe_machine, other_work
 from ._processes import nothing_left
 from ._table import Table, as_text
 
 BENCHMARKS = {
-    each.__name__.rpartition(".")[2]: each
-    for each in (start, cell, flood, allreduce, idle, busbw, overhead, step, hosts, link, sync, share, editrun)
+    each.__name__.rpartition(".")[2].replace("_", "-"): each
+    for each in (
+        start,
+        cell,
+        flood,
+        allreduce,
+        idle,
+        busbw,
+        overhead,
+        step,
+        hosts,
+        link,
+        sync,
+        share,
+        editrun,
+        odd_hosts,
+    )
 }
 FEWEST = 5
 """Rounds a figure is the median of, at least (`--quick` makes two)."""

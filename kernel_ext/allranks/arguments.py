@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import shutil
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -66,6 +67,13 @@ def hosts_of(
         )
     # A hostfile names a host once for each of its ranks, and all of these are one host.
     return [host for host in found for _ in range(ranks_per_host)], named, env
+
+
+def python_here(hosts: Sequence[Host], python: str | None) -> str:
+    """The interpreter on this machine: one named for it, or for all hosts, if it has ranks; else this process's."""
+    here = [host for host in hosts if host.local]
+    named = next((host.python for host in here if host.python), None)
+    return str(Path(named or (here and python) or sys.executable).expanduser())
 
 
 def named_hosts(hosts: Sequence[str] | str) -> list[Host]:

@@ -7,7 +7,7 @@ only hide it.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -31,11 +31,43 @@ class NoCluster(AllranksError, RuntimeError):
     """No cluster is up."""
 
 
-class CannotStart(AllranksError, RuntimeError):
-    """The ranks or their world could not be started."""
+@dataclass(frozen=True)
+class HostCause:
+    """Why a host keeps ranks from being started."""
 
-    def __init__(self, message: str, *, transient: bool = False) -> None:
+    host: str
+    why: str
+    """A sentence, and what to do."""
+    logged_in: bool = True
+    """Whether its shell has run a command."""
+    said: tuple[str, ...] = ()
+    """What ssh, or the host's shell, said: the last lines."""
+
+
+@dataclass(frozen=True)
+class Apart:
+    """Two hosts, of which one cannot reach the other at this address."""
+
+    one: str
+    other: str
+    address: str
+    why: str
+    """A clause."""
+
+
+class CannotStart(AllranksError, RuntimeError):
+    """The ranks or their world could not be started; `causes` and `apart` say it of each host, where hosts are why."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        transient: bool = False,
+        causes: Sequence[HostCause] = (),
+        apart: Sequence[Apart] = (),
+    ) -> None:
         super().__init__(message)
+        self.causes, self.apart = tuple(causes), tuple(apart)
         self.transient = transient
         """Whether the cause may be gone at the next try, such as a port that was taken after it had been chosen."""
 

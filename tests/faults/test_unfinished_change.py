@@ -59,7 +59,7 @@ def healed(cluster: Cluster, copied: int) -> None:
 
 STEPS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "the new rank is started": lambda patch: fails_once(patch, Ranks, "launch", after=True),
-    "the new rank connects": lambda patch: fails_once(patch, Ranks, "_until_connected"),
+    "the new rank connects": lambda patch: fails_once(patch, Ranks, "connect"),
     "its host is asked": lambda patch: fails_once(patch, Ranks, "sites"),
     "the ranks are asked to join": lambda patch: fails_once(patch, forming, "form"),
     "all have joined": lambda patch: fails_once(patch, forming, "form", after=True),
@@ -125,7 +125,7 @@ def test_a_resize_that_failed_is_completed_by_the_next(
     again: str, ring2: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ring2.run("held = rank * 10").check()
-    fails_once(monkeypatch, Ranks, "_until_connected")
+    fails_once(monkeypatch, Ranks, "connect")
     with pytest.raises(CannotStart, match=FAILURE):
         ring2.resize(3, source=0)
     assert ring2.state == "incomplete", "rank 2 has not joined"
@@ -143,7 +143,7 @@ def test_a_world_that_could_not_grow_goes_on_without_the_new_rank(
     ring2: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ring2.run("held = rank * 10").check()
-    fails_once(monkeypatch, Ranks, "_until_connected")
+    fails_once(monkeypatch, Ranks, "connect")
     with pytest.raises(CannotStart, match=FAILURE):
         ring2.resize(3, source=0)
     assert str(ring2.resize(2)) == "The world now has 2 ranks: ranks 0-1 kept all variables."

@@ -104,16 +104,16 @@ class Hosts:
         self.start_sshd(name)
 
     def start_sshd(self, name: str, more: str = "") -> None:
-        """With `more` lines in its configuration."""
+        """With `more` lines in its configuration, which come before the others and so prevail."""
         home, before = self.home(name), self._listened(name)
         home.mkdir(exist_ok=True)
         environment = " ".join(f'"{key}={value}"' for key, value in self.environment(name).items())
         if not (home / "hostkey").exists():
             _run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(home / "hostkey"))
         (home / "sshd_config").write_text(
-            f"Port 22\nListenAddress {self.address(name)}\nHostKey {home / 'hostkey'}\nPidFile {home / 'pid'}\n"
+            f"{more}ListenAddress {self.address(name)}:22\nHostKey {home / 'hostkey'}\nPidFile {home / 'pid'}\n"
             f"AuthorizedKeysFile {self.folder / 'authorized'}\nPasswordAuthentication no\nPermitRootLogin yes\n"
-            f"StrictModes no\nUsePAM no\nLogLevel VERBOSE\nSetEnv {environment}\n{more}"
+            f"StrictModes no\nUsePAM no\nLogLevel VERBOSE\nSetEnv {environment}\n"
         )
         os.makedirs("/run/sshd", exist_ok=True)
         # With a host name of its own: Open MPI takes processes of one name for neighbours that share memory.
@@ -160,6 +160,10 @@ class Hosts:
     def mounted(self, name: str, *arguments: str) -> None:
         """Call ``mount`` with these arguments on a host; other hosts and this machine do not see it."""
         _run("nsenter", "-t", str(self._sshds[name].pid), "-m", "mount", *arguments)
+
+    def renamed(self, name: str, new: str) -> None:
+        """Give a host another host name of its own, until its sshd is restarted."""
+        _run("nsenter", "-t", str(self._sshds[name].pid), "-u", "hostname", new)
 
     def unmounted(self, name: str, folder: Path) -> None:
         """Undo `mounted`."""

@@ -21,6 +21,11 @@ def _macs_among(hosts: Sequence[HostFacts], _: Asked) -> bool:
     return any(host.is_mac for host in hosts)
 
 
+def _tried(hosts: Sequence[HostFacts], _: Asked) -> bool:
+    """Whether it has come to that: ranks that do not start reach nobody."""
+    return any(host.reaches for host in hosts)
+
+
 CHECKS = (
     Check("ssh logs in (host name, key, host key, time, port forwarding)", ssh.logs_in, _elsewhere),
     Check("Python and the packages that must be equal", software.same_versions),
@@ -28,7 +33,7 @@ CHECKS = (
     Check("settings known to cause trouble", software.harmful_settings),
     Check("clocks", software.clocks, _elsewhere),
     Check("what the hosts' names resolve to", network.names, _several),
-    Check("TCP ports between hosts (firewalls, routes)", network.ports, _several),
+    Check("TCP ports between hosts (firewalls, routes)", network.ports, _tried),
     Check("MTU and duplicate networks", network.interfaces),
     Check(
         "Open MPI: mpirun, its library, its daemon, one process started",
@@ -44,6 +49,7 @@ CHECKS = (
     Check("Metal and CUDA mixed", gpus.mixed, _several),
     Check("macOS versions, sleep", macs.systems, _macs_among),
     Check("RDMA and Thunderbolt", macs.thunderbolt, _macs_among),
+    Check("the plan over RDMA devices", wires.planned, lambda _, asked: asked.needs("rdma")),
     Check(
         "the hostfile's RDMA devices against the cables",
         wires.wires,
@@ -55,6 +61,10 @@ CHECKS = (
     ),
     Check("memory for what the ranks load", resources.memory, lambda _, asked: asked.memory is not None),
     Check("space for temporary files", resources.disk),
+    Check(
+        "the working folder", resources.folders, lambda hosts, asked: any(asked.folder_of(host.name) for host in hosts)
+    ),
+    Check("space for environments", resources.home, _elsewhere),
 )
 _ORDER = {"error": 0, "warning": 1, "note": 2}
 

@@ -23,7 +23,9 @@ COMMANDS: Mapping[str, str] = {
     "interfaces": '[ "$(uname -s)" = Darwin ] || ip -j addr',  # a Mac is asked for ifconfig below
     "environment": "env",
     "open files": "ulimit -n",
-    "disk": 'df -Pk "${TMPDIR:-/tmp}"',
+    "disk": 'd=${TMPDIR:-/tmp}; [ -d "$d" ] || d=/tmp; df -Pk "$d"',
+    "home": 'df -Pk "$HOME"',
+    "folder": "cd {folder}",
     "memory": 'if [ "$(uname -s)" = Darwin ]; then sysctl -n hw.memsize; vm_stat; else cat /proc/meminfo; fi',
     "daemon": "test -x {prted} && {mpirun} --version",  # prted --version crashes in PyPI's 5.0.11
     "in place": "{abortable}",
@@ -41,6 +43,10 @@ class Asked:
     backend: str = "auto"
     """The name of one, or ``auto``."""
     python: str = "python3"
+    python_named: bool = False
+    """Whether the user named it, for all hosts."""
+    cwd: str = ""
+    """The working folder, where one was named."""
     ranks_per_host: int = 1
     memory: int | None = None
     """Bytes that each rank will need, for a model to be loaded."""
@@ -63,6 +69,28 @@ class Asked:
         """The interpreter that was named for this host, or is everybody's."""
         return next((each.python for each in self.ranks if each.name == host and each.python), self.python)
 
+    def folder_of(self, host: str) -> str:
+        """The working folder that was named for this host, or for all; empty where none was."""
+        return next((each.cwd for each in self.ranks if each.name == host and each.cwd), self.cwd)
+
+    def wants_environment(self, host: str) -> bool:
+        """Whether an environment that `setup` made on the host would be used: no interpreter was named for it."""
+        return not self.python_named and not any(each.python for each in self.ranks if each.name == host)
+
+    def other_python(self, python: Mapping[str, Any]) -> bool:
+        """Whether its minor version is another than the notebook's."""
+        here = self.versions.get("python", "")
+        return bool(here) and str(python["python"]).split(".")[:2] != here.split(".")[:2]
+
+    def differing(self, python: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+        """The packages whose versions differ, with the version here and there; `python` is what `probe.py` tells."""
+        there = {name: str(python["packages"].get(name, "")) for name in self.versions}
+        return {
+            name: (mine, there[name])
+            for name, mine in self.versions.items()
+            if name != "python" and there[name] != mine
+        }
+
     def needs(self, what: str) -> bool:
         """Whether the backend that is asked for needs this (see ``Backend.needs``)."""
         return self.backend in BACKENDS and BACKENDS[self.backend].needs == what
@@ -79,7 +107,7 @@ class Reach:
 
     address: str
     error: str = ""
-    """``""`` where it worked, else the name of the errno, or ``timed out``."""
+    """Empty where it worked, else the name of the errno, or a clause."""
 
 
 @dataclass(frozen=True)
@@ -105,14 +133,16 @@ class HostFacts:
     python: Mapping[str, Any] | None = None
     """What `probe.py` tells; None where it did not run."""
     python_said: str = ""
-    made_by_setup: bool = False
-    """Whether its Python is that of an environment that `%distributed setup` made there for this notebook."""
     login_python: str = ""
     interfaces: tuple[Interface, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     open_files: int | None = None
     disk: tuple[str, int] | None = None
     """Folder for temporary files, and bytes free there."""
+    home: tuple[str, int] | None = None
+    """The disk with the home folder, and bytes free there."""
+    no_folder: str = ""
+    """Why ranks cannot work in the folder that was named; empty where they can."""
     memory: tuple[int, int] | None = None
     """Bytes it has, bytes available to new programs."""
     open_mpi: str = ""
@@ -156,6 +186,8 @@ def facts_of(name: str, local: bool, told: Told, complained: Told, between: tupl
         "environment": dict(line.split("=", 1) for line in told("environment").splitlines() if "=" in line),
         "open_files": _number(told("open files")),
         "disk": _disk(told("disk")),
+        "home": _disk(told("home")),
+        "no_folder": complained("folder").strip(),
         "memory": _memory(told("memory")),
         "open_mpi": version_in(told("daemon")),
         "not_in_place": in_place.get("why", ""),

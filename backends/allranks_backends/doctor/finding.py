@@ -28,6 +28,8 @@ class Finding:
     """Where `fix` is to be run: hosts' names, ``here`` for the notebook's machine, empty for words."""
     source: str = ""
     """Where it was met: an issue of mlx's unless another project is named."""
+    later: bool = False
+    """Whether an error shows only once the ranks work: a start does not meet it."""
 
 
 Rule = Callable[[Sequence[HostFacts], Asked], Iterable[Finding]]

@@ -80,7 +80,8 @@ def ports(hosts: Sequence[HostFacts], _: Asked) -> Iterator[Finding]:
 
 def _unreachable(host: HostFacts, other: HostFacts, address: str, error: str) -> Finding:
     evidence = f"{host.name} to {address}: {error}"
-    if host.is_mac and error in ("EHOSTUNREACH", "ETIMEDOUT", "timed out"):
+    silent = error == "ETIMEDOUT" or error.startswith("no answer")
+    if host.is_mac and (silent or error == "EHOSTUNREACH"):
         return Finding(
             "error",
             host.name,
@@ -100,13 +101,11 @@ def _unreachable(host: HostFacts, other: HostFacts, address: str, error: str) ->
             host.name,
         )
     sees_as = host.addresses[0] if host.addresses else host.name
-    refused = error in REFUSED  # also where a slow login let the host listen too late: that is no proof
+    how = "get no answer" if silent else "are refused" if error in REFUSED else f"fail ({error})"
     return Finding(
-        "warning" if refused else "error",
+        "error",
         other.name,
-        f"TCP connections from {host.name} are refused: a firewall rejects them, or the host was slow; try again first."
-        if refused
-        else f"TCP connections from {host.name} get no answer: a firewall blocks them.",
+        f"TCP connections from {host.name} {how}: a firewall {'blocks' if silent else 'rejects'} them.",
         evidence,
         "System Settings, Network, Firewall: off, or allow incoming connections for python"
         if other.is_mac

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 
 from .facts import Asked, HostFacts
 from .finding import Finding
 
+LEAST = 8 << 20
+"""Bytes without which a host process refuses to start ranks."""
 ROOM = 64 << 20
 """Bytes for the folders and logs of a host's ranks, and for the checkpoints of a restart."""
+FOR_ENVIRONMENT = 2 << 30
+"""Bytes that an environment takes that `setup` makes, with what is unpacked meanwhile."""
 
 
 def memory(hosts: Sequence[HostFacts], asked: Asked) -> Iterator[Finding]:
@@ -31,6 +36,7 @@ def memory(hosts: Sequence[HostFacts], asked: Asked) -> Iterator[Finding]:
             else f"--ranks-per-host {fits}"
             if fits
             else "use more hosts, or a smaller or quantized model",
+            later=True,
         )
 
 
@@ -39,12 +45,46 @@ def disk(hosts: Sequence[HostFacts], _: Asked) -> Iterator[Finding]:
         if host.disk is not None and host.disk[1] < ROOM:
             folder, free = host.disk
             yield Finding(
-                "error",
+                "error" if free < LEAST else "warning",
                 host.name,
                 f"Only {_size(free)} free for temporary files ({folder}).",
                 f"df {folder}",
                 f"free some space on {folder}, or set TMPDIR for its ssh logins",
             )
+
+
+def folders(hosts: Sequence[HostFacts], asked: Asked) -> Iterator[Finding]:
+    for host in hosts:
+        folder, why = asked.folder_of(host.name), host.no_folder
+        if folder and why:
+            missing = "No such file" in why or "can't cd" in why
+            yield Finding(
+                "error",
+                host.name,
+                f"The ranks cannot work in {folder}: it is not a folder there, or may not be entered.",
+                why,
+                f"mkdir -p {shlex.quote(folder)}" if missing else "name another working folder: --cwd",
+                host.name if missing else "",
+            )
+
+
+def home(hosts: Sequence[HostFacts], asked: Asked) -> Iterator[Finding]:
+    """Room for the environment that `setup` would make, where the host has no Python that fits."""
+    for host in hosts:
+        wanting = asked.wants_environment(host.name) and _lacks(host, asked)
+        if host.home is not None and host.home[1] < FOR_ENVIRONMENT and wanting:
+            folder, free = host.home
+            yield Finding(
+                "warning",
+                host.name,
+                f"Only {_size(free)} free for an environment that %distributed setup would make ({folder}).",
+                f"df {folder}",
+                f"free some space on {folder}",
+            )
+
+
+def _lacks(host: HostFacts, asked: Asked) -> bool:
+    return host.python is None or asked.other_python(host.python) or bool(asked.differing(host.python))
 
 
 def _size(nbytes: int) -> str:

@@ -16,27 +16,57 @@ CLOCKS_APART = 2.0
 
 
 def same_versions(hosts: Sequence[HostFacts], asked: Asked) -> Iterator[Finding]:
+    set_up = _setup(hosts, asked)
     for host in hosts:
         if host.python is None:
-            yield _no_python(host, asked)
+            yield _no_python(host, asked, set_up)
             continue
         there, here = str(host.python["python"]), asked.versions.get("python", "")
-        if here and there.split(".")[:2] != here.split(".")[:2]:
+        if asked.other_python(host.python):
             minor = ".".join(here.split(".")[:2])
             yield Finding(
                 "error",
                 host.name,
                 f"Python is {there} there and {here} here: ranks and notebook need the same version.",
                 str(host.python["executable"]),
-                f"install Python {minor} there, or choose one with %distributed up --python",
+                set_up
+                if asked.wants_environment(host.name)
+                else f"install Python {minor} there, or choose one with %distributed up --python",
+                "here" if asked.wants_environment(host.name) else "",
             )
             continue  # the packages are those of the wrong Python
-        yield from _packages(host, asked)
+        yield from _packages(host, asked, set_up)
 
 
-def _no_python(host: HostFacts, asked: Asked) -> Finding:
+def _setup(hosts: Sequence[HostFacts], asked: Asked) -> str:
+    """The one command that makes an environment on all hosts that want one."""
+    wanting = [
+        host.name
+        for host in hosts
+        if not host.local
+        and asked.wants_environment(host.name)
+        and (host.python is None or asked.other_python(host.python) or asked.differing(host.python))
+    ]
+    return f"%distributed setup --hosts {shlex.quote(','.join(wanting))}"
+
+
+_NOT_FOUND = ("not found", "No such file")
+"""What shells say of a program that is missing."""
+
+
+def _no_python(host: HostFacts, asked: Asked, set_up: str) -> Finding:
     said = host.python_said.splitlines()[-1] if host.python_said else ""
-    if host.login_python:
+    python = asked.python_of(host.name)
+    if "PYTHONHOME" in host.environment and "encodings" in host.python_said:
+        return Finding(
+            "error",
+            host.name,
+            f"{python} finds no standard library: PYTHONHOME is wrong in its logins.",
+            f"PYTHONHOME={host.environment['PYTHONHOME']}",
+            "take PYTHONHOME out of its start-up files",
+        )
+    named_path = "/" in python and not asked.wants_environment(host.name)  # which no shell looks for on PATH
+    if host.login_python and not named_path:
         return Finding(
             "error",
             host.name,
@@ -48,28 +78,27 @@ def _no_python(host: HostFacts, asked: Asked) -> Finding:
     return Finding(
         "error",
         host.name,
-        f"{asked.python_of(host.name)} was not found.",
+        f"{python} was not found."
+        if not said or any(each in said for each in _NOT_FOUND)
+        else f"{python} does not run.",
         said,
-        f"name the Python that has allranks with --python, or: %distributed setup --hosts {shlex.quote(host.name)}",
+        set_up if asked.wants_environment(host.name) else "name the Python that has allranks with --python",
+        "here" if asked.wants_environment(host.name) else "",
     )
 
 
-def _packages(host: HostFacts, asked: Asked) -> Iterator[Finding]:
+def _packages(host: HostFacts, asked: Asked, set_up: str) -> Iterator[Finding]:
     assert host.python is not None
-    wrong = {
-        name: (mine, str(host.python["packages"].get(name, "")))
-        for name, mine in asked.versions.items()
-        if name != "python" and host.python["packages"].get(name, "") != mine
-    }
+    wrong = asked.differing(host.python)
     if not wrong:
         return
     said = ", ".join(
         f"{name} is {theirs or 'missing'} there and {mine or 'from source'} here"
         for name, (mine, theirs) in wrong.items()
     )
-    what, python = f"{said[0].upper()}{said[1:]}.", str(host.python["executable"])
-    if host.made_by_setup:
-        yield Finding("error", host.name, what, python, f"%distributed setup --hosts {shlex.quote(host.name)}", "here")
+    what, python = f"{said}.", str(host.python["executable"])
+    if asked.wants_environment(host.name) and not host.local:
+        yield Finding("error", host.name, what, python, set_up, "here")
         return
     if packages := " ".join(f"{name}=={mine}" for name, (mine, _) in wrong.items() if mine):
         yield Finding("error", host.name, what, python, f"{shlex.quote(python)} -m pip install {packages}", host.name)

@@ -21,10 +21,10 @@ def logs_in(hosts: Sequence[HostFacts], _asked: Asked) -> Iterator[Finding]:
         if any("IDENTIFICATION HAS CHANGED" in line for line in host.said):
             fix, at = f"ssh-keygen -f {shlex.quote(host.known_hosts)} -R {shlex.quote(known_as(host.name))}", "here"
             evidence = next((line for line in host.said if line.startswith("SHA256:")), evidence)
-        elif any("Permission denied" in line for line in host.said):
+        elif "refused the ssh key" in what:
             login, port = login_and_port(host.name)
             fix, at = shlex.join(["ssh-copy-id", *(["-p", str(port)] if port else []), login]), "here"
             if not host.has_agent:
                 what += "; no ssh agent runs here, which keys with a passphrase need"
                 fix = f'eval "$(ssh-agent)" && ssh-add && {fix}'
-        yield Finding("error", host.name, f"{what}.", evidence, fix, at)
+        yield Finding("error", host.name, f"{what.rstrip('.')}.", evidence, fix, at)

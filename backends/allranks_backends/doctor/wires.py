@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations, zip_longest
 
-from allranks_backends.plan import Host, rank_list
+from allranks_backends.plan import Host, Placement, rank_list
+from allranks_backends.protocol import BackendError
+from allranks_backends.registry import get_backend
 from allranks_backends.runtimes.jaccl_wires import named
 from allranks_backends.thunderbolt.cables import Cable, find_cables
 from allranks_backends.thunderbolt.ports import Mac
@@ -13,10 +17,29 @@ from allranks_backends.thunderbolt.ports import Mac
 from .facts import Asked, HostFacts
 from .finding import Finding
 
+PORT = 20_000
+"""Any: nothing listens on it."""
 End = tuple[int, str]
 """Index of a Mac, and the RDMA device of one of its ports."""
 Ends = Mapping[End, End]
 """What is at the other end of the cable in a device's port."""
+
+
+def planned(_hosts: Sequence[HostFacts], asked: Asked) -> Iterator[Finding]:
+    """What the backend itself refuses of the devices that are listed: the plan is the one that `up` would make."""
+    backend, of_host = get_backend(asked.backend), Counter[str]()
+    placements = []
+    for rank, host in enumerate(asked.ranks):
+        known = host if host.addresses else replace(host, addresses=(f"192.0.2.{rank + 1}",))  # `up` asks the hosts
+        ports = range(PORT, PORT + backend.ports(1, len(known.addresses)))
+        placements.append(Placement(rank, known, of_host[host.name], tuple(ports)))
+        of_host[host.name] += 1
+    try:
+        backend.plan(placements, generation=1, connections=1)
+    except BackendError as error:
+        what, _, fix = str(error).partition(". ")
+        names = ", ".join(dict.fromkeys(host.name for host in asked.ranks))
+        yield Finding("error", names, f"{what.rstrip('.')}.", "", fix)
 
 
 def wires(hosts: Sequence[HostFacts], asked: Asked) -> Iterator[Finding]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import zmq
 
-from allranks.arguments import can_be, hosts_of, lease_of, rdma_links
+from allranks.arguments import can_be, hosts_of, lease_of, python_here, rdma_links
 from allranks.discovery.running import RunningCluster, left_behind_on
 from allranks.errors import CannotStart, CellInterrupted, NoCluster, UsageError
 from allranks.head.world.detached import detached_file, left_behind, only_left_behind, read_detached, readable
@@ -92,12 +92,11 @@ class Cluster(ClusterValues, ClusterViews):
         placed, named, told = hosts_of(n, hosts, hostfile, ranks_per_host)
         placed = [] if joins else placed
         here = any(host.local for host in placed)
-        named_here = next((host.python for host in placed if host.local and host.python), None)
         settings = Settings(
             name=name,
             python=python or sys.executable,
             python_named=python is not None,
-            python_here=str(Path(named_here or (here and python) or sys.executable).expanduser()),
+            python_here=python_here(placed, python),
             cwd=str(cwd or Path.cwd()),
             folder=str(Path.cwd()),
             sync=sync,

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import json
+import errno
 import os
-import random
 import shlex
 import subprocess
 import sys
@@ -17,28 +16,23 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from allranks.arguments import hosts_of, known_backend, parse_size
-from allranks.head.world.reaching import pairs
-from allranks.hosts.addresses import HostNetwork, meeting_addresses
-from allranks.hosts.ssh.command import FORWARDS, SSH_OPTIONS, destination
+from allranks.arguments import hosts_of, parse_size
+from allranks.errors import HostCause
+from allranks.hosts.ssh.command import destination
 from allranks.hosts.ssh.interpreter import Interpreter, interpreter_of
 from allranks.machine.facts import versions
 from allranks_backends.doctor import COMMANDS, Asked, Finding, HostFacts, examine, facts_of, in_place
 from allranks_backends.doctor.facts import Reach, version_in
-from allranks_backends.plan import Host
 from allranks_backends.registry import get_backend
 from allranks_backends.runtimes.checks import bare_name
 from allranks_backends.runtimes.mpi import MPI, find_mpirun
 from allranks_widgets.table import html_table
 
 from .survey import Surveyed, survey
+from .trial import Trial, try_up
 
 PATIENCE = 20.0
 """Seconds for a command on this machine."""
-LISTENING = 5.0
-"""Seconds for which hosts listen to each other."""
-PORTS = range(20_000, 32_000)
-"""Below the ports that systems give outgoing connections."""
 MCA = "OMPI_MCA_"
 SIGNS = {"error": "✗", "warning": "!", "note": "·"}
 
@@ -90,21 +84,23 @@ def doctor(
     python: str | None = None,
     backend: str = "auto",
     memory: int | None = None,
+    cwd: str | Path | None = None,
 ) -> Diagnosis:
     """Diagnose these hosts, or this machine, before `Cluster.up`, and suggest fixes.
 
-    The arguments are those of `Cluster`; `memory` is what each rank will load, in bytes. Nothing is changed.
-    Raises UsageError for invalid arguments.
+    The arguments are those of `Cluster`; `memory` is what each rank will load, in bytes. The ranks are started as `up`
+    starts them, and ended; nothing else is changed. Raises UsageError for invalid arguments.
     """
-    if backend != "auto":
-        known_backend(backend)
-    placed, named, _ = hosts_of(n, hosts, hostfile, ranks_per_host)
+    placed, named, env = hosts_of(n, hosts, hostfile, ranks_per_host)
     distinct = list({host.name: host for host in placed}.values())
     backend = named if backend == "auto" and named else backend
+    trial = try_up(placed, backend=backend, python=python, cwd=cwd, env=env)
     by_mpirun = Asked(backend).by_mpirun
     asked = Asked(
         backend=backend,
         python=python or sys.executable,
+        python_named=python is not None,
+        cwd=str(cwd or ""),
         ranks_per_host=max(Counter(host.name for host in placed).values()),
         memory=memory,
         ranks=tuple(placed),
@@ -115,16 +111,16 @@ def doctor(
     here = Interpreter(next((host.python for host in distinct if host.local and host.python), python) or sys.executable)
     called = {host.name: here if host.local else interpreter_of(host.python or python) for host in distinct}
     pythons = {name: shlex.join(each.words()) for name, each in called.items()}
-    told = survey(distinct, lambda host: _commands(asked, pythons[host.name], names), options=[*SSH_OPTIONS, *FORWARDS])
-    facts = [_facts(each, called[each.host.name]) for each in told]
-    facts = _at_their_addresses(facts, told)
-    tried = pairs("ring" if backend == "auto" else backend, [host.name for host in placed])
-    reaches = _reaches(
-        tried, [(each.host, fact) for each, fact in zip(told, facts) if fact.python is not None], pythons
+    away = trial.not_logged_in
+    told = survey(
+        [host for host in distinct if host.name not in away],
+        lambda host: _commands(asked, pythons[host.name], names, asked.folder_of(host.name)),
     )
-    facts = [replace(fact, reaches=reaches.get(fact.name, {})) for fact in facts]
+    known = {each.host.name: _facts(each, trial) for each in told}
+    facts = [known[host.name] if host.name in known else _unreached(away[host.name]) for host in distinct]
     findings, looked_at = examine(facts, asked)
-    return Diagnosis(tuple(findings), tuple(host.name for host in distinct), tuple(looked_at))
+    findings = _as_tried(findings, trial, [host.name for host in distinct])
+    return Diagnosis(tuple(findings), tuple(host.name for host in distinct), (_tried(trial), *looked_at))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -136,6 +132,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ranks-per-host", type=int, default=1, metavar="N", help="as for up")
     parser.add_argument("--backend", default="auto", metavar="B", help="backend to check for; adds its own checks")
     parser.add_argument("--python", metavar="P", help="as for up")
+    parser.add_argument("--cwd", help="as for up")
     parser.add_argument("--memory", metavar="SIZE", help="memory each rank will need, e.g. 40G")
 
 
@@ -148,15 +145,44 @@ def asked_by(options: argparse.Namespace) -> Diagnosis:
         ranks_per_host=options.ranks_per_host,
         python=options.python,
         backend=options.backend,
+        cwd=options.cwd,
         memory=parse_size(options.memory) if options.memory else None,
     )
 
 
-def _commands(asked: Asked, python: str, names: Sequence[str]) -> dict[str, str]:
+def _as_tried(findings: Sequence[Finding], trial: Trial, hosts: Sequence[str]) -> list[Finding]:
+    """With an error for each host that keeps ranks from being started, and for no other."""
+    if trial.formed:
+        return [
+            each if each.later else replace(each, severity="warning") if each.severity == "error" else each
+            for each in findings
+        ]
+    found = [_of_trial(cause.host, cause.why) for cause in trial.causes]
+    known = {host for each in findings if each.severity == "error" for host in each.host.split(", ")}
+    errors = [each for each in found if each.host not in known]
+    if trial.refused and not errors and not known:
+        errors = [_of_trial(", ".join(hosts), trial.refused)]
+    return sorted([*errors, *findings], key=lambda each: [*SIGNS].index(each.severity))
+
+
+def _of_trial(host: str, why: str) -> Finding:
+    """What `up` says, as a finding: a sentence, and what to do."""
+    said = " ".join(why.split())
+    what, _, fix = said.partition(". ")
+    return Finding("error", host, f"{what.rstrip('.')}.", "", fix)
+
+
+def _tried(trial: Trial) -> str:
+    started = "a start as by up: logins, host processes, versions, working folders, ranks"
+    return f"{started}, the world" if trial.formed else started
+
+
+def _commands(asked: Asked, python: str, names: Sequence[str], folder: str) -> dict[str, str]:
     fill = {
         "{python}": python,
         "{probe}": shlex.quote(_probe()),
         "{names}": shlex.join(names),
+        "{folder}": "." if not folder else '"$HOME"' if folder == "~" else _quoted(folder),
         "{prted}": shlex.quote(asked.prted),
         "{mpirun}": shlex.quote(asked.mpirun),
         "{abortable}": _abortable(asked, python),
@@ -209,17 +235,16 @@ def _probe() -> str:
     return (files("allranks_backends.doctor") / "probe.py").read_text(encoding="utf-8")
 
 
-def _facts(told: Surveyed, called: Interpreter) -> HostFacts:
+def _unreached(cause: HostCause) -> HostFacts:
+    why = cause.why.rstrip(".")
+    known_hosts, has_agent = _known_hosts(cause.host), _has_agent()
+    return HostFacts(cause.host, False, why, cause.said, known_hosts=known_hosts, has_agent=has_agent)
+
+
+def _facts(told: Surveyed, trial: Trial) -> HostFacts:
     host = told.host
     if told.trouble:
-        return HostFacts(
-            host.name,
-            host.local,
-            told.trouble,
-            told.said,
-            known_hosts=_known_hosts(host.name),
-            has_agent=_has_agent(),
-        )
+        return HostFacts(host.name, host.local, told.trouble, told.said, known_hosts=_known_hosts(host.name))
 
     def complained(name: str) -> str:
         answer = told.answers.get(name)
@@ -227,52 +252,20 @@ def _facts(told: Surveyed, called: Interpreter) -> HostFacts:
 
     known = facts_of(host.name, host.local, told.out, complained, told.between)
     connection = known["environment"].get("SSH_CONNECTION", "").split()
-    addresses = host.addresses if host.addresses and not host.local else tuple(connection[2:3])
-    made = known["python"] is not None and called.made_by_setup(known["python"]["executable"])
-    return HostFacts(**known, addresses=addresses, made_by_setup=made)
+    used = trial.addresses.get(host.name) or next(iter(connection[2:3]), "")
+    addresses = (used,) if used else () if host.local else host.addresses
+    return HostFacts(**known, addresses=addresses, reaches=_reaches(host.name, trial))
 
 
-def _at_their_addresses(facts: Sequence[HostFacts], told: Sequence[Surveyed]) -> list[HostFacts]:
-    """With the addresses that `up` would use, where none were named."""
-    ssh = {fact.name: fact.environment.get("SSH_CONNECTION", "").split() for fact in facts}
-    here = next((ends[0] for ends in ssh.values() if len(ends) == 4), None)
-    networks = {}
-    for fact, each in zip(facts, told, strict=True):
-        own = [str(address) for interface in fact.interfaces if interface.up for address in interface.addresses]
-        named = [] if fact.local else [address for address in own if address.partition("/")[0] in each.host.addresses]
-        used = here if fact.local else next(iter(ssh[fact.name][2:3]), None)
-        networks[fact.name] = HostNetwork(named or own, each.host.addresses[0] if named else used)
-    found = meeting_addresses(networks) if len(facts) > 1 else {}
-    return [replace(fact, addresses=(found[fact.name],)) if fact.name in found else fact for fact in facts]
+def _reaches(host: str, trial: Trial) -> dict[str, Reach]:
+    """How the host fared with those that it was to reach."""
+    found = {other: Reach(trial.addresses.get(other, "")) for one, other in trial.reached if one == host}
+    return found | {each.other: Reach(each.address, _errno(each.why)) for each in trial.apart if each.one == host}
 
 
-def _reaches(
-    tried: Sequence[tuple[str, str]], hosts: Sequence[tuple[Host, HostFacts]], pythons: Mapping[str, str]
-) -> dict[str, dict[str, Reach]]:
-    """Every host listens on a port and tries those that it connects to when the world is formed."""
-    ports = {host.name: random.choice(PORTS) for host, _ in hosts}
-    targets = {facts.name: (facts.addresses[0], ports[facts.name]) for _, facts in hosts if facts.addresses}
-    tried = [(one, other) for one, other in tried if {one, other} <= targets.keys()]
-    if not tried:
-        return {}
-    found: dict[str, dict[str, Reach]] = {}
-    probe = shlex.quote(_probe())
-    listening = [host for host, facts in hosts if facts.name in targets]
-
-    def command(host: Host) -> dict[str, str]:
-        others = [f"{targets[other][0]}:{targets[other][1]}" for one, other in tried if one == host.name]
-        come = sum(other == host.name for _, other in tried)
-        numbers = f"{ports[host.name]} {LISTENING} {come}"
-        return {"reach": f"{pythons[host.name]} -c {probe} --reach {numbers} {shlex.join(others)}"}
-
-    for told in survey(listening, command):
-        answers: Mapping[str, str] = json.loads(told.out("reach").strip() or "{}")
-        found[told.host.name] = {
-            name: Reach(address, answers[f"{address}:{port}"])
-            for name, (address, port) in targets.items()
-            if (told.host.name, name) in tried and f"{address}:{port}" in answers
-        }
-    return found
+def _errno(why: str) -> str:
+    """The name of the system's error of which these are the words; other words stay."""
+    return next((name for number, name in errno.errorcode.items() if os.strerror(number).lower() == why), why)
 
 
 def _known_hosts(name: str) -> str:
@@ -293,9 +286,13 @@ def _has_agent() -> bool:
         return False
 
 
+def _quoted(folder: str) -> str:
+    return f'"$HOME"/{shlex.quote(folder[2:])}' if folder.startswith("~/") else shlex.quote(folder)
+
+
 def _said(finding: Finding) -> str:
     source = f" (reported in {finding.source})" if finding.source else ""
-    seen = f" Seen: {finding.evidence}." if finding.evidence else ""
+    seen = f" Seen: {finding.evidence.rstrip('.')}." if finding.evidence else ""
     return f"{finding.what}{seen}{source}"
 
 

@@ -5,13 +5,17 @@ A host needs nothing but ``sh``: discovery and the doctor work where allranks ca
 
 from __future__ import annotations
 
+import os
 import secrets
 import shlex
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import IO
 
 from allranks.hosts.ssh.command import SSH_OPTIONS, destination, explained
 from allranks_backends.plan import Host
@@ -22,7 +26,7 @@ LOGIN_WITHIN = 15.0
 
 # A parent is ended before its children: it would write down how they ended.
 _HEAD = """\
-d=$(mktemp -d) || exit 97
+d=$(mktemp -d 2>/dev/null) || d=$(TMPDIR=/tmp; export TMPDIR; mktemp -d) || exit 97
 trap 'rm -rf "$d"' EXIT
 run() { (eval "$2") >"$d/$1.out" 2>"$d/$1.err" </dev/null; echo $? >"$d/$1.rc"; }
 end() { set -- "$1" $(pgrep -P "$1" 2>/dev/null); kill "$1" 2>/dev/null; shift; for c; do end "$c"; done; }
@@ -39,6 +43,7 @@ while [ $n -lt {count} ]; do
   cat "$d/$n.out" "$d/$n.err"
   n=$((n+1))
 done
+echo "{token} end"
 """
 
 
@@ -97,24 +102,56 @@ def _ask(host: Host, commands: Commands, options: Sequence[str]) -> Surveyed:
     token, asked = secrets.token_hex(8), time.time()
     line: Sequence[str] = ["sh", "-s"] if host.local else ["ssh", *options, *destination(host.name), "sh", "-s"]
     try:
-        done = subprocess.run(
-            line,
-            input=_script([*commands.values()], token).encode(),
-            capture_output=True,
-            timeout=COMMANDS_WITHIN + LOGIN_WITHIN,
-            start_new_session=True,  # Ctrl-C in a terminal is for the notebook
-        )
+        out, err = _run(line, _script([*commands.values()], token).encode(), f"{token} end\n".encode())
     except FileNotFoundError:
         return Surveyed(host, {}, f"{line[0]} was not found on this machine")
     except subprocess.TimeoutExpired:
         return Surveyed(host, {}, "it accepted the connection but did not answer")
-    answers = dict(zip(commands, _answers(done.stdout, token), strict=False))
+    answers = dict(zip(commands, _answers(out, token), strict=False))
     between = (asked, time.time())
-    said = tuple(line.strip() for line in done.stderr.decode(errors="replace").splitlines() if line.strip())
+    said = tuple(line.strip() for line in err.decode(errors="replace").splitlines() if line.strip())
     if len(answers) == len(commands):
         return Surveyed(host, answers, said=said, between=between)
     trouble = explained(said, host.name, "sh") if said else "the connection closed without an error message"
     return Surveyed(host, answers, trouble, said, between)
+
+
+def _run(command: Sequence[str], script: bytes, end: bytes) -> tuple[bytes, bytes]:
+    """What the command writes until `end`; a process that a start-up file left there may hold its output for hours.
+
+    Raises FileNotFoundError and TimeoutExpired.
+    """
+    within = COMMANDS_WITHIN + LOGIN_WITHIN
+    pipe = subprocess.PIPE
+    # In a session of its own: Ctrl-C in a terminal is for the notebook.
+    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
+    assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+    out, errors, began = bytearray(), bytearray(), time.monotonic()
+    limit = threading.Timer(within, process.kill)
+    limit.start()
+    complaints = threading.Thread(target=_read_all, args=(process.stderr, errors), daemon=True)
+    complaints.start()
+    try:
+        with suppress(BrokenPipeError):
+            process.stdin.write(script)
+            process.stdin.close()
+        while not out.endswith(end) and (more := os.read(process.stdout.fileno(), 1 << 16)):
+            out += more
+        if out.endswith(end):
+            process.terminate()
+        process.wait()
+        complaints.join(1.0)
+    finally:
+        limit.cancel()
+        process.kill()
+        process.stdout.close()
+    if not out.endswith(end) and time.monotonic() > began + within:
+        raise subprocess.TimeoutExpired(command, within)
+    return bytes(out), bytes(errors)
+
+
+def _read_all(stream: IO[bytes], into: bytearray) -> None:
+    into += stream.read()
 
 
 def _script(commands: Sequence[str], token: str) -> str:
@@ -130,6 +167,8 @@ def _answers(told: bytes, token: str) -> list[Answer]:
     mark = token.encode() + b" "
     while (start := rest.find(mark)) >= 0:
         head, _, rest = rest[start:].partition(b"\n")
+        if head.split()[1:] == [b"end"]:
+            break
         code, out, err = head.split()[2:]
         end, last = int(out), int(out) + int(err)
         answers.append(

@@ -100,6 +100,8 @@ class HostEnd:
         """How a rank there reaches the notebook."""
         self.printed: deque[str] = deque(maxlen=5)
         """The last lines that came and are no events."""
+        self._speaks = True
+        """Whether a line that looks like an event is one: it is not a login shell's."""
         self.trouble = ""
         """Why it could not carry out an order."""
         self.ended: HostGone | None = None
@@ -248,7 +250,7 @@ class HostEnd:
             try:
                 event = read_event(line)
             except NotUnderstood as error:
-                if begins_event(line) >= 0:
+                if self._speaks and begins_event(line) >= 0:
                     self._hear(Trouble(f"{error}: it may have another version of allranks"))
                 elif printed := line.decode(errors="replace").strip():  # by a login shell
                     self.printed.append(printed)

@@ -34,7 +34,7 @@ from allranks.messages.events import (
     unpacked,
 )
 from allranks.messages.wire import Buffer
-from allranks_backends.plan import Link
+from allranks_backends.plan import Link, rank_label
 from allranks_backends.views import Snapshot, WorldState
 
 from .cell_updates import CellUpdate, CellUpdates, Died
@@ -310,6 +310,12 @@ class Monitor:
 
     def alive(self) -> list[Rank]:
         return [rank for rank in self.ranks if rank.dead is None]
+
+    def label(self, ranks: Sequence[int]) -> str:
+        """``rank 2``, with the hosts of these ranks where the world has several."""
+        hosts = dict.fromkeys(self.ranks[rank].host for rank in ranks)
+        several = len({rank.host for rank in self.ranks}) > 1
+        return f"{rank_label(list(ranks))} on {', '.join(hosts)}" if several else rank_label(list(ranks))
 
     def awaited(self) -> list[Rank]:
         """Those that are not connected, though their host can be reached."""

@@ -8,14 +8,14 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from itertools import islice
 from typing import TypeAlias
 
-from allranks.errors import CannotStart
+from allranks.errors import CannotStart, HostCause
 from allranks.head.state.monitor import Monitor
 from allranks.machine.ports import says_transient
 from allranks.messages.lifeline import Lifeline
 from allranks.messages.questions import Reply, RequestFailed
 from allranks.messages.requests import Form, GiveUpAborting, Joined, MayConnect, Meet, Refusals, Spawn, StopForming
 from allranks_backends.limits import Limits, limits
-from allranks_backends.plan import Host, Placement, WorldPlan, alike, rank_label
+from allranks_backends.plan import Host, Placement, WorldPlan, alike
 from allranks_backends.protocol import WORLD_VARIABLES, Backend
 
 Answers: TypeAlias = "dict[int, Future[Reply[Joined]]]"
@@ -30,6 +30,8 @@ LOST_WITHIN = 3.0
 """Seconds the other ranks of MPI get to join, or to fail, where one has died or failed."""
 STOPS_WITHIN = 1.0
 """Seconds ranks of MPI get to return that are to wait no longer."""
+WAITED = "no answer in time"
+"""Of a rank that neither joined nor failed."""
 LOOK_EVERY = 0.1
 """Seconds between two looks whether a rank has died."""
 STAGGER = 0.03
@@ -96,14 +98,19 @@ def form(
             ask(number for number in sorted(new) if monitor.ranks[number].connected)
         if backend.joins_at_first and _elsewhere(plan):
             _let_connect(plan, monitor, lifeline, answers[0])
-        _wait(answers, monitor, FORM_WITHIN + 10 + more, can_stop=can_stop)
+        # Ranks of a first world are ended if it cannot be formed: there is nothing in them to wait for.
+        _wait(answers, monitor, FORM_WITHIN + 10 + more, can_stop=can_stop or plan.generation == 1)
         failures = _failures(answers, monitor)
         monitor.divided = bool(failures) and any(each.done() and not each.exception() for each in answers.values())
         if failures:
-            listing = "; ".join(f"{rank_label(ranks)}: {failure}" for failure, ranks in alike(failures).items())
+            listing = "; ".join(f"{monitor.label(ranks)}: {failure}" for failure, ranks in alike(failures).items())
             raise CannotStart(
                 f"could not form the {plan.backend} world of {plan.size}. {listing}.",
                 transient=says_transient(listing),
+                causes=[
+                    HostCause(monitor.ranks[rank].host, f"rank {rank} could not join the world: {failure}.")
+                    for rank, failure in failures.items()
+                ],
             )
     except BaseException:
         _stop(answers, monitor, lifeline)
@@ -193,13 +200,15 @@ def _wait(answers: Answers, monitor: Monitor, within: float, *, can_stop: bool) 
 def _failures(answers: Answers, monitor: Monitor) -> dict[int, str]:
     """Why the ranks that have not joined did not."""
     asked = sorted(answers.items())
-    return {number: failure for number, each in asked if (failure := _failure(each, number, monitor))}
+    failures = {number: failure for number, each in asked if (failure := _failure(each, number, monitor))}
+    causes = {number: failure for number, failure in failures.items() if failure != WAITED}
+    return causes or failures  # those that only waited for the others say nothing
 
 
 def _failure(answer: Future[Reply[Joined]], number: int, monitor: Monitor) -> str | None:
     rank = monitor.ranks[number]
     if not answer.done():
-        return rank.dead or "no answer in time"
+        return rank.dead or WAITED
     try:
         answer.result()
     except RequestFailed as error:

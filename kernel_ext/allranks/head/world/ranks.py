@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from allranks.errors import CannotStart
+from allranks.errors import CannotStart, HostCause
 from allranks.head.state.collective_times import CollectiveTimes
 from allranks.head.state.known_rank import RETURNS_WITHIN, Rank
 from allranks.head.state.monitor import Monitor
@@ -28,7 +28,7 @@ from allranks.messages.questions import Reply
 from allranks.messages.requests import Acknowledge, Answer, Exit, Interrupt, Question, Register, Spawn
 from allranks.messages.wire import Buffer
 from allranks.settings import Settings
-from allranks_backends.plan import Host, Platform, Site, WorldPlan, alike, rank_label
+from allranks_backends.plan import Host, Platform, Site, WorldPlan, alike
 from allranks_backends.registry import Backend, BackendError, can_run, get_backend, this_platform
 
 from . import forming, reaching
@@ -219,24 +219,27 @@ class Ranks:
         if self.monitor.state == "whole":
             self.monitor.state = "broken"  # until all have joined
         if not spawn:
-            self._until_connected()
-            self._look_at_network()
+            self.connect()
+            self.look_at_network()
         if self.can_run is None:  # a cluster that was taken over
             self.sites(self.hosts)
         if self.monitor.state == "broken":
             self.save()  # before any rank leaves its world
         world = self.plan, self.backend, self.monitor, self.lifeline, self.can_run
         try:
-            forming.form(*world, spawn=spawn, until_connected=self._until_connected)
+            forming.form(*world, spawn=spawn, until_connected=self.connect)
         except CannotStart as error:
             lacks = shortages(self.host.directory.parent)
-            raise CannotStart(f"{error}{lacks}", transient=error.transient) from None
+            raise CannotStart(f"{error}{lacks}", transient=error.transient, causes=error.causes) from None
         self.monitor.links = self.backend.links(self.plan)
         self.wait_for("ready", lambda rank: rank.ready)
         self.save()
 
-    def _look_at_network(self) -> None:
-        """See that hosts reach each other; take the fastest of several networks. Raises CannotStart."""
+    def look_at_network(self, backend: str = "") -> None:
+        """See that hosts reach each other; take the fastest of several networks. Raises CannotStart.
+
+        `backend`: whose connections are tried, where that is another than the plan's.
+        """
         assert self.plan is not None
         plan, networks = self.plan, self.reached.networks
         if plan.generation == 1 and len(networks) > 1 and self.backend.launcher == "engines":
@@ -246,7 +249,7 @@ class Ranks:
                 plan, self.chosen_network = self.plan, faster[1]
         at = {(host.name, address) for host in plan.hosts for address in host.addresses[:1]}
         if len({name for name, _ in at}) > 1 and not at <= self._reached_at:
-            reaching.refuse_if_apart(plan, self.monitor, self.lifeline)
+            reaching.refuse_if_apart(plan, self.monitor, self.lifeline, backend)
             self._reached_at |= at
 
     def _move_to(self, network: reaching.Network) -> None:
@@ -268,7 +271,8 @@ class Ranks:
             Detached.of(self.settings, self.plan, self.reached, self.lifeline, self.monitor, self.owed).write()
             self.reached.keep(detached_file(self.settings.attached_as))
 
-    def _until_connected(self, unless: Callable[[], bool] = lambda: False) -> None:
+    def connect(self, unless: Callable[[], bool] = lambda: False) -> None:
+        """Wait until all ranks have connected. Raises CannotStart."""
         self.wait_for("connected", lambda rank: rank.connected or unless())
 
     def in_place(self, new: Sequence[int]) -> bool:
@@ -319,12 +323,18 @@ class Ranks:
         monitor.wait(settled, START_WITHIN)
         if dead := [rank for rank in monitor.ranks if rank.dead]:
             causes = alike({rank.rank: rank.dead or "" for rank in dead})
-            listing = "; ".join(f"{rank_label(ranks)} {cause}" for cause, ranks in causes.items())
-            raise self._not_started(f"the ranks did not start: {listing}")
-        if missing := [rank.rank for rank in monitor.ranks if not condition(rank)]:
-            raise self._not_started(f"{rank_label(missing)} not {what} after {START_WITHIN:g} s.")
+            listing = "; ".join(f"{monitor.label(ranks)} {cause}" for cause, ranks in causes.items())
+            raise self._not_started(
+                f"the ranks did not start: {listing}",
+                [HostCause(each.host, f"rank {each.rank} did not start: {each.dead}") for each in dead],
+            )
+        if missing := [rank for rank in monitor.ranks if not condition(rank)]:
+            raise self._not_started(
+                f"{monitor.label([each.rank for each in missing])} not {what} after {START_WITHIN:g} s.",
+                [HostCause(each.host, f"rank {each.rank} not {what} after {START_WITHIN:g} s.") for each in missing],
+            )
 
-    def _not_started(self, why: str) -> CannotStart:
+    def _not_started(self, why: str, causes: Sequence[HostCause]) -> CannotStart:
         """The error, with what the processes complained of."""
         said = why + self.reached.log() + shortages(self.host.directory.parent)
         if not self.host.alive:  # killed, or ended from a shell
@@ -332,7 +342,7 @@ class Ranks:
                 "\nNo rank can be started any more: end what is left with %distributed down, then run %distributed up."
             )
         first = self.plan is not None and self.plan.generation == 1  # later, the log may be about an earlier world
-        return CannotStart(said, transient=says_transient(said if first else why))
+        return CannotStart(said, transient=says_transient(said if first else why), causes=causes)
 
     def ask(
         self, numbers: Sequence[int], question: Question[A], buffers: Sequence[Buffer] = ()

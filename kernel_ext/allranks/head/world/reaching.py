@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, wait
 from typing import TypeVar
 
-from allranks.errors import CannotStart
+from allranks.errors import Apart, CannotStart
 from allranks.head.state.monitor import Monitor
 from allranks.messages.lifeline import Lifeline
 from allranks.messages.questions import Reply
@@ -41,19 +41,20 @@ def pairs(backend: str, names: Sequence[str]) -> list[tuple[str, str]]:
     return [(one, other) for one, other in dict.fromkeys(found) if one != other]
 
 
-def refuse_if_apart(plan: WorldPlan, monitor: Monitor, lifeline: Lifeline) -> None:
-    """Raises CannotStart, naming the hosts that do not reach each other."""
+def refuse_if_apart(plan: WorldPlan, monitor: Monitor, lifeline: Lifeline, backend: str = "") -> None:
+    """Raises CannotStart, naming the hosts that do not reach each other. `backend`: another than the plan's."""
     network = {host.name: host.addresses[0] for host in plan.hosts if host.addresses}
     names = [placement.host.name for placement in plan.placements]
-    todo = [(one, other) for one, other in pairs(plan.backend, names) if {one, other} <= network.keys()]
-    failed = [(*pair, tried.why_not) for pair, tried in _tried(todo, [network], monitor, lifeline)[0].items()]
-    failed = [each for each in failed if each[2]]
+    todo = [(one, other) for one, other in pairs(backend or plan.backend, names) if {one, other} <= network.keys()]
+    tried = _tried(todo, [network], monitor, lifeline)[0]
+    failed = [Apart(one, other, network[other], it.why_not) for (one, other), it in tried.items() if it.why_not]
     if failed:
-        said = [f"{one} cannot reach {other} at {network[other]} ({why})" for one, other, why in failed[:MOST_NAMED]]
+        said = [f"{each.one} cannot reach {each.other} at {each.address} ({each.why})" for each in failed[:MOST_NAMED]]
         more = f" and {len(failed) - MOST_NAMED} more" if len(failed) > MOST_NAMED else ""
         raise CannotStart(
             f"{'; '.join(said)}{more}. Ranks send to each other directly: give addresses of a network that the hosts "
-            'share with "ips" in a hostfile, or let TCP through between them.'
+            'share with "ips" in a hostfile, or let TCP through between them.',
+            apart=failed,
         )
 
 

@@ -36,7 +36,11 @@ _NO_PYTHON = "there is no {python} there. Name the Python that has allranks with
 _PASSWORDS = (
     "its sshd accepts passwords only, and none can be typed here. Set PubkeyAuthentication yes in its sshd_config"
 )
-_CAUSES = (
+_FEW_FILES = (
+    "a process may open too few files there. Raise the limit of its logins to 1024: `ulimit -n` in its start-up files,"
+    " or nofile in /etc/security/limits.conf"
+)
+_AT_LOGIN = (
     ("Permission denied (password", _PASSWORDS),  # and no public key
     ("Permission denied (keyboard-interactive", _PASSWORDS),
     ("Permission denied (", "it refused the ssh key. Copy the key there with: ssh-copy-id {words}"),
@@ -48,6 +52,9 @@ _CAUSES = (
     ("timed out", "it does not answer. Check that it is on, and on this network"),
     ("remote port forwarding failed", _NO_FORWARDING),
     ("administratively prohibited", _NO_FORWARDING),
+    ("UNKNOWN port", "its ProxyJump or ProxyCommand in ~/.ssh/config does not get through. Try: ssh {words} true"),
+)
+_ON_HOST = (
     (
         "No module named 'allranks'",
         _NOT_INSTALLED,
@@ -57,6 +64,10 @@ _CAUSES = (
         "{python} there has another version of allranks. There: {python} -m pip install --upgrade allranks",
     ),
     ("No module named allranks", _NOT_INSTALLED),
+    (
+        "No module named 'encodings'",
+        "{python} finds no standard library there: PYTHONHOME is wrong. Take it out of its start-up files",
+    ),
     ("No module named", "a package is missing for {python} there ({said}). There: {python} -m pip install allranks"),
     # By dash, bash and zsh, each with the path in its own place.
     ("{python}: cannot execute: No such file", _NO_PYTHON),
@@ -70,7 +81,13 @@ _CAUSES = (
         "{python} is not a program there. Name the Python that has allranks with --python",
     ),
     ("{python}: Permission denied", "{python} there cannot be run. Name the Python that has allranks with --python"),
-    ("UNKNOWN port", "its ProxyJump or ProxyCommand in ~/.ssh/config does not get through. Try: ssh {words} true"),
+    (
+        "loopback passes nothing",
+        "TCP connections to its own 127.0.0.1 fail, by which its ranks reach the notebook. Let them through there:"
+        " sudo ip link set lo up; sudo iptables -I INPUT -i lo -j ACCEPT",
+    ),
+    ("a process may open only", _FEW_FILES),
+    ("Too many open files", _FEW_FILES),
     ("No space left on device", "its disk is full (where TMPDIR points, or /tmp)"),
     ("No usable temporary directory", "its disk is full (where TMPDIR points, or /tmp), or not writable"),
 )
@@ -83,13 +100,14 @@ def destination(name: str) -> list[str]:
     return ["--", login] if port is None else ["-p", str(port), "--", login]
 
 
-def explained(said: Sequence[str], name: str, python: str, *, may_set_up: bool = False) -> str:
+def explained(said: Sequence[str], name: str, python: str, *, may_set_up: bool = False, logged_in: bool = False) -> str:
     """What these lines of ssh's, or of the host's shell, mean, and what to do (OpenSSH 9.2, dash, bash, zsh).
 
-    `may_set_up`: whether an environment that `setup` makes there would be used.
+    `may_set_up`: whether an environment that `setup` makes there would be used. `logged_in`: whether the host's shell
+    is known to have run a command: then what a banner says about permissions is no cause.
     """
     path = python.removeprefix("~")  # the shell has put the home folder before it
-    for sign, meaning in _CAUSES:
+    for sign, meaning in (*(() if logged_in else _AT_LOGIN), *_ON_HOST):
         sign = sign.replace("{python}", path)
         if line := next((line for line in reversed(said) if sign in line), ""):
             words = shlex.join(word for word in destination(name) if word != "--")

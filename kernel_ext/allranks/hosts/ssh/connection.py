@@ -173,7 +173,8 @@ class Connection:
     def _relay(self, *arguments: str, tunnels: Mapping[int, int], within: int = CONNECT_WITHIN) -> Login:
         """A login that passes lines to and from the host process."""
         command = [*self.python.words(), "-m", "allranks.rank.process.reach", *arguments]
-        return Login(self._name, self.python, command, tunnels=tunnels, within=within)
+        greets = not arguments  # a relay that connects again answers for itself
+        return Login(self._name, self.python, command, tunnels=tunnels, within=within, greets=greets)
 
     def _try_again(self, within: int) -> None:
         """Log in again; the login that was there before stays until another has taken its place."""

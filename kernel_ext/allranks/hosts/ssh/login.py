@@ -11,11 +11,15 @@ from contextlib import suppress
 from types import MappingProxyType
 from typing import Any
 
+from allranks.messages.host_messages import Heard, to_line
+
 from .command import CONNECT_WITHIN, destination, explained, ssh_options
 from .interpreter import Interpreter
 
 _ALLOCATED = re.compile(r"Allocated port (\d+) for remote forward to 127\.0\.0\.1:(\d+)")
 _NOISE = ("Warning: Permanently added", "Allocated port")
+_GREETING = f"echo {shlex.quote(to_line(Heard(0)).decode())}; "
+"""Has the host's shell say that it has run its start-up files."""
 ENDS_WITHIN = 2.0
 """Seconds ssh gets to end."""
 
@@ -31,10 +35,12 @@ class Login:
         *,
         tunnels: Mapping[int, int] = MappingProxyType({}),
         within: int = CONNECT_WITHIN,
+        greets: bool = False,
     ) -> None:
         """`command` runs there, and is about `python`: that is named in advice.
 
-        `tunnels` gives for a port here the one there; 0 for any. `within`: seconds to connect. Raises OSError.
+        `tunnels` gives for a port here the one there; 0 for any. `within`: seconds to connect. `greets`: the shell
+        there first prints that it has run its start-up files. Raises OSError.
         """
         self._name, self._python = name, python
         self.tunnels = {here: there for here, there in tunnels.items() if there}
@@ -42,13 +48,16 @@ class Login:
         self._wanted = len(tunnels)
         self.said: list[str] = []
         """The last lines that ssh, or the host's shell, complained with."""
+        self.greeted = False
+        """Whether the shell there has run a command: set by the reader of what it prints."""
         self.closed = False
         """Whether all has been read of it."""
         self.on_tunnel: Callable[[], None] = lambda: None
         """Called when there is another tunnel."""
         forwards = [word for here, there in tunnels.items() for word in ("-R", f"127.0.0.1:{there}:127.0.0.1:{here}")]
+        greeting = _GREETING if greets else ""
         self.process = subprocess.Popen(
-            ["ssh", *ssh_options(within), *forwards, *destination(name), f"exec {shlex.join(command)}"],
+            ["ssh", *ssh_options(within), *forwards, *destination(name), f"{greeting}exec {shlex.join(command)}"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -69,7 +78,10 @@ class Login:
         # The last ones may still be on their way; from an ssh that ends, all of them come.
         self._complaints.join(ENDS_WITHIN if self.closed else 0.05)
         said = [*self.said, *more]
-        return explained(said, self._name, self._python.path, may_set_up=bool(self._python.private)) if said else ""
+        if not said:
+            return ""
+        set_up = bool(self._python.private)
+        return explained(said, self._name, self._python.path, may_set_up=set_up, logged_in=self.greeted)
 
     def end(self) -> None:
         """Close the connection, and wait until ssh has ended."""

@@ -26,7 +26,7 @@ def reach(
     if not hosts:
         return []
     ends: list[RemoteHost] = []
-    failures = []
+    failures: list[CannotStart] = []
     try:
         for host in hosts:
             end = RemoteHost.begin(
@@ -42,9 +42,10 @@ def reach(
             try:
                 end.ready(deadline)
             except CannotStart as error:
-                failures.append(str(error))
+                failures.append(error)
         if failures:
-            raise CannotStart("\n".join(failures))
+            causes = [cause for error in failures for cause in error.causes]
+            raise CannotStart("\n".join(map(str, failures)), causes=causes)
     except BaseException as error:  # Ctrl-C too, and a machine that has no processes or descriptors left
         for end in ends:
             threading.Thread(target=end.end, daemon=True).start()

@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from allranks.errors import CannotStart
+from allranks.errors import CannotStart, HostCause
 from allranks.hosts.addresses import HostNetwork
 from allranks.hosts.host_process import HostAway, HostBack, HostEnd, HostGone, OnEvent
 from allranks.messages.host_messages import Heard, HostEvent, HostOrder, Prepare, Prepared, read_event, to_line
 from allranks_backends.plan import Host, Platform
 from allranks_backends.runtimes.nccl import visible_devices
 
-from .command import setup_advice
+from .command import destination, setup_advice
 from .connection import Connection
 from .differences import differing, listing
 from .interpreter import Interpreter
@@ -29,6 +29,8 @@ from .login import engine_ports, port_of, through
 
 READY_WITHIN = 25.0
 """Seconds a host gets until its host process answers, which may come from a cold disk; ssh has limits of its own."""
+GREETS_WITHIN = 8.0
+"""Seconds of these until its shell runs a command: one that waits in a start-up file does so indefinitely."""
 PATIENCE = 16.0
 """Seconds without a word from the notebook after which it counts as gone, and the lease begins."""
 
@@ -99,9 +101,9 @@ class RemoteHost(HostEnd):
             lifeline_url=lifeline_url,
             on_event=on_event,
         )
+        end._speaks = False  # until its shell has run its start-up files
         login = end._connection.begin()
         login.on_tunnel = end._notice
-        end._order(Prepare(patience=PATIENCE))
         return end
 
     @classmethod
@@ -147,21 +149,32 @@ class RemoteHost(HostEnd):
             return self._gone.is_set() or bool(self.trouble) or there
 
         with self._changed:
-            self._changed.wait_for(settled, max(0.0, deadline - time.monotonic()))
+            greets_until = deadline - READY_WITHIN + GREETS_WITHIN
+            self._changed.wait_for(lambda: login.greeted or settled(), max(0.0, greets_until - time.monotonic()))
+            if login.greeted:
+                self._changed.wait_for(settled, max(0.0, deadline - time.monotonic()))
         if self.prepared is None or self.trouble or not login.has_tunnels:
-            raise CannotStart(f"{self.name}: {self._why_not()}.")
+            why = f"{self._why_not()}."
+            cause = HostCause(self.name, why, login.greeted, tuple(login.said))
+            raise CannotStart(f"{self.name}: {why}", causes=[cause])
         if differs := differing(self.prepared.versions):
-            called = self._connection.python
-            if called.made_by_setup(self.prepared.python):
-                advice = f"\n%distributed setup --hosts {shlex.quote(self.name)} makes it match again."
-                raise CannotStart(f"{self.name} differs from this notebook:\n{listing(differs)}{advice}")
-            advice = f"\n{setup_advice(self.name)}, which matches." if called.private else ""
-            raise CannotStart(f"{self.name} differs from this notebook:\n{listing(differs, self.python)}{advice}")
+            raise self._differs(differs)
         login.said.clear()  # what ssh said until now was no trouble
         self._connection.tunnels = dict(login.tunnels)
         self._connection.python = Interpreter(self.python)
         self._use(Path(self.prepared.directory))
         self._connection.keep(self.directory)
+
+    def _differs(self, differs: Sequence[tuple[str, str, str]]) -> CannotStart:
+        called = self._connection.python
+        if called.made_by_setup(self.prepared.python if self.prepared is not None else ""):
+            table = listing(differs)
+            advice = f"\n%distributed setup --hosts {shlex.quote(self.name)} makes it match again."
+        else:
+            table = listing(differs, self.python)
+            advice = f"\n{setup_advice(self.name)}, which matches." if called.private else ""
+        why = f"differs from this notebook:\n{table}{advice}"
+        return CannotStart(f"{self.name} {why}", causes=[HostCause(self.name, why)])
 
     def wait_reached(self, deadline: float) -> bool:
         """Wait until it can be reached, or has ended; returns whether it can."""
@@ -213,7 +226,8 @@ class RemoteHost(HostEnd):
     def end(self) -> None:
         """See `HostEnd.end`; a host that stays away is still tried, to end its ranks when it is reached."""
         self._ended_orderly = True
-        super().end()
+        if self._speaks and (self.prepared is not None or self.trouble):  # else there is nothing to end
+            super().end()
         if self.alive and self.away:
             return
         self._gone.set()
@@ -235,6 +249,10 @@ class RemoteHost(HostEnd):
             self._notice()
         elif not isinstance(event, Heard):
             super()._hear(event)
+        elif (login := self._connection.login) is not None and not login.greeted:
+            login.greeted = self._speaks = True
+            self._order(Prepare(patience=PATIENCE))  # no earlier: a `read` in a start-up file would take it
+            self._notice()
 
     def _notice(self) -> None:
         """Wake those that wait for something of this host."""
@@ -248,14 +266,21 @@ class RemoteHost(HostEnd):
     def _why_not(self) -> str:
         """What went wrong, and what to do, from what ssh and the host said."""
         login, more = self._connection.login, [self.trouble] if self.trouble else []
+        timed_out = self.alive and not self.trouble
         if not self.alive:  # else it may still be greeting
             more = [*self.printed, *more]
-        if login is not None and (said := login.why_not(more)):
+        if login is not None and not timed_out and (said := login.why_not(more)):
             return said
+        printed = f"; what it printed ends with {self.printed[-1]!r}" if self.printed else ""
+        words = shlex.join(word for word in destination(self.name) if word != "--")
+        if login is not None and not login.greeted:
+            if not login.has_tunnels and self.alive:
+                return f"it does not answer. Check that it is on, and on this network: ssh {words} true"
+            how = f"ran no command within {GREETS_WITHIN:g} s" if self.alive else "ended before it ran a command"
+            return f"its login shell {how}{printed}. See what its start-up files (~/.bashrc, say) do: ssh {words} true"
         if self.alive:
-            printed = f"; what it printed ends with {self.printed[-1]!r}" if self.printed else ""
             return f"it accepted the connection but did not answer within {READY_WITHIN:g} s{printed}"
-        return "the connection closed without an error message"
+        return f"its Python ended without an error message. Try: ssh {words} {shlex.quote(self.python)} -V"
 
     def _how_ended(self) -> HostGone:
         if self._ended_orderly:

@@ -14,13 +14,16 @@ import errno
 import gc
 import json
 import os
+import resource
 import select
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -29,6 +32,7 @@ from allranks.machine.environments import use_environment
 from allranks.machine.facts import description
 from allranks.machine.files import SHARED_MEMORY, last_words, make_private, offered, open_log, write_private
 from allranks.machine.lease import seconds_left
+from allranks.machine.shortages import FILES
 from allranks.messages.host_messages import (
     Alive,
     Describe,
@@ -67,6 +71,8 @@ from .start import EXIT
 
 FORK = sys.platform == "linux"
 """macOS libraries do not survive a fork without exec."""
+LOOPBACK_WITHIN = 3.0
+"""Seconds in which a connection to this host itself is made, by which ranks reach their tunnels."""
 ROOM = 8 << 20
 """Bytes that must be free for the ranks' settings and logs."""
 
@@ -188,6 +194,7 @@ class HostProcess:
             (self._directory / "profile").mkdir()  # the engines' own
             if shutil.disk_usage(self._directory).free < ROOM:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._directory))
+            _refuse_if_unable()
             self._say(Prepared(str(self._directory), **description()))
         if self._login is not None:
             write_login(self._directory, self._login)
@@ -291,6 +298,21 @@ class HostProcess:
         if os.getpgrp() == os.getpid():
             os.killpg(0, signal.SIGKILL)  # what cells have started, as a kernel does that shuts down
         EXIT(0)
+
+
+def _refuse_if_unable() -> None:
+    """Raises OSError for what would keep ranks waiting here: few open files, or a loopback that passes nothing."""
+    files, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files < FILES:
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (FILES if most < 0 else min(FILES, most), most))
+    if (files := resource.getrlimit(resource.RLIMIT_NOFILE)[0]) < FILES:
+        raise OSError(f"a process may open only {files} files")
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            socket.create_connection(server.getsockname(), LOOPBACK_WITHIN).close()
+    except OSError as error:
+        raise OSError(f"loopback passes nothing: {error}") from None
 
 
 def _if_running(pid: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import shlex
 import sys
 import threading
 from collections.abc import Iterable, Sequence
@@ -102,7 +103,11 @@ class World:
     def _form(self, request: Form) -> Joined:
         pending = self._leave()
         self._wire(request)
-        import mlx.core as mx  # only now: CUDA reads which devices it may see when it is first asked
+        try:
+            import mlx.core as mx  # only now: CUDA reads which devices it may see when it is first asked
+        except Exception as error:
+            asks = f"{shlex.quote(sys.executable)} -c 'import mlx.core'"
+            raise RuntimeError(f"MLX cannot be imported there ({error}). To see why, there: {asks}") from error
 
         self._agent.meters.cuda = mx.cuda.is_available()
         recompile.install(mx)

@@ -1,0 +1,98 @@
+"""Try on the hosts what `up` does: the doctor's first question is whether it works, and only then why not."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from allranks.arguments import can_be, python_here, rdma_links
+from allranks.errors import Apart, CannotStart, HostCause
+from allranks.head.world.ranks import START_TRIES, Ranks
+from allranks.head.world.reaching import pairs
+from allranks.settings import Settings
+from allranks_backends.plan import Host
+from allranks_backends.registry import cannot_run, choose, get_backend
+
+STAND_IN = "ring"
+"""In place of a backend whose world holds devices, which a trial leaves alone, and of one that mpirun starts."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """How far a start came. All that was started has ended."""
+
+    refused: str = ""
+    """Why `up` refuses, in its own words; empty where nothing that was tried failed."""
+    formed: bool = False
+    """Whether the world was formed over the backend that is asked for: `up` works."""
+    causes: Sequence[HostCause] = ()
+    apart: Sequence[Apart] = ()
+    reached: Sequence[tuple[str, str]] = ()
+    """The pairs of hosts of which the first was to reach the second; empty where it did not come to that."""
+    addresses: Mapping[str, str] = field(default_factory=dict)
+    """At which each host was to be reached by others."""
+
+    @property
+    def not_logged_in(self) -> dict[str, HostCause]:
+        """Why, for each host whose shell ran no command."""
+        return {cause.host: cause for cause in self.causes if not cause.logged_in}
+
+
+def try_up(
+    hosts: Sequence[Host], *, backend: str, python: str | None, cwd: str | Path | None, env: Mapping[str, str]
+) -> Trial:
+    """Start one rank for each of `hosts`, as `Cluster.up` does, and end it. Raises UsageError as `Cluster` does."""
+    settings = Settings(
+        name="doctor",
+        python=python or sys.executable,
+        python_named=python is not None,
+        python_here=python_here(hosts, python),
+        cwd=str(cwd or Path.cwd()),
+        cwd_named=cwd is not None,
+        folder=str(Path.cwd()),
+        shared=any(not host.local for host in hosts),
+        env=dict(env),
+    )
+    can_be(settings, backend, here=any(host.local for host in hosts))
+    for tries_left in reversed(range(START_TRIES)):
+        trial, again = _try_once(settings, hosts, backend)
+        if not (again and tries_left):
+            break
+    return trial
+
+
+def _try_once(settings: Settings, hosts: Sequence[Host], backend: str) -> tuple[Trial, bool]:
+    """The outcome, and whether another try may fare better."""
+    ranks = Ranks(settings)
+    try:
+        sites = ranks.sites(hosts)
+        if backend == "auto":
+            mesh, ring = rdma_links(hosts)
+            backend, _ = choose(sites, rdma_mesh=mesh, rdma_ring=ring)
+        elif reason := cannot_run(backend, sites):
+            raise CannotStart(reason)
+        runtime = get_backend(backend)
+        whole = runtime.launcher == "engines" and runtime.needs == "network"
+        ranks.plan_next(hosts, backend if whole else STAND_IN)
+        ranks.launch(range(len(hosts)))
+        if whole:
+            ranks.form()
+        else:
+            ranks.connect()
+            ranks.look_at_network(backend)
+        return Trial(formed=whole, reached=_pairs(ranks, backend), addresses=_addresses(ranks)), False
+    except CannotStart as error:
+        reached = _pairs(ranks, backend) if error.apart else []
+        return Trial(str(error), False, error.causes, error.apart, reached, _addresses(ranks)), error.transient
+    finally:
+        ranks.end()
+
+
+def _pairs(ranks: Ranks, backend: str) -> list[tuple[str, str]]:
+    return pairs(backend, [host.name for host in ranks.hosts])
+
+
+def _addresses(ranks: Ranks) -> dict[str, str]:
+    return {host.name: host.addresses[0] for host in ranks.hosts if host.addresses}
