@@ -948,7 +948,7 @@ def ordinary(hosts: Hosts) -> Iterator[Options]:
         yield options
 
 
-@odd("ulimit -u 1", "host2", suite=True)
+@odd("ulimit -u 1", "too few processes", suite=True)
 def processes(hosts: Hosts) -> Iterator[Options]:
     with _ordinary(hosts, "ulimit -u 1") as options:
         yield options
@@ -973,7 +973,7 @@ def not_entered(hosts: Hosts) -> Iterator[Options]:
         yield {"hosts": [one, f"{other} cwd=/root"]}
 
 
-@odd("a python that the user may not run", "cannot be run")
+@odd("a python that the user may not run", "/etc/ssl/private/python")
 def not_run(hosts: Hosts) -> Iterator[Options]:
     with _ordinary(hosts) as options:
         one, other = options["hosts"]

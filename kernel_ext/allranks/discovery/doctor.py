@@ -244,7 +244,8 @@ def _unreached(cause: HostCause) -> HostFacts:
 def _facts(told: Surveyed, trial: Trial) -> HostFacts:
     host = told.host
     if told.trouble:
-        return HostFacts(host.name, host.local, told.trouble, told.said, known_hosts=_known_hosts(host.name))
+        met = next((cause.why.rstrip(".") for cause in trial.causes if cause.host == host.name), told.trouble)
+        return HostFacts(host.name, host.local, met, told.said, known_hosts=_known_hosts(host.name))
 
     def complained(name: str) -> str:
         answer = told.answers.get(name)

@@ -40,6 +40,10 @@ _FEW_FILES = (
     "a process may open too few files there. Raise the limit of its logins to 1024: `ulimit -n` in its start-up files,"
     " or nofile in /etc/security/limits.conf"
 )
+_FEW_PROCESSES = (
+    "its user may start too few processes there. Raise the limit: `ulimit -u` in its start-up files, or nproc in"
+    " /etc/security/limits.conf"
+)
 _AT_LOGIN = (
     ("Permission denied (password", _PASSWORDS),  # and no public key
     ("Permission denied (keyboard-interactive", _PASSWORDS),
@@ -88,6 +92,9 @@ _ON_HOST = (
     ),
     ("a process may open only", _FEW_FILES),
     ("Too many open files", _FEW_FILES),
+    ("Cannot fork", _FEW_PROCESSES),
+    ("fork: retry", _FEW_PROCESSES),
+    ("Resource temporarily unavailable", _FEW_PROCESSES),
     ("No space left on device", "its disk is full (where TMPDIR points, or /tmp)"),
     ("No usable temporary directory", "its disk is full (where TMPDIR points, or /tmp), or not writable"),
 )
