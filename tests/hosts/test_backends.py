@@ -80,7 +80,8 @@ def test_mpi_takes_a_user_and_a_port(hosts3: Hosts, need_mpi: None, tmp_path: Pa
 @contextmanager
 def another_sshd(hosts: Hosts, name: str, port: int, folder: Path) -> Iterator[None]:
     home, known = hosts.folder / name, hosts.folder / "known"
-    settings = (home / "sshd_config").read_text().replace("Port 22\n", f"Port {port}\n")
+    at = hosts.address(name)
+    settings = (home / "sshd_config").read_text().replace(f"{at}:22\n", f"{at}:{port}\n")
     (folder / "sshd_config").write_text(settings.replace(str(home / "pid"), str(folder / "pid")))
     before = known.read_text()
     known.write_text(f"{before}[{hosts.address(name)}]:{port} {(home / 'hostkey.pub').read_text()}")
@@ -137,7 +138,7 @@ def test_auto_asks_the_hosts_and_not_the_notebook(hosts3: Hosts, tmp_path: Path)
     """No GPU is here: the ranks are started for NCCL, each with its device, and MLX itself then says it has none."""
     python = python_of_a_gpu_host(tmp_path, 2)
     cluster = Cluster(hosts=hosts3.names[:2], ranks_per_host=2, python=python)
-    with pytest.raises(CannotStart, match=r"could not form the nccl world of 4. ranks 0-3: "):
+    with pytest.raises(CannotStart, match=r"could not form the nccl world of 4. ranks 0-3 on host1, host2: "):
         cluster.up()
     assert cluster.chosen_because == "nccl, since every rank has a CUDA device."
     assert cluster.backend == "nccl"
