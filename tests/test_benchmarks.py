@@ -78,7 +78,7 @@ def test_ctrl_c_ends_everything(mark: str) -> None:
 
 def test_an_unknown_benchmark_is_named() -> None:
     process = start("unused", "swim")
-    known = "start, cell, flood, allreduce, idle, busbw, overhead, step, hosts, link, sync, share, editrun"
+    known = "start, cell, flood, allreduce, idle, busbw, overhead, step, hosts, link, sync, share, editrun, odd-hosts"
     assert f"there is no benchmark 'swim' ({known})" in process.communicate()[1]
     assert process.returncode == 2
 

@@ -35,7 +35,6 @@ WHERE = "import sys, allranks; (sys.prefix, allranks.__file__, mx.distributed.al
 
 
 @pytest.fixture
-@pytest.fixture
 def variables() -> dict[str, str]:
     return {"PIP_INDEX_URL": NO_INDEX}
 

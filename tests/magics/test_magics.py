@@ -92,7 +92,7 @@ def test_push_and_pull(notebook: Notebook) -> None:
     notebook.ok("assert mx.allclose(scaled[3], weights * 0.1 * 3).item() and len(scaled) == 4")
     notebook.ok("%distributed pull scaled -r 2\nassert mx.allclose(scaled, weights * 0.1 * 2).item()")
     notebook.ok("rate = 5\n%distributed push rate -r 0,2-3")
-    assert notebook.ok("%%distributed\nrate").stdout == "ranks 0, 2-3 │ 5\nrank 1    │ 0.1\n"
+    assert notebook.ok("%%distributed\nrate").stdout == "0, 2-3    │ 5\nrank 1    │ 0.1\n"
 
 
 def test_ranks_of_a_cell(notebook: Notebook) -> None:

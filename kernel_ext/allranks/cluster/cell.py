@@ -120,7 +120,7 @@ class Cell:
         """
         self.followed = True
         if self._before:
-            self._show([Block("text", self.ranks, self._before + "\n", "note")])
+            self._show([Block("text", self.ranks, self._before + "\n", "stderr")])
         timeout = self._timeout if timeout is None else timeout
         deadline = None if timeout is None else self._started + timeout
         with self._pressed.noted(self._events):
