@@ -250,7 +250,7 @@ def test_a_breakpoint_in_a_cell_shows_who_waits_and_asks(kernel: Notebook, need_
     )
     assert "ranks 0-1, 3 blocked in all_sum" in cell.stdout
     assert "not in the debugger" in cell.stdout
-    assert cell.by_rank[2].endswith("24\n") and cell.by_rank[0] == "4\n"
+    assert cell.by_rank[2].endswith("24\n") and cell.by_rank[0].endswith("\n4\n")
     assert set(typist.prompts) == {"(Pdb) rank 2: "}
 
 
