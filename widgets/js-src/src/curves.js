@@ -53,6 +53,11 @@ export class Curves {
    * @param {Curve} long
    */
   #thin(name, long) {
+    if (new Set(long.steps).size < long.steps.length) { // several points of one step: an epoch, say
+      long.values = long.values.filter((_, i) => i % 2 === 0);
+      long.steps = long.steps.filter((_, i) => i % 2 === 0);
+      return;
+    }
     const out = new Set(long.steps.filter((_, i) => i % 2 === 1));
     for (const curve of this.byName.get(name)?.values() ?? []) {
       curve.values = curve.values.filter((_, i) => !out.has(curve.steps[i]));

@@ -101,6 +101,7 @@ function render({ model, el }) {
     mark(advised, "data-kind", advising?.kind ?? "");
     say(problem, advising?.text ?? "");
     say(remedy, advising?.button ?? "");
+    remedy.hidden = !advising?.button;
     remedy.disabled = !store.acts;
     say(notes, lines);
     notes.hidden = !lines;

@@ -27,6 +27,7 @@ export function doing(rank) {
 export const counts = (state) => ["running", "waiting", "debugging"].includes(state);
 
 const HANGS_AFTER = 2; // seconds in a collective before the ranks that are missing are named
+const ENDED_AFTER = 5; // seconds before a button ends what they wait for: a checkpoint takes long, too
 
 /**
  * Ranks that others have waited for in a collective, and those that wait: null where nobody waits long, or nobody is missing.
@@ -66,6 +67,7 @@ export function advice(snapshot, behind) {
   const waits = hang.waiting.length === 1 ? "waits" : "wait";
   const text = `${capital(rankLabel(numbers(hang.waiting)))} ${waits} in ${of ? collective(of) : "a collective"} for ${rankLabel(numbers(hang.ranks))}${what}, for ${whole(hang.since + behind)}.`;
   const busy = hang.ranks.filter((rank) => rank.state === "running");
+  if (busy.length && hang.since + behind < ENDED_AFTER) return { text, kind: "wait", button: "", verb: "", ranks: [] };
   if (busy.length) return { text, kind: "wait", button: `Interrupt ${rankLabel(numbers(busy))}`, verb: "interrupt", ranks: numbers(busy) };
   return { text, kind: "wait", button: "Abort collective", verb: "abort", ranks: [null] };
 }

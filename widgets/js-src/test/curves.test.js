@@ -51,6 +51,14 @@ test("a long run keeps the same steps of all ranks, also where one began later, 
   assert.equal(two.filter((value) => value === 9).length, 1);
 });
 
+test("where many points have one step, every second point goes", () => {
+  const curves = new Curves();
+  for (let point = 0; point < 2 * MOST_POINTS; point++) curves.add([[0, "loss", 1, Math.floor(point / 500), point, 0]]);
+  const kept = curves.byName.get("loss")?.get(0);
+  assert.deepEqual([...new Set(kept?.steps)], Array.from({ length: 8 }, (_, epoch) => epoch));
+  assert.ok((kept?.steps.length ?? 0) > MOST_POINTS / 2);
+});
+
 test("names without end are not all kept", () => {
   const curves = curvesOf(Array.from({ length: 2 * MOST_CURVES }, (_, i) => /** @type {any} */ ([0, `name ${i}`, 0, 1])));
   assert.equal(curves.names.length, MOST_CURVES);

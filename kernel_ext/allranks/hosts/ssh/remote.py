@@ -30,7 +30,7 @@ from .login import engine_ports, port_of, through
 READY_WITHIN = 25.0
 """Seconds a host gets until its host process answers, which may come from a cold disk; ssh has limits of its own."""
 GREETS_WITHIN = 8.0
-"""Seconds of these until its shell runs a command: one that waits in a start-up file does so indefinitely."""
+"""Seconds from the login until its shell runs a command: one that waits in a start-up file does so indefinitely."""
 PATIENCE = 16.0
 """Seconds without a word from the notebook after which it counts as gone, and the lease begins."""
 
@@ -149,8 +149,10 @@ class RemoteHost(HostEnd):
             return self._gone.is_set() or bool(self.trouble) or there
 
         with self._changed:
-            greets_until = deadline - READY_WITHIN + GREETS_WITHIN
-            self._changed.wait_for(lambda: login.greeted or settled(), max(0.0, greets_until - time.monotonic()))
+            # Its tunnels are there once ssh has logged in, which may take long by several jumps.
+            self._changed.wait_for(lambda: login.has_tunnels or settled(), max(0.0, deadline - time.monotonic()))
+            until = min(deadline, time.monotonic() + GREETS_WITHIN)
+            self._changed.wait_for(lambda: login.greeted or settled(), max(0.0, until - time.monotonic()))
             if login.greeted:
                 self._changed.wait_for(settled, max(0.0, deadline - time.monotonic()))
         if self.prepared is None or self.trouble or not login.has_tunnels:
@@ -249,7 +251,7 @@ class RemoteHost(HostEnd):
             self._notice()
         elif not isinstance(event, Heard):
             super()._hear(event)
-        elif (login := self._connection.login) is not None and not login.greeted:
+        elif not self._speaks and (login := self._connection.login) is not None:  # the greeting of the first login
             login.greeted = self._speaks = True
             self._order(Prepare(patience=PATIENCE))  # no earlier: a `read` in a start-up file would take it
             self._notice()
