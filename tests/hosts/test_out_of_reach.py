@@ -24,6 +24,7 @@ import pytest
 
 from allranks import Cluster
 from allranks.errors import CannotStart, NoCluster
+from allranks.hosts.ssh.remote import RemoteHost
 from allranks.machine.clusters import FILE, hosted_clusters
 from allranks.machine.lease import busy_at
 from allranks_backends.views import Snapshot
@@ -148,6 +149,7 @@ def talking_shell(hosts3: Hosts) -> Iterator[None]:
 def test_an_ssh_client_that_is_killed_is_replaced(hosts3: Hosts, talking_shell: None) -> None:
     with Cluster(hosts=hosts3.names[:2], backend="ring") as cluster:
         cluster.run("kept = rank")
+        prepared = prepared_on(cluster)
         for _ in range(2):
             before = [hosts3.logins(name) for name in hosts3.names[:2]]
             for process in psutil.Process().children():
@@ -159,8 +161,25 @@ def test_an_ssh_client_that_is_killed_is_replaced(hosts3: Hosts, talking_shell: 
             assert comes_true(cluster, lambda now: not away(cluster), WITHIN)
         assert cluster.run("mx.distributed.all_sum(mx.array(rank + 1)).item()")[0].value == 3
         assert cluster.pull("kept") == [0, 1]
+        assert eventually(partial(heard_since, cluster, "host1", time.monotonic()))
+        when_reached(cluster, lambda: cluster.heal(kill=[0]))  # what was ordered before is done then
+        assert prepared_on(cluster) == prepared, "a host is asked once to make itself ready: it makes a folder then"
         when_reached(cluster, lambda: cluster.resize(3))
         assert cluster.run("mx.distributed.all_sum(mx.array(1)).item()")[2].value == 3
+
+
+def prepared_on(cluster: Cluster) -> dict[str, object]:
+    """What each host has answered when it had made itself ready."""
+    assert cluster._ranks is not None
+    return {name: end.prepared for name, end in cluster._ranks.reached.others.items()}
+
+
+def heard_since(cluster: Cluster, name: str, since: float) -> bool:
+    """Whether a host has answered since then, as it does every second."""
+    assert cluster._ranks is not None
+    end = cluster._ranks.reached.others[name]
+    assert isinstance(end, RemoteHost)
+    return end._connection._heard_at > since
 
 
 TAKES = """
