@@ -7,6 +7,7 @@ import re
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -18,9 +19,21 @@ import pytest
 from mlx.utils import tree_flatten
 
 import allranks
-from allranks.errors import AllranksError, Busy, CannotTravel, NoCluster, RankError, UsageError, WorldBroken, WouldHang
+from allranks.errors import (
+    AllranksError,
+    Busy,
+    CannotTravel,
+    CellInterrupted,
+    NoCluster,
+    RankError,
+    UsageError,
+    WorldBroken,
+    WouldHang,
+)
 from allranks.head.world import forming
 from allranks.machine.ports import free_ports
+from allranks.messages import values
+from allranks.messages.requests import DecidePush, Push
 from allranks_backends.views import Snapshot
 from tests.waiting import comes_true, idle
 
@@ -380,6 +393,44 @@ def test_a_value_that_one_rank_cannot_load_is_set_on_none(
     assert ring2.pull("kept") == ring2.pull("other") == ["old", "old"]
     ring2.push({"kept": "new"})
     assert ring2.pull("kept") == ["new", "new"]
+
+
+@pytest.fixture
+def before_the_last_is_bound(ring2: allranks.Cluster, monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], object]]:
+    """What is called in a push once rank 0 is to bind the values, before rank 1 is."""
+    assert ring2._ranks is not None
+    lifeline, calls, bound = ring2._ranks.lifeline, list[Callable[[], object]](), list[str]()
+    ask = lifeline.ask
+
+    def asked(uuid: str, question: Any, *args: Any) -> Any:
+        if isinstance(question, DecidePush) and question.bind:
+            bound.append(uuid)
+            if len(bound) == 2:
+                calls[0]()
+        return ask(uuid, question, *args)
+
+    monkeypatch.setattr(lifeline, "ask", asked)
+    return calls
+
+
+def test_ctrl_c_while_values_are_set_leaves_no_rank_behind(
+    ring2: allranks.Cluster, before_the_last_is_bound: list[Callable[[], object]]
+) -> None:
+    ring2.run("kept = 'old'").check()
+    before_the_last_is_bound.append(lambda: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(CellInterrupted, match="stopped once ranks 0-1 had the new values of kept"):
+        ring2.push({"kept": "new"})
+    assert ring2.pull("kept") == ["new", "new"]
+
+
+def test_a_rank_that_has_lost_the_values_meanwhile_is_named_and_those_that_have_them(
+    ring2: allranks.Cluster, before_the_last_is_bound: list[Callable[[], object]]
+) -> None:
+    ring2.run("kept = 'old'").check()
+    before_the_last_is_bound.append(lambda: ring2._ask_all(Push(push=1), 1, values.pack({"kept": "another's"})))
+    with pytest.raises(RankError, match=r"^rank 1: kept: LookupError: .*\. Rank 0 has the new values of kept\.$"):
+        ring2.push({"kept": "new"})
+    assert ring2.pull("kept") == ["new", "old"]
 
 
 def test_what_cannot_be_pushed_is_named(ring2: allranks.Cluster) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 import subprocess
 import sys
+import time
 import zipfile
 from collections.abc import Mapping
 from importlib.metadata import Distribution, distribution
@@ -233,9 +235,21 @@ def test_a_wheel_is_made_once_for_each_state_of_a_package(tmp_path: Path, monkey
     assert made("b") == first and packed == ["tool"]
     (site / "tool.py").write_text("A = 10\n")
     assert made("c") != first and packed == ["tool"] * 2, "its files have changed"
+    for kept in kept_in().glob("tool-*/*.whl"):
+        os.truncate(kept, kept.stat().st_size // 2)
+    assert zipfile.is_zipfile(io.BytesIO(made("cut"))) and packed == ["tool"] * 3, "those in the cache were cut short"
+    monkeypatch.setattr(wheels, "FORMAT", -1)
+    made("format")
+    assert packed == ["tool"] * 4, "they are of another format"
+    for age, name in ((2 * 86400, "old"), (0, "new")):
+        (left := kept_in() / name).mkdir()
+        (left / "a.part").touch()
+        os.utime(left / "a.part", (time.time() - age,) * 2)
     monkeypatch.setattr(wheels, "MOST_KEPT", len(first) + 100)
     made("d", "other")
+    assert not (kept_in() / "old").exists()
+    (kept_in() / "new" / "a.part").unlink()
     assert [each.parent.name.partition("-")[0] for each in kept_in().glob("*/*")] == ["other"]
-    assert made("e") != first and packed == ["tool", "tool", "other", "tool"]
+    assert made("e") != first and packed == [*["tool"] * 4, "other", "tool"]
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
     assert zipfile.is_zipfile(io.BytesIO(made("f"))), "without a cache, too"

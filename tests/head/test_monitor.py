@@ -205,3 +205,14 @@ def test_an_end_that_comes_again_is_acknowledged_again(monitor: Monitor) -> None
     monitor.receive("rank-0", done(), ())
     assert told == [("rank-0", CELL)] * 2
     assert len(came(updates)) == 1
+
+
+def test_a_host_has_one_name_in_tables_notes_and_errors() -> None:
+    monitor = Monitor("test")
+    for number in range(2):
+        monitor.put(Rank(number, f"ada@mac{number}:22", f"uuid{number}"))
+    monitor.shown = {"ada@mac1:22": "mac1"}
+    monitor.host_away("ada@mac1:22", away=True)
+    assert [rank.host for rank in monitor.snapshot().ranks] == ["ada@mac0:22", "mac1"]
+    assert monitor.label([1]) == "rank 1 on mac1"
+    assert [note.partition(" is out of reach")[0] for note in monitor.snapshot().notes] == ["mac1"]

@@ -22,7 +22,7 @@ import psutil
 import pytest
 
 from allranks import Cluster
-from allranks.errors import AllranksError, CannotStart
+from allranks.errors import AllranksError, CannotStart, UsageError
 from allranks.hosts.ssh import connection
 from tests.faults.absent import blocked
 from tests.hosts.lab import Hosts
@@ -91,6 +91,13 @@ def test_hosts_are_shown_as_the_hostfile_writes_them(hosts3: Hosts, tmp_path: Pa
         assert "host1" in str(cluster) and "root@host1:22" not in str(cluster)
         listed = json.loads(allranks("list", "--json").stdout)
         assert [each["hosts"] for each in listed if each["name"] == "written"] == [["host1", "host2"]]
+        model = tmp_path / "weights"  # all hosts have it: they share this file system
+        model.write_bytes(b"1")
+        assert {cluster.share(str(model), source=each).source for each in ("host2", "root@host2:22", 1)} == {
+            "root@host2:22"
+        }
+        with pytest.raises(UsageError, match=r"^--from host9: no such rank or host\. Hosts: host1, host2, localhost$"):
+            cluster.share(str(model), source="host9")
         cluster.run("import os; os._exit(1)", ranks=[1])
         cluster.heal()
         assert sums(cluster) == [2.0, 2.0]

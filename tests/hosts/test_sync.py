@@ -11,11 +11,13 @@ import sys
 import textwrap
 import threading
 import uuid
+from typing import Any
 
 import pytest
 
 from allranks import Cluster
 from allranks.errors import CannotCopy, CellInterrupted, UsageError, WorldBroken
+from allranks.files.sync import FileChanged, FolderSync
 from tests.hosts.apart import WITHIN, Apart, values
 from tests.waiting import comes_true, eventually
 
@@ -310,8 +312,18 @@ def test_a_host_that_goes_in_the_middle_keeps_what_it_had(apart: Apart) -> None:
         assert not list(incoming.iterdir())
 
 
-def test_a_file_that_is_changed_while_it_is_read_is_read_again(apart: Apart) -> None:
+def test_a_file_that_is_changed_while_it_is_read_is_read_again(apart: Apart, monkeypatch: pytest.MonkeyPatch) -> None:
     """The user sees no error."""
+    changed, bring = list[FileChanged](), FolderSync._bring
+
+    def noted(*args: Any) -> Any:
+        try:
+            return bring(*args)
+        except FileChanged as error:
+            changed.append(error)
+            raise
+
+    monkeypatch.setattr(FolderSync, "_bring", noted)
     names, large = apart.names[:2], apart.work / "large"
     with Cluster(hosts=names, backend="ring") as cluster:
         cluster.sync()
@@ -331,6 +343,7 @@ def test_a_file_that_is_changed_while_it_is_read_is_read_again(apart: Apart) -> 
         assert said.sent == {name: ["large"] for name in names}
         assert [(apart.copy(name) / "large").read_bytes() for name in names] == [large.read_bytes()] * 2
         assert large.stat().st_size == 1 << 20
+        assert len(changed) == 1, "it was being read when it changed"
 
 
 def test_another_notebook_knows_what_was_sent(apart: Apart) -> None:

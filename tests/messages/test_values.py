@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from mlx.utils import tree_flatten
 
-from allranks.messages.values import CannotTravel, pack, pack_call, unpack
+from allranks.messages.values import CannotTravel, can_travel, pack, pack_call, unpack
 
 nn: Any = pytest.importorskip("mlx.nn")  # it has no types of its own
 
@@ -218,3 +218,13 @@ def test_an_object_whose_own_pickling_fails_says_why() -> None:
 
     with pytest.raises(CannotTravel, match="I stay here"):
         pack(Stubborn())
+
+
+@pytest.mark.parametrize(
+    "large", [["a" * 10] * 100 * 1000, [bytes(2 << 20)], [object] * 1000 * 1000], ids=["text", "bytes", "many"]
+)
+def test_whether_a_value_can_travel_is_seen_from_its_first_bytes(large: list[Any]) -> None:
+    refused = threading.Lock()
+    assert not can_travel([*large, refused])
+    assert can_travel([*large, refused], look_at=100_000)
+    assert not can_travel([refused, *large], look_at=100_000)

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import pytest
 
-from allranks.machine.keyed_connections import HELLO, NONCE
+from allranks.machine.keyed_connections import HELLO, NONCE, KeyedListener
 from allranks.messages.requests import HostAt
 from allranks.rank.world.reach import Listening, try_all
 from tests.waiting import eventually
@@ -46,6 +46,15 @@ def test_what_does_not_answer_is_told_from_what_refuses_and_from_another() -> No
         for each in waiting:
             each.close()
     stranger.stop()
+
+
+def test_a_connection_that_comes_while_a_listener_closes_is_ended() -> None:
+    listener = KeyedListener(["127.0.0.1"], KEY, lambda _: None)
+    listener.close()
+    with socket.create_server(("127.0.0.1", 0)) as late, socket.create_connection(late.getsockname(), 3.0) as other:
+        listener._take(late)  # the accept that was under way
+        other.settimeout(WITHIN)
+        assert other.recv(1000) == b""
 
 
 @pytest.mark.parametrize("said", [b"", bytes(64), KEY * 2, bytes(100_000)], ids=["nothing", "zeros", "key", "much"])

@@ -204,7 +204,7 @@ class Cluster(ClusterValues, ClusterViews):
         here = self._settings.cwd
         where = alike({rank.rank: rank.folder or here for rank in ranks.monitor.ranks})
         said = "; ".join(f"{rank_label(numbers)} in {folder}" for folder, numbers in where.items())
-        hosts = list(dict.fromkeys(lacks))
+        hosts = [ranks.monitor.shown_as(host) for host in dict.fromkeys(lacks)]
         return (
             f"{said}. {', '.join(hosts)} {'has' if len(hosts) == 1 else 'have'} no {here}: up --sync sends this folder "
             "there, and --cwd names another."

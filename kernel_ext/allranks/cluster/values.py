@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from allranks.errors import CannotTravel, RankError, UsageError, WorldBroken
+from allranks.errors import CannotTravel, CellInterrupted, NoAnswer, RankError, UsageError, WorldBroken
 from allranks.messages import values
 from allranks.messages.questions import Reply, RequestFailed
 from allranks.messages.requests import DecidePush, Describe, DescribeLeaves, Names, Pull, PullLeaf, Push
@@ -15,6 +15,7 @@ from allranks.messages.wire import Buffer
 from allranks_backends.plan import alike, rank_label, rank_list
 
 from .base import Answered, ClusterBase, no_answer
+from .stop import Stop
 from .variables import MOST_COMPARED, Difference, Variables, differing, join, largest_difference
 
 NOTHING_SET = "No rank has the new values."
@@ -26,8 +27,10 @@ class ClusterValues(ClusterBase):
     def push(self, values_by_name: Mapping[str, Any], *, ranks: Sequence[int] | int | None = None) -> None:
         """Set variables on the ranks. Arrays are sent as raw bytes.
 
-        All of these ranks get them, or none does. Raises CannotTravel, NoAnswer for a rank that is dead or does not
-        answer, RankError for one that cannot load them, and what `run` raises.
+        They are bound once all of these ranks have loaded them, so either all ranks have the new values or none has.
+        The exception is a rank that dies or stops while they are bound: the error then names the ranks that have them.
+        Raises CannotTravel, NoAnswer for a rank that is dead or does not answer, RankError for one that cannot load
+        them, and what `run` raises.
         """
         self._set([(self.choose_ranks(ranks), _packed(values_by_name))], ", ".join(values_by_name))
 
@@ -43,13 +46,33 @@ class ClusterValues(ClusterBase):
                     asked |= self._ask_all(Push(push=number), ranks, buffers)
                 replies = self._all_replies(asked, chosen, lambda _: NOTHING_SET)
                 _refuse_failed(replies, names)
-            except BaseException:
+                stop = Stop(in_waits=True)
+                with stop.noted():
+                    stop.put_off()
+                    self._bind(number, chosen, names)
+                if stop.pressed:
+                    raise CellInterrupted(f"stopped once {rank_label(chosen)} had the new values of {names}")
+            except BaseException:  # ranks that have bound them hold nothing to drop
                 if self._ranks is not None:
                     self._ranks.ask(chosen, DecidePush(push=number, bind=False))
                 raise
-            bound = self._ask_all(DecidePush(push=number, bind=True), chosen)
-            for rank, reply in self._all_replies(bound, chosen, lambda _: "The others have the new values.").items():
+
+    def _bind(self, number: int, chosen: Sequence[int], names: str) -> None:
+        """Have ranks bind what they have loaded. The error of one that does not names the ranks that have done so."""
+        bound = self._ask_all(DecidePush(push=number, bind=True), chosen)
+        try:
+            for rank, reply in self._all_replies(bound, chosen).items():
                 self._checked(rank, reply, names)
+        except (NoAnswer, WorldBroken, RankError, CellInterrupted) as error:
+            done = [rank for rank, each in bound.items() if each.done() and not each.cancelled()]
+            having = [rank for rank in done if bound[rank].exception() is None]
+            who = (
+                f"{rank_label(having)} {'has' if len(having) == 1 else 'have'}"
+                if having
+                else "no rank is known to have"
+            )
+            error.args = (f"{str(error).rstrip('.')}. {who.capitalize()} the new values of {names}.".lstrip(". "),)
+            raise
 
     def pull(self, name: str, *, ranks: Sequence[int] | int | None = None) -> list[Any]:
         """The value of `name` (or of a dotted path such as ``model.layers``) on each rank, in rank order.

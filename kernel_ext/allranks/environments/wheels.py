@@ -16,6 +16,7 @@ import re
 import secrets
 import shutil
 import threading
+import time
 import zipfile
 from collections.abc import Iterator
 from contextlib import suppress
@@ -27,6 +28,10 @@ OURS = "allranks"
 OUR_PACKAGES = ("allranks", "allranks_backends", "allranks_widgets")
 MOST_KEPT = 2**30
 """Bytes of wheels that are kept for the next time; one for CUDA has some 200 MiB."""
+FORMAT = 1
+"""Changes with the wheels that `pack` makes of the same files."""
+LEFT_AFTER = 86400.0
+"""Seconds after which an unfinished wheel counts as left behind by a process that has ended."""
 _NOT_PACKED = frozenset({"RECORD", "INSTALLER", "REQUESTED", "direct_url.json"})
 """Files of the metadata that an installer writes itself."""
 _SCRIPT = re.compile(rb"#![^\n]*python[^\n]*\n")
@@ -78,6 +83,8 @@ class Wheels:
     def _kept(self, distribution: Distribution) -> Path | None:
         try:
             (kept,) = _kept_as(distribution).glob("*.whl")
+            if not zipfile.is_zipfile(kept):  # it was cut short
+                return None
             shutil.copyfile(kept, target := self._folder / kept.name)
             os.utime(kept)  # it was needed lately
         except (OSError, ValueError):  # none; or another process removes it
@@ -104,16 +111,20 @@ def kept_in() -> Path:
 
 
 def _kept_as(distribution: Distribution) -> Path:
-    return kept_in() / f"{distribution.name}-{distribution.version}-{fingerprint(distribution)[:16]}"
+    return kept_in() / f"{distribution.name}-{distribution.version}-{FORMAT}-{fingerprint(distribution)[:16]}"
 
 
 def _remove_oldest(folder: Path) -> None:
-    """Keep `MOST_KEPT` bytes, of those that were needed last."""
+    """Keep `MOST_KEPT` bytes, of those that were needed last, and no folder with nothing but unfinished wheels."""
     wheels, total = [(each, each.stat()) for each in folder.glob("*/*.whl")], 0
     for wheel, now in sorted(wheels, key=lambda each: -each[1].st_mtime_ns):
         total += now.st_size
         if total > MOST_KEPT:
             shutil.rmtree(wheel.parent, ignore_errors=True)
+    before = time.time() - LEFT_AFTER
+    for left in {each.parent for each in folder.glob("*/*.part")}:
+        if all(each.suffix == ".part" and each.stat().st_mtime < before for each in left.iterdir()):
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def pack(distribution: Distribution, folder: Path) -> Path:

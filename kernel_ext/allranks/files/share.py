@@ -260,14 +260,18 @@ class HeadShare:
         )
 
     def _host_of(self, named: str | int) -> str:
-        """Raises UsageError."""
+        """The host of this rank, or that has this name: the one that status shows, or the one to log in to.
+
+        Raises UsageError.
+        """
         number = int(named) if str(named).isdigit() else None
         ranks = self._ranks.monitor.ranks
         host = ranks[number].host if number is not None and number < len(ranks) else str(named)
         known = dict.fromkeys([*self._members, self._ranks.reached.here.name])
-        if host not in known:
-            raise UsageError(f"--from {named}: no such rank or host. Hosts: {', '.join(known)}")
-        return host
+        shown = {self._ranks.monitor.shown_as(each): each for each in known}
+        if host not in known and host not in shown:
+            raise UsageError(f"--from {named}: no such rank or host. Hosts: {', '.join(shown)}")
+        return host if host in known else shown[host]
 
     def _chain(self, source: str) -> list[str]:
         """The source and all hosts of ranks, in the order of these, beginning at the source."""

@@ -117,6 +117,8 @@ class KeyedListener:
             connection.close()
             return
         self._open.add(connection)
+        if self.closed:  # `close` may not have seen it
+            end(connection)
         threading.Thread(target=self._serve, args=(connection,), name="allranks-serving", daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:

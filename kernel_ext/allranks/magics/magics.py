@@ -26,6 +26,9 @@ from . import auto, completion
 from .parsers import cell_parser, declared, line_parser, parse
 from .verbs import Verbs, end
 
+LOOKED_AT = 4 << 20
+"""Bytes of a pickled variable that are looked at for the advice whether to push it."""
+
 
 @magics_class
 class DistributedMagics(Verbs, Magics):
@@ -117,7 +120,7 @@ class DistributedMagics(Verbs, Magics):
                 if isinstance(value, ModuleType):
                     imported = value.__name__ if value.__name__ == name else f"{value.__name__} as {name}"
                     print(f"{name} is a module that the notebook has imported: import {imported} in the cell.")
-                elif not can_travel(value, for_rank=False):
+                elif not can_travel(value, for_rank=False, look_at=LOOKED_AT):
                     kind = type(value).__name__
                     print(f"{name} is a notebook variable, and a {kind} cannot be sent to the ranks: define it there.")
                 else:

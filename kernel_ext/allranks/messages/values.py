@@ -11,6 +11,7 @@ import dis
 import functools
 import inspect
 import io
+import math
 import pickle
 import sys
 import types
@@ -81,13 +82,29 @@ def unpack_call(buffers: Sequence[Any]) -> tuple[Any, dict[str, Any]]:
         names[name] = code
 
 
-def can_travel(value: Any, *, for_rank: bool = True) -> bool:
-    """Whether `pack` could send it to a rank; evaluates no MLX array."""
+def can_travel(value: Any, *, for_rank: bool = True, look_at: float = math.inf) -> bool:
+    """Whether `pack` could send it to a rank, as far as the first `look_at` bytes show; evaluates no MLX array."""
     try:
-        _packed(lambda _: [value], for_rank, dry=True)
+        _packed(lambda _: [value], for_rank, dry=True, most=look_at)
     except CannotTravel:
         return False
+    except _LargeEnough:
+        pass
     return True
+
+
+class _LargeEnough(BaseException):
+    """More than the bytes that are of interest were packed. No `Exception`: those mean that a value cannot travel."""
+
+
+class _Stream(io.BytesIO):
+    most = math.inf
+    """Bytes after which `_LargeEnough` is raised."""
+
+    def write(self, data: Any) -> int:
+        if self.tell() + len(data) > self.most:
+            raise _LargeEnough
+        return super().write(data)
 
 
 def pack_names(variables: Mapping[str, Any]) -> list[Any]:
@@ -151,15 +168,20 @@ def _turn(value: Any) -> int:
 
 
 def _packed(
-    each: Callable[[_Pickler], Iterable[Any]], for_rank: bool, to_keep: bool = False, dry: bool = False
+    each: Callable[[_Pickler], Iterable[Any]],
+    for_rank: bool,
+    to_keep: bool = False,
+    dry: bool = False,
+    most: float = math.inf,
 ) -> list[Any]:
     """One stream of several pickles that share what they have in common, and the out-of-band buffers.
 
     `each` is given the pickler, which knows what the functions packed so far use. `to_keep`: see `checkpoint_reducers`.
-    `dry` leaves the content of arrays out.
+    `dry` leaves the content of arrays out. Raises CannotTravel, and _LargeEnough after `most` bytes.
     """
     buffers: list[Any] = []
-    stream = io.BytesIO()
+    stream = _Stream()
+    stream.most = most
     value = None
     try:
         pickler = _Pickler(stream, protocol=5, buffer_callback=lambda buffer: buffers.append(buffer.raw()))

@@ -311,9 +311,13 @@ class Monitor:
     def alive(self) -> list[Rank]:
         return [rank for rank in self.ranks if rank.dead is None]
 
+    def shown_as(self, host: str) -> str:
+        """What status calls this host."""
+        return self.shown.get(host, host)
+
     def label(self, ranks: Sequence[int]) -> str:
         """``rank 2``, with the hosts of these ranks where the world has several."""
-        hosts = dict.fromkeys(self.ranks[rank].host for rank in ranks)
+        hosts = dict.fromkeys(self.shown_as(self.ranks[rank].host) for rank in ranks)
         several = len({rank.host for rank in self.ranks}) > 1
         return f"{rank_label(list(ranks))} on {', '.join(hosts)}" if several else rank_label(list(ranks))
 

@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 def snapshot_of(monitor: Monitor) -> Snapshot:
     """Everything there is to show, now; the monitor's lock is held."""
-    ranks, shown = monitor.ranks, monitor.shown
+    ranks, shown_as = monitor.ranks, monitor.shown_as
     views = (rank_view(rank, monitor.times, monitor.away.get(rank.host)) for rank in ranks)
     return Snapshot(
         monitor.name,
         monitor.backend,
         state := state_of(monitor),
         monitor.generation,
-        tuple(replace(view, host=shown.get(view.host, view.host)) for view in views),
+        tuple(replace(view, host=shown_as(view.host)) for view in views),
         time.time(),
-        notes(state, ranks, monitor.not_breakable, monitor.away, {} if monitor.changing else dict(monitor.owed)),
-        hosts=tuple(replace(view, name=shown.get(view.name, view.name)) for view in host_views(ranks)),
+        notes(monitor, state),
+        hosts=tuple(replace(view, name=shown_as(view.name)) for view in host_views(ranks)),
         links=tuple(link_view(link, ranks) for link in monitor.links),
         peak=monitor.peak,
         straggler=monitor.times.straggler,
@@ -105,28 +105,24 @@ def link_view(link: Link, ranks: Sequence[Rank]) -> LinkView:
     return LinkView(link, read.connections, read.nominal, read.sent, read.rate, read.rtt, read.retransmits, read.queued)
 
 
-def notes(
-    state: WorldState,
-    ranks: Sequence[Rank],
-    not_breakable: str = "",
-    away: Mapping[str, Away] | None = None,
-    owed: Mapping[int, object] | None = None,
-) -> tuple[str, ...]:
-    """What a user should know of the world, in sentences; `away` are hosts out of reach, `owed` as in `Monitor`."""
+def notes(monitor: Monitor, state: WorldState) -> tuple[str, ...]:
+    """What a user should know of the world in this state, in sentences."""
+    ranks, not_breakable = monitor.ranks, monitor.not_breakable
+    owed = {} if monitor.changing else dict(monitor.owed)
     said = []
     if state == "incomplete":
-        said.append(f"The world is incomplete: {unfinished(owed or {})}")
+        said.append(f"The world is incomplete: {unfinished(owed)}")
     if state == "broken":
         dead = {rank.rank for rank in ranks if rank.dead is not None}
-        living = {number: each for number, each in (owed or {}).items() if number < len(ranks) and number not in dead}
+        living = {number: each for number, each in owed.items() if number < len(ranks) and number not in dead}
         heals = "%distributed heal replaces dead ranks and re-forms it."
         said.append(f"The world is broken. {heals}{also_lacking(living)}")
-    for name, host in sorted((away or {}).items()):
+    for name, host in sorted(monitor.away.items()):
         if all(rank.dead is not None for rank in ranks if rank.host == name):
             continue
         numbers = rank_list([rank.rank for rank in ranks if rank.host == name]).replace(" ", "")
         said.append(
-            f"{name} is out of reach, and is tried again every few seconds; its ranks go on. "
+            f"{monitor.shown_as(name)} is out of reach, and is tried again every few seconds; its ranks go on. "
             + (f"The last try failed: {host.why}. " if host.why else "")
             + f"To replace them: %distributed heal --kill {numbers} (loses their variables)."
         )

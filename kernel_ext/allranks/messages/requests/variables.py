@@ -17,7 +17,7 @@ class Push(Question[Names]):
 
 
 class DecidePush(Question[Nothing]):
-    """Bind the variables of this `push`, or drop them."""
+    """Bind the variables of this `push`, which fails where the rank does not hold them, or drop them."""
 
     runs = "main"
     push: int

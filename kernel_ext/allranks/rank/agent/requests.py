@@ -170,10 +170,14 @@ class Requests:
         return Reply(requests.Names(list(pushed)))
 
     def decide_push(self, request: requests.DecidePush, _: Buffers) -> Reply[Nothing]:
-        if self._pushed is not None and self._pushed[0] == request.push:
+        """Raises LookupError where the values to bind are not those that the rank holds."""
+        number, pushed = self._pushed or (None, {})
+        if number == request.push:
             if request.bind:
-                self._agent.user_ns.update(self._pushed[1])
+                self._agent.user_ns.update(pushed)
             self._pushed = None
+        elif request.bind:
+            raise LookupError("the rank no longer holds these values")
         return DONE
 
     def pull(self, request: requests.Pull, _: Buffers) -> Reply[Nothing]:

@@ -212,20 +212,22 @@ def join(settings: Mapping[str, Any], file: Path | None) -> int:
         if url is not None:
             return Joined(settings, url).run(until_input_ends=file is None)
         if file is not None and newer():
-            settings, since = _join_settings(file) or settings, time.monotonic()
+            settings, since, waits = _join_settings(file) or settings, time.monotonic(), False
             continue
-        if time.monotonic() >= max(began + within, since + ANSWER_WITHIN):
+        left = max(began + within, since + ANSWER_WITHIN) - time.monotonic()
+        if left <= 0:
             break
         if not waits:
             waits = True
             print(
                 f"allranks: {socket.gethostname()} has no answer yet from the notebook at {tried}, which wrote {file}. "
-                f"Waiting up to {within:g} s for it, or for a new file: %distributed up --join writes one.",
+                f"Waiting up to {left:.0f} s more for it, or for a new file: %distributed up --join writes one.",
                 file=sys.stderr,
                 flush=True,
             )
     print(
-        f"allranks: {socket.gethostname()} got no answer from the notebook at {tried} within {within:g} s. "
+        f"allranks: {socket.gethostname()} got no answer from the notebook at {tried} within "
+        f"{time.monotonic() - since:.0f} s. "
         "Is it still running, and can this host reach it?",
         file=sys.stderr,
     )
