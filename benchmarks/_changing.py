@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from allranks import Cluster
-from allranks.cluster import stop
 from allranks.errors import AllranksError
+from allranks.notebook import stop
 
 SUM = "mx.distributed.all_sum(mx.array(1)).item()"
 CELL_WITHIN = 100.0

@@ -32,7 +32,7 @@ def measure(repeat: int | None = None, *, quick: bool = False) -> Table:
         ("slowest refusal of up", [each.up_seconds for each in refusals]),
         ("slowest refusal of the doctor", [each.doctor_seconds for each in refusals]),
     ):
-        table.rows.append(Row(who, "s", [max(seconds)], bar=Bar("at most", QUICK)))
+        table.rows.append(Row(who, "s", [max(seconds, default=0.0)], bar=Bar("at most", QUICK)))
     table.notes.append(f"{len(outcomes)} oddities.")
     return table
 

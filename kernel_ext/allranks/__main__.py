@@ -97,6 +97,9 @@ def _diagnose(options: argparse.Namespace) -> int:
     except UsageError as error:
         print(f"allranks: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt as stopped:
+        print(f"allranks: {stopped}.", file=sys.stderr)
+        return 130
     print(diagnosis)
     return 0 if diagnosis.ok else 1
 

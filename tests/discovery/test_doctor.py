@@ -5,16 +5,23 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from allranks import doctor
+from allranks.discovery.trial import IN_A_ROW
 from allranks.errors import UsageError
+from allranks.machine.clusters import HOST_MODULE
 from allranks_backends.doctor import Asked, Finding, HostFacts
 from allranks_backends.doctor.facts import facts_of
 from allranks_backends.doctor.gpus import gpus
@@ -24,6 +31,7 @@ from allranks_backends.doctor.resources import home
 from allranks_backends.doctor.software import harmful_settings, mlx_imports, same_versions
 from allranks_backends.runtimes.mpi import MPI, find_mpirun
 from tests.jupyter import Notebook
+from tests.waiting import eventually
 
 VM_STAT = """\
 549755813888
@@ -205,3 +213,77 @@ def test_a_host_without_a_compiler_says_so(need_mpi: None, tmp_path: Path) -> No
     command = [sys.executable, "-m", "allranks.rank.probe.abortable", "mpi"]
     said = json.loads(subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout)
     assert said["why"] == "there is no C compiler (cc, gcc or clang)" and said["fix"].startswith("install one")
+
+
+AFTER = """
+import resource, shutil, sys, tempfile, allranks
+shortage, folder = sys.argv[1], tempfile.gettempdir()
+if shortage == "folder":
+    shutil.rmtree(folder)
+else:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (int(shortage), int(shortage)))
+diagnosis = allranks.doctor(2)
+assert not diagnosis.ok
+print(diagnosis)
+"""
+
+
+@pytest.mark.parametrize(
+    ("shortage", "said"),
+    [("folder", "the folder for temporary files, cannot be used"), ("20", "A process may open only 20 files here")],
+)
+def test_what_this_machine_lacks_for_a_start_is_a_finding(shortage: str, said: str, tmp_path: Path) -> None:
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", AFTER, shortage], capture_output=True, text=True, timeout=120, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    assert "✗ localhost: this machine cannot start what a cluster needs" in done.stdout and said in done.stdout
+    assert not tmp_path.exists() or not list(tmp_path.iterdir())
+
+
+def test_ctrl_c_ends_what_was_started(tmp_path: Path) -> None:
+    line = [sys.executable, "-m", "allranks", "doctor", "-n", "2"]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(line, stderr=subprocess.PIPE, text=True, env=environment) as shell:
+        assert eventually(lambda: [*tmp_path.iterdir()])  # the host process is being started
+        shell.send_signal(signal.SIGINT)
+        _, said = shell.communicate(timeout=60)
+    assert (shell.returncode, said) == (130, "allranks: doctor cancelled; all that it started has ended.\n")
+    assert not list(tmp_path.iterdir())
+    assert not [each for each in psutil.process_iter() if str(tmp_path) in _environment(each).get("TMPDIR", "")]
+
+
+def _environment(process: psutil.Process) -> dict[str, str]:
+    with suppress(psutil.Error):
+        return process.environ()
+    return {}
+
+
+def test_few_ranks_are_started_of_many() -> None:
+    """And all are counted for the memory that they need."""
+    many = 4 * (psutil.cpu_count() or 1) + 4
+    began: set[int] = set()
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(0.02):
+            began.update(each.pid for each in psutil.Process().children(recursive=True) if _is_rank(each))
+
+    with ThreadPoolExecutor(1) as looking:
+        looked = looking.submit(look)
+        try:
+            diagnosis = doctor(many, memory=1 << 40)
+        finally:
+            over.set()
+        looked.result()
+    assert 0 < len(began) <= IN_A_ROW
+    assert f"Its {many} ranks will load" in str(diagnosis)
+
+
+def _is_rank(process: psutil.Process) -> bool:
+    """Whether it was forked from a host process."""
+    with suppress(psutil.Error):
+        parent = process.parent()
+        return parent is not None and HOST_MODULE in process.cmdline() and HOST_MODULE in parent.cmdline()
+    return False

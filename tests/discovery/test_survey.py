@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
+from pathlib import Path
+
 import pytest
 
 from allranks.discovery import survey as survey_module
@@ -44,3 +47,18 @@ def test_a_host_that_is_not_there_is_named_with_what_to_do() -> None:
     here, there = survey([HERE, Host("nohost.invalid", local=False)], {"say": "echo hi"})
     assert here.out("say") == "hi\n" and not here.trouble
     assert "unknown host name" in there.trouble and there.answers == {}
+
+
+def test_nothing_is_left_in_the_folder_for_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    for _ in range(10):
+        (here,) = survey([HERE], {"say": "echo hi"})
+        assert here.out("say") == "hi\n"
+        assert not list(tmp_path.iterdir())
+
+
+def test_the_pipes_of_a_process_that_reads_nothing_are_closed() -> None:
+    with warnings.catch_warnings(record=True) as unclosed:
+        warnings.simplefilter("always", ResourceWarning)
+        assert survey_module._run(["true"], bytes(1 << 20), b"end") == (b"", b"")
+    assert not unclosed

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from allranks import Cluster
-from allranks.cluster import stop
 from allranks.errors import AllranksError, CannotStart, CellInterrupted, NoAnswer, WorldBroken
 from allranks.head.world import checkpoints, forming, healing
 from allranks.head.world.ranks import Ranks
+from allranks.notebook import stop
 from tests.waiting import comes_true, eventually
 
 pytestmark = pytest.mark.slow

@@ -24,8 +24,8 @@ from .result import BenchResult
 
 if TYPE_CHECKING:
     from allranks.cluster.cluster import Cluster
-    from allranks.cluster.stop import Stop
     from allranks.head.world.ranks import Ranks
+    from allranks.notebook.stop import Stop
 
 OPS = ("all_sum", "all_max", "all_min", "all_gather", "sum_scatter", "send")
 """What can be measured; ``send`` goes there and back, over each link on its own."""

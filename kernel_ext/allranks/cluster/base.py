@@ -29,13 +29,12 @@ from allranks.head.world.ranks import A, Ranks
 from allranks.messages.questions import Reply, RequestFailed
 from allranks.messages.requests import Pending, Question
 from allranks.messages.wire import Buffer
+from allranks.notebook.stop import Stop, undisturbed
 from allranks.notebook.transfer_progress import SHOW_EVERY, wait_and_show, wait_for_values
 from allranks.notebook.watch import Watch
 from allranks.settings import Settings
 from allranks_backends.plan import Host, alike, rank_label, rank_list
 from allranks_backends.views import Snapshot
-
-from .stop import Stop, undisturbed
 
 if TYPE_CHECKING:
     from allranks.head.state.logged import Logged

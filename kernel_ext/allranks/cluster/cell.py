@@ -20,11 +20,11 @@ from allranks.head.state.monitor import Monitor
 from allranks.messages.cell_options import CellRequest
 from allranks.messages.events import AtDebugger, Began, Done, Entering
 from allranks.notebook.fold import Block, Fold
+from allranks.notebook.stop import Stop
 from allranks_backends.plan import rank_label, rank_list
 
 from .conversation import Conversation
 from .result import CellResult
-from .stop import Stop
 
 if TYPE_CHECKING:
     from allranks.messages.lifeline import Lifeline

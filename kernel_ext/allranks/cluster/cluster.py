@@ -17,11 +17,11 @@ from allranks.errors import CannotStart, CellInterrupted, NoCluster, UsageError
 from allranks.head.world.detached import detached_file, left_behind, only_left_behind, read_detached, readable
 from allranks.head.world.ranks import START_TRIES, Ranks
 from allranks.notebook.comms import ProxiedComms
+from allranks.notebook.stop import Stop, undisturbed
 from allranks.settings import Settings
 from allranks_backends.plan import alike, rank_label
 from allranks_backends.registry import cannot_run, choose
 
-from .stop import Stop, undisturbed
 from .values import ClusterValues
 from .views import ClusterViews
 

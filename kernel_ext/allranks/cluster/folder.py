@@ -18,11 +18,11 @@ from allranks.head.world.ranks import Ranks
 from allranks.messages.questions import Reply, RequestFailed
 from allranks.messages.requests import DecideReload, PrepareReload, StopReload
 from allranks.notebook.shell import autoreloads
+from allranks.notebook.stop import Stop
 from allranks.notebook.transfer_progress import SHOW_EVERY, wait_and_show
 from allranks_backends.plan import alike, rank_label
 
 from .base import ClusterBase, unsaid
-from .stop import Stop
 
 DECIDED_WITHIN = 10.0
 """Seconds that ranks get to keep or undo what they have reloaded, which they have in memory."""

@@ -12,11 +12,11 @@ from allranks.head.state.views import state_of, unfinished
 from allranks.head.world import healing
 from allranks.head.world.change import WorldChange
 from allranks.head.world.ranks import Ranks
+from allranks.notebook.stop import undisturbed
 from allranks_backends.plan import alike, rank_label
 from allranks_backends.registry import cannot_run
 
 from .base import ClusterBase, no_answer, unsaid
-from .stop import undisturbed
 
 JUST_ENDING = 1.0
 """Seconds that ranks get which were just interrupted, or enter collectives that they had missed."""

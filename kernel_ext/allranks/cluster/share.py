@@ -7,9 +7,9 @@ from pathlib import Path
 
 from allranks.errors import CellInterrupted
 from allranks.files.share import HeadShare, ShareResult
+from allranks.notebook.stop import Stop
 
 from .base import ClusterBase
-from .stop import Stop
 
 
 class ClusterShare(ClusterBase):

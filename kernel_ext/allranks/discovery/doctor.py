@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from allranks.arguments import hosts_of, parse_size
-from allranks.errors import HostCause
+from allranks.errors import CellInterrupted, HostCause
 from allranks.hosts.ssh.command import destination
 from allranks.hosts.ssh.interpreter import Interpreter, interpreter_of
 from allranks.machine.facts import versions
@@ -88,9 +88,27 @@ def doctor(
 ) -> Diagnosis:
     """Diagnose these hosts, or this machine, before `Cluster.up`, and suggest fixes.
 
-    The arguments are those of `Cluster`; `memory` is what each rank will load, in bytes. The ranks are started as `up`
-    starts them, and ended; nothing else is changed. Raises UsageError for invalid arguments.
+    The arguments are those of `Cluster`; `memory` is what each rank will load, in bytes. Ranks are started as `up`
+    starts them, a few on each host, and ended; nothing else is changed. Raises UsageError for invalid arguments, and
+    CellInterrupted (Ctrl-C), after which all that was started has ended.
     """
+    try:
+        return _diagnosed(n, hosts, hostfile, ranks_per_host, python, backend, memory, cwd)
+    except KeyboardInterrupt:
+        raise CellInterrupted("doctor cancelled; all that it started has ended") from None
+
+
+def _diagnosed(
+    n: int | None,
+    hosts: Sequence[str] | None,
+    hostfile: str | Path | None,
+    ranks_per_host: int,
+    python: str | None,
+    backend: str,
+    memory: int | None,
+    cwd: str | Path | None,
+) -> Diagnosis:
+    """`doctor`, which a Ctrl-C leaves with KeyboardInterrupt."""
     placed, named, env = hosts_of(n, hosts, hostfile, ranks_per_host)
     distinct = list({host.name: host for host in placed}.values())
     backend = named if backend == "auto" and named else backend

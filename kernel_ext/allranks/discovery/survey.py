@@ -43,6 +43,7 @@ while [ $n -lt {count} ]; do
   cat "$d/$n.out" "$d/$n.err"
   n=$((n+1))
 done
+rm -rf "$d"  # what has read the end ends this shell
 echo "{token} end"
 """
 
@@ -84,27 +85,24 @@ Commands = Mapping[str, str]
 """Lines of sh by name."""
 
 
-def survey(
-    hosts: Sequence[Host],
-    commands: Commands | Callable[[Host], Commands],
-    *,
-    options: Sequence[str] = SSH_OPTIONS,
-) -> list[Surveyed]:
+def survey(hosts: Sequence[Host], commands: Commands | Callable[[Host], Commands]) -> list[Surveyed]:
     """Run `commands`, the same everywhere or what a function says of each host, in one login a host."""
     if not hosts:
         return []
     with ThreadPoolExecutor(len(hosts), "allranks-survey") as pool:
         asked = [commands(host) if callable(commands) else commands for host in hosts]
-        return list(pool.map(lambda host, lines: _ask(host, lines, options), hosts, asked))
+        return list(pool.map(_ask, hosts, asked))
 
 
-def _ask(host: Host, commands: Commands, options: Sequence[str]) -> Surveyed:
+def _ask(host: Host, commands: Commands) -> Surveyed:
     token, asked = secrets.token_hex(8), time.time()
-    line: Sequence[str] = ["sh", "-s"] if host.local else ["ssh", *options, *destination(host.name), "sh", "-s"]
+    line: Sequence[str] = ["sh", "-s"] if host.local else ["ssh", *SSH_OPTIONS, *destination(host.name), "sh", "-s"]
     try:
         out, err = _run(line, _script([*commands.values()], token).encode(), f"{token} end\n".encode())
     except FileNotFoundError:
         return Surveyed(host, {}, f"{line[0]} was not found on this machine")
+    except OSError as error:
+        return Surveyed(host, {}, f"{line[0]} cannot be started on this machine: {error.strerror or error}")
     except subprocess.TimeoutExpired:
         return Surveyed(host, {}, "it accepted the connection but did not answer")
     answers = dict(zip(commands, _answers(out, token), strict=False))
@@ -145,13 +143,17 @@ def _run(command: Sequence[str], script: bytes, end: bytes) -> tuple[bytes, byte
         limit.cancel()
         process.kill()
         process.stdout.close()
+        with suppress(OSError):  # what it did not read cannot be sent
+            process.stdin.close()
     if not out.endswith(end) and time.monotonic() > began + within:
         raise subprocess.TimeoutExpired(command, within)
     return bytes(out), bytes(errors)
 
 
 def _read_all(stream: IO[bytes], into: bytearray) -> None:
-    into += stream.read()
+    """Read the stream to its end and close it: closed from another thread, its number could be another file's."""
+    with stream:
+        into += stream.read()
 
 
 def _script(commands: Sequence[str], token: str) -> str:

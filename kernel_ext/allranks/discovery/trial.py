@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby, islice
 from pathlib import Path
 
-from allranks.arguments import can_be, python_here, rdma_links
+from zmq import ZMQError
+
+from allranks.arguments import HERE, can_be, python_here, rdma_links
 from allranks.errors import Apart, CannotStart, HostCause
 from allranks.head.world.ranks import START_TRIES, Ranks
 from allranks.head.world.reaching import pairs
+from allranks.machine.shortages import shortages
+from allranks.notebook.stop import undisturbed
 from allranks.settings import Settings
 from allranks_backends.plan import Host
 from allranks_backends.registry import cannot_run, choose, get_backend
 
 STAND_IN = "ring"
 """In place of a backend whose world holds devices, which a trial leaves alone, and of one that mpirun starts."""
+IN_A_ROW = 2
+"""Ranks that are started of those that follow each other on a host: ranks of a ring are busy while they wait."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +52,11 @@ class Trial:
 def try_up(
     hosts: Sequence[Host], *, backend: str, python: str | None, cwd: str | Path | None, env: Mapping[str, str]
 ) -> Trial:
-    """Start one rank for each of `hosts`, as `Cluster.up` does, and end it. Raises UsageError as `Cluster` does."""
+    """Start ranks on `hosts`, which has one for each rank, as `Cluster.up` does, and end them.
+
+    Of more than `IN_A_ROW` ranks on a host, the others are not started: each host has the same neighbours without them.
+    Raises UsageError as `Cluster` does.
+    """
     settings = Settings(
         name="doctor",
         python=python or sys.executable,
@@ -65,8 +78,10 @@ def try_up(
 
 def _try_once(settings: Settings, hosts: Sequence[Host], backend: str) -> tuple[Trial, bool]:
     """The outcome, and whether another try may fare better."""
-    ranks = Ranks(settings)
+    ranks = None
     try:
+        with undisturbed():  # what is half made could not be ended
+            ranks = Ranks(settings)
         sites = ranks.sites(hosts)
         if backend == "auto":
             mesh, ring = rdma_links(hosts)
@@ -75,8 +90,9 @@ def _try_once(settings: Settings, hosts: Sequence[Host], backend: str) -> tuple[
             raise CannotStart(reason)
         runtime = get_backend(backend)
         whole = runtime.launcher == "engines" and runtime.needs == "network"
-        ranks.plan_next(hosts, backend if whole else STAND_IN)
-        ranks.launch(range(len(hosts)))
+        few = [host for _, row in groupby(hosts, lambda host: host.name) for host in islice(row, IN_A_ROW)]
+        ranks.plan_next(few, backend if whole else STAND_IN)
+        ranks.launch(range(len(few)))
         if whole:
             ranks.form()
         else:
@@ -84,10 +100,24 @@ def _try_once(settings: Settings, hosts: Sequence[Host], backend: str) -> tuple[
             ranks.look_at_network(backend)
         return Trial(formed=whole, reached=_pairs(ranks, backend), addresses=_addresses(ranks)), False
     except CannotStart as error:
-        reached = _pairs(ranks, backend) if error.apart else []
-        return Trial(str(error), False, error.causes, error.apart, reached, _addresses(ranks)), error.transient
+        reached = _pairs(ranks, backend) if ranks is not None and error.apart else []
+        addresses = _addresses(ranks) if ranks is not None else {}
+        return Trial(str(error), False, error.causes, error.apart, reached, addresses), error.transient
+    except (OSError, ZMQError) as error:  # of this machine: what others lack is a CannotStart
+        return _short_of(error), False
     finally:
-        ranks.end()
+        if ranks is not None:
+            with undisturbed():
+                ranks.end()
+
+
+def _short_of(error: OSError | ZMQError) -> Trial:
+    """What becomes of a start for which this machine lacks room, descriptors or processes."""
+    # tempfile.gettempdir opens a file, for which there may be no descriptor.
+    lacks = shortages(Path(tempfile.tempdir or os.environ.get("TMPDIR", "/tmp")))
+    which = f" ({error.filename})" if isinstance(error, OSError) and error.filename else ""
+    why = f"this machine cannot start what a cluster needs: {error.strerror or error}{which}.{lacks}"
+    return Trial(why, causes=[HostCause(HERE.name, why)])
 
 
 def _pairs(ranks: Ranks, backend: str) -> list[tuple[str, str]]:

@@ -65,11 +65,19 @@ class LocalHost(PipedHost):
         shared: bool,
         listen: str = LOOPBACK,
     ) -> LocalHost:
-        """Start a host process.
+        """Start a host process. Raises OSError and ZMQError where this machine lacks what it needs.
 
         `shared` says that ranks on other hosts connect to the controller, at the address `listen`.
         """
         directory = Path(tempfile.mkdtemp(prefix=f"allranks-{name}-"))  # 0700
+        try:
+            return cls._begun(directory, python, on_event, shared=shared, listen=listen)
+        except BaseException:
+            shutil.rmtree(directory, ignore_errors=True)  # a host process ends with its input
+            raise
+
+    @classmethod
+    def _begun(cls, directory: Path, python: str, on_event: OnEvent, *, shared: bool, listen: str) -> LocalHost:
         (directory / "profile").mkdir()
         # Children must not inherit what a test or a notebook server set for itself alone.
         environment = {key: value for key, value in os.environ.items() if key != "PYTEST_CURRENT_TEST"}

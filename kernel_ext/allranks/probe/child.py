@@ -15,7 +15,7 @@ from typing import IO, Generic, TypeVar
 
 import msgspec
 
-from allranks.cluster.stop import undisturbed
+from allranks.notebook.stop import undisturbed
 
 T = TypeVar("T")
 

@@ -27,8 +27,6 @@ def ssh_options(within: int = CONNECT_WITHIN) -> list[str]:
 
 
 SSH_OPTIONS = ssh_options()
-FORWARDS = ("-R", "127.0.0.1:0:127.0.0.1:9")
-"""With these, a login fails where the host's sshd forwards no ports, which `up` needs."""
 
 _NOT_INSTALLED = "allranks is not installed for {python} there. There: {python} -m pip install allranks"
 _NO_FORWARDING = "its sshd does not forward ports. Set AllowTcpForwarding yes in its sshd_config"
