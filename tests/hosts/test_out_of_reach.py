@@ -171,7 +171,8 @@ def test_an_ssh_client_that_is_killed_is_replaced(hosts3: Hosts, talking_shell: 
 def prepared_on(cluster: Cluster) -> dict[str, object]:
     """What each host has answered when it had made itself ready."""
     assert cluster._ranks is not None
-    return {name: end.prepared for name, end in cluster._ranks.reached.others.items()}
+    ends = cluster._ranks.reached.others
+    return {name: end.prepared for name, end in ends.items() if isinstance(end, RemoteHost)}
 
 
 def heard_since(cluster: Cluster, name: str, since: float) -> bool:

@@ -12,10 +12,10 @@ from allranks.messages import values
 from allranks.messages.questions import Reply, RequestFailed
 from allranks.messages.requests import DecidePush, Describe, DescribeLeaves, Names, Pull, PullLeaf, Push
 from allranks.messages.wire import Buffer
+from allranks.notebook.stop import Stop
 from allranks_backends.plan import alike, rank_label, rank_list
 
 from .base import Answered, ClusterBase, no_answer
-from .stop import Stop
 from .variables import MOST_COMPARED, Difference, Variables, differing, join, largest_difference
 
 NOTHING_SET = "No rank has the new values."
