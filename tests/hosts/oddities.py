@@ -948,7 +948,7 @@ def ordinary(hosts: Hosts) -> Iterator[Options]:
         yield options
 
 
-@odd("ulimit -u 1", "too few processes", suite=True)
+@odd("ulimit -u 1", "too few processes")
 def processes(hosts: Hosts) -> Iterator[Options]:
     with _ordinary(hosts, "ulimit -u 1") as options:
         yield options

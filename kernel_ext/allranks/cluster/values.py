@@ -37,7 +37,9 @@ class ClusterValues(ClusterBase):
     def _set(self, parts: Sequence[tuple[list[int], Sequence[Buffer]]], names: str) -> None:
         """Have ranks load the variables in these buffers, and bind them once all ranks have done so."""
         chosen = [rank for ranks, _ in parts for rank in ranks]
-        if self._dead(chosen):
+        if dead := self._dead(chosen):
+            if len(dead) == len(chosen):
+                self._refuse_if_broken(self._up())
             self._all_replies({}, chosen)
         with self._pushing:
             number, asked = time.time_ns(), dict[int, Future[Reply[Names]]]()
