@@ -76,6 +76,7 @@ class FirstOnes:
         began = time.perf_counter()
         reader = computed.reader
         if reader is None or self._spent > max(FREE, SHARE * (began - self._began)):
+            self.pending.clear()  # some are evaluated now, and what comes later may have their addresses
             return
         arrays = [array for array in arrays if reader.is_pending(array)]
         try:
@@ -87,4 +88,6 @@ class FirstOnes:
         for address in found:
             if address in numbers:
                 self.taken(numbers[address])
+        if not self.following:  # collectives that are called from now on may have the addresses of those that are gone
+            self.pending.clear()
         self._spent += time.perf_counter() - began
