@@ -40,6 +40,14 @@ def running(notebook: Notebook, cell: int) -> None:
     notebook.page.wait_for_function(f'() => {LAST_PROMPT.format(cell=cell)} === "[*]:"')
 
 
+def watched(open_notebook: OpenNotebook, cell: str) -> Notebook:
+    """Two ranks with a dashboard, which run this cell."""
+    notebook = open_notebook(UP.format(size=2), WATCH, cell)
+    notebook.begin()
+    running(notebook, 2)
+    return notebook
+
+
 def menu(notebook: Notebook, rank: int, item: str) -> float:
     """Choose from a rank's menu; returns when that was."""
     while True:
@@ -75,9 +83,7 @@ def test_all_three_pictures_move_while_ranks_train(open_notebook: OpenNotebook, 
 
 def test_interrupt_from_the_menu_ends_an_endless_loop(open_notebook: OpenNotebook) -> None:
     loop = "%%distributed\nif rank == 1:\n    while True: pass"
-    notebook = open_notebook(UP.format(size=2), WATCH, loop)
-    notebook.begin()
-    running(notebook, 2)
+    notebook = watched(open_notebook, loop)
     page = notebook.page
     page.wait_for_function("() => /line 3/.test(document.querySelector('[aria-label=Ranks]')?.textContent ?? '')")
     chosen = menu(notebook, 1, "Interrupt")
@@ -89,9 +95,7 @@ def test_interrupt_from_the_menu_ends_an_endless_loop(open_notebook: OpenNoteboo
 
 def test_who_others_wait_for_is_seen_first_and_a_button_ends_it(open_notebook: OpenNotebook) -> None:
     late = "%%distributed\nimport time\nif rank == 1:\n    time.sleep(600)\nmx.eval(mx.distributed.all_sum(mx.ones(3)))"
-    notebook = open_notebook(UP.format(size=2), WATCH, late)
-    notebook.begin()
-    running(notebook, 2)
+    notebook = watched(open_notebook, late)
     page = notebook.page
     page.wait_for_selector('.arw-rank[data-rank="1"][data-late="true"]')
     assert page.locator('.arw-rank[data-late="true"]').count() == 1
@@ -136,9 +140,7 @@ def test_a_dashboard_says_since_when_it_hears_nothing_and_that_the_kernel_ended(
 
 def test_break_from_the_menu_frees_ranks_that_wait(open_notebook: OpenNotebook) -> None:
     wait = "%%distributed\nif rank == 0:\n    mx.eval(mx.distributed.all_sum(mx.ones(3)))"
-    notebook = open_notebook(UP.format(size=2), WATCH, wait)
-    notebook.begin()
-    running(notebook, 2)
+    notebook = watched(open_notebook, wait)
     page = notebook.page
     page.wait_for_function("() => /waiting/.test(document.querySelector('[aria-label=Ranks]')?.textContent ?? '')")
     chosen = menu(notebook, 0, "Abort")

@@ -239,6 +239,16 @@ def _python(hosts: Hosts, script: str) -> Iterator[Options]:
         path.unlink()
 
 
+def by_python(name: str, script: str, refused: str, **rest: Any) -> None:
+    """An oddity that is another interpreter: a script of `sh`."""
+
+    def plant(hosts: Hosts) -> Iterator[Options]:
+        with _python(hosts, script) as options:
+            yield options
+
+    odd(name, refused, **rest)(plant)
+
+
 HERE = shlex.quote(sys.executable)
 
 
@@ -614,22 +624,14 @@ def folder_python(hosts: Hosts) -> Iterator[Options]:
     yield {"hosts": ["host1", f"{BAD} python=/usr/lib"]}
 
 
-@odd("a python that crashes", "host2")
-def crashing(hosts: Hosts) -> Iterator[Options]:
-    with _python(hosts, "kill -SEGV $$") as options:
-        yield options
-
-
-@odd("a python that hangs", "host2")
-def hanging(hosts: Hosts) -> Iterator[Options]:
-    with _python(hosts, "exec sleep 1000") as options:
-        yield options
-
-
-@odd("python without allranks", "allranks is not installed", doctor="allranks is missing")
-def no_allranks(hosts: Hosts) -> Iterator[Options]:
-    with _python(hosts, f'exec {HERE} -I -S "$@"') as options:
-        yield options
+by_python("a python that crashes", "kill -SEGV $$", "host2")
+by_python("a python that hangs", "exec sleep 1000", "host2")
+by_python(
+    "python without allranks",
+    f'exec {HERE} -I -S "$@"',
+    "allranks is not installed",
+    doctor="allranks is missing",
+)
 
 
 @odd("mlx is missing", "mlx", suite=True)
@@ -942,28 +944,20 @@ def _ordinary(hosts: Hosts, rc: str = "", **env: str) -> Iterator[Options]:
             shutil.rmtree(folder)
 
 
-@odd("an ordinary user")
-def ordinary(hosts: Hosts) -> Iterator[Options]:
-    with _ordinary(hosts) as options:
-        yield options
+def by_user(name: str, rc: str = "", refused: str = "") -> None:
+    """An oddity of an ordinary user, with lines of .bashrc."""
+
+    def plant(hosts: Hosts) -> Iterator[Options]:
+        with _ordinary(hosts, rc) as options:
+            yield options
+
+    odd(name, refused)(plant)
 
 
-@odd("ulimit -u 1", "too few processes")
-def processes(hosts: Hosts) -> Iterator[Options]:
-    with _ordinary(hosts, "ulimit -u 1") as options:
-        yield options
-
-
-@odd("ulimit -u 12", "host2")
-def few_processes(hosts: Hosts) -> Iterator[Options]:
-    with _ordinary(hosts, "ulimit -u 12") as options:
-        yield options
-
-
-@odd("a TMPDIR that the user may not write to")
-def not_writable(hosts: Hosts) -> Iterator[Options]:
-    with _ordinary(hosts, "export TMPDIR=/root") as options:
-        yield options
+by_user("an ordinary user")
+by_user("ulimit -u 1", "ulimit -u 1", "too few processes")
+by_user("ulimit -u 12", "ulimit -u 12", "host2")
+by_user("a TMPDIR that the user may not write to", "export TMPDIR=/root")
 
 
 @odd("a working folder that the user may not enter", "/root")

@@ -41,7 +41,7 @@ VERBS = ("interrupt", "abort", "heal")
 FASTEST = 0.1
 """Seconds between frames, at the least."""
 BEAT = 1.0
-"""Seconds after which a page is told that the kernel goes on, also where no frame is due."""
+"""Seconds between two messages that say no more than that the kernel goes on."""
 SAVED_EVERY = 10.0
 """Seconds between refreshes of the tables that the notebook saves."""
 MESSAGE_TYPE = "allranks_widget"

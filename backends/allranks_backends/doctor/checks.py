@@ -22,7 +22,7 @@ def _macs_among(hosts: Sequence[HostFacts], _: Asked) -> bool:
 
 
 def _tried(hosts: Sequence[HostFacts], _: Asked) -> bool:
-    """Whether it has come to that: ranks that do not start reach nobody."""
+    """Whether hosts have tried to reach each other, which only ranks that have started do."""
     return any(host.reaches for host in hosts)
 
 

@@ -91,6 +91,10 @@ class Asked:
             if name != "python" and there[name] != mine
         }
 
+    def fits(self, python: Mapping[str, Any] | None) -> bool:
+        """Whether ranks can run under it; None where there is none."""
+        return python is not None and not self.other_python(python) and not self.differing(python)
+
     def needs(self, what: str) -> bool:
         """Whether the backend that is asked for needs this (see ``Backend.needs``)."""
         return self.backend in BACKENDS and BACKENDS[self.backend].needs == what

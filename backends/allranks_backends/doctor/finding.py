@@ -32,6 +32,12 @@ class Finding:
     """Whether an error shows only once the ranks work: a start does not meet it."""
 
 
+def sentence_and_fix(said: str) -> tuple[str, str]:
+    """A complaint as ``what`` and ``fix`` of a finding: its first sentence, and the rest."""
+    what, _, fix = said.partition(". ")
+    return f"{what.rstrip('.')}.", fix
+
+
 Rule = Callable[[Sequence[HostFacts], Asked], Iterable[Finding]]
 
 

@@ -71,7 +71,7 @@ def folders(hosts: Sequence[HostFacts], asked: Asked) -> Iterator[Finding]:
 def home(hosts: Sequence[HostFacts], asked: Asked) -> Iterator[Finding]:
     """Room for the environment that `setup` would make, where the host has no Python that fits."""
     for host in hosts:
-        wanting = asked.wants_environment(host.name) and _lacks(host, asked)
+        wanting = asked.wants_environment(host.name) and not asked.fits(host.python)
         if host.home is not None and host.home[1] < FOR_ENVIRONMENT and wanting:
             folder, free = host.home
             yield Finding(
@@ -81,10 +81,6 @@ def home(hosts: Sequence[HostFacts], asked: Asked) -> Iterator[Finding]:
                 f"df {folder}",
                 f"free some space on {folder}",
             )
-
-
-def _lacks(host: HostFacts, asked: Asked) -> bool:
-    return host.python is None or asked.other_python(host.python) or bool(asked.differing(host.python))
 
 
 def _size(nbytes: int) -> str:

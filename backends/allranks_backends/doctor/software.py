@@ -24,15 +24,13 @@ def same_versions(hosts: Sequence[HostFacts], asked: Asked) -> Iterator[Finding]
         there, here = str(host.python["python"]), asked.versions.get("python", "")
         if asked.other_python(host.python):
             minor = ".".join(here.split(".")[:2])
+            other = f"install Python {minor} there, or choose one with %distributed up --python"
             yield Finding(
                 "error",
                 host.name,
                 f"Python is {there} there and {here} here: ranks and notebook need the same version.",
                 str(host.python["executable"]),
-                set_up
-                if asked.wants_environment(host.name)
-                else f"install Python {minor} there, or choose one with %distributed up --python",
-                "here" if asked.wants_environment(host.name) else "",
+                *((set_up, "here") if asked.wants_environment(host.name) else (other, "")),
             )
             continue  # the packages are those of the wrong Python
         yield from _packages(host, asked, set_up)
@@ -43,9 +41,7 @@ def _setup(hosts: Sequence[HostFacts], asked: Asked) -> str:
     wanting = [
         host.name
         for host in hosts
-        if not host.local
-        and asked.wants_environment(host.name)
-        and (host.python is None or asked.other_python(host.python) or asked.differing(host.python))
+        if not host.local and asked.wants_environment(host.name) and not asked.fits(host.python)
     ]
     return f"%distributed setup --hosts {shlex.quote(','.join(wanting))}"
 
@@ -65,6 +61,7 @@ def _no_python(host: HostFacts, asked: Asked, set_up: str) -> Finding:
             f"PYTHONHOME={host.environment['PYTHONHOME']}",
             "take PYTHONHOME out of its start-up files",
         )
+    name_it = "name the Python that has allranks with --python"
     named_path = "/" in python and not asked.wants_environment(host.name)  # which no shell looks for on PATH
     if host.login_python and not named_path:
         return Finding(
@@ -82,8 +79,7 @@ def _no_python(host: HostFacts, asked: Asked, set_up: str) -> Finding:
         if not said or any(each in said for each in _NOT_FOUND)
         else f"{python} does not run.",
         said,
-        set_up if asked.wants_environment(host.name) else "name the Python that has allranks with --python",
-        "here" if asked.wants_environment(host.name) else "",
+        *((set_up, "here") if asked.wants_environment(host.name) else (name_it, "")),
     )
 
 

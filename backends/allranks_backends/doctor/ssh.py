@@ -8,14 +8,14 @@ from collections.abc import Iterator, Sequence
 from allranks_backends.runtimes.checks import known_as, login_and_port
 
 from .facts import Asked, HostFacts
-from .finding import Finding
+from .finding import Finding, sentence_and_fix
 
 
 def logs_in(hosts: Sequence[HostFacts], _asked: Asked) -> Iterator[Finding]:
     for host in hosts:
         if not host.trouble:
             continue
-        what, _, fix = host.trouble.partition(". ")
+        what, fix = sentence_and_fix(host.trouble)
         evidence = host.said[-1] if host.said else ""
         at = ""
         if any("IDENTIFICATION HAS CHANGED" in line for line in host.said):
@@ -25,6 +25,6 @@ def logs_in(hosts: Sequence[HostFacts], _asked: Asked) -> Iterator[Finding]:
             login, port = login_and_port(host.name)
             fix, at = shlex.join(["ssh-copy-id", *(["-p", str(port)] if port else []), login]), "here"
             if not host.has_agent:
-                what += "; no ssh agent runs here, which keys with a passphrase need"
+                what = f"{what.removesuffix('.')}; no ssh agent runs here, which keys with a passphrase need."
                 fix = f'eval "$(ssh-agent)" && ssh-add && {fix}'
-        yield Finding("error", host.name, f"{what.rstrip('.')}.", evidence, fix, at)
+        yield Finding("error", host.name, what, evidence, fix, at)

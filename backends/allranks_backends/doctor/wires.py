@@ -15,7 +15,7 @@ from allranks_backends.thunderbolt.cables import Cable, find_cables
 from allranks_backends.thunderbolt.ports import Mac
 
 from .facts import Asked, HostFacts
-from .finding import Finding
+from .finding import Finding, sentence_and_fix
 
 PORT = 20_000
 """Any: nothing listens on it."""
@@ -37,9 +37,9 @@ def planned(_hosts: Sequence[HostFacts], asked: Asked) -> Iterator[Finding]:
     try:
         backend.plan(placements, generation=1, connections=1)
     except BackendError as error:
-        what, _, fix = str(error).partition(". ")
+        what, fix = sentence_and_fix(str(error))
         names = ", ".join(dict.fromkeys(host.name for host in asked.ranks))
-        yield Finding("error", names, f"{what.rstrip('.')}.", "", fix)
+        yield Finding("error", names, what, "", fix)
 
 
 def wires(hosts: Sequence[HostFacts], asked: Asked) -> Iterator[Finding]:

@@ -19,10 +19,11 @@ from typing import Any
 from allranks.arguments import hosts_of, parse_size
 from allranks.errors import CellInterrupted, HostCause
 from allranks.hosts.ssh.command import destination
-from allranks.hosts.ssh.interpreter import Interpreter, interpreter_of
+from allranks.hosts.ssh.interpreter import Interpreter, interpreter_of, path_for_sh
 from allranks.machine.facts import versions
 from allranks_backends.doctor import COMMANDS, Asked, Finding, HostFacts, examine, facts_of, in_place
 from allranks_backends.doctor.facts import Reach, version_in
+from allranks_backends.doctor.finding import sentence_and_fix
 from allranks_backends.registry import get_backend
 from allranks_backends.runtimes.checks import bare_name
 from allranks_backends.runtimes.mpi import MPI, find_mpirun
@@ -185,9 +186,8 @@ def _as_tried(findings: Sequence[Finding], trial: Trial, hosts: Sequence[str]) -
 
 def _of_trial(host: str, why: str) -> Finding:
     """What `up` says, as a finding: a sentence, and what to do."""
-    said = " ".join(why.split())
-    what, _, fix = said.partition(". ")
-    return Finding("error", host, f"{what.rstrip('.')}.", "", fix)
+    what, fix = sentence_and_fix(" ".join(why.split()))
+    return Finding("error", host, what, "", fix)
 
 
 def _tried(trial: Trial) -> str:
@@ -200,7 +200,7 @@ def _commands(asked: Asked, python: str, names: Sequence[str], folder: str) -> d
         "{python}": python,
         "{probe}": shlex.quote(_probe()),
         "{names}": shlex.join(names),
-        "{folder}": "." if not folder else '"$HOME"' if folder == "~" else _quoted(folder),
+        "{folder}": path_for_sh(folder or "."),
         "{prted}": shlex.quote(asked.prted),
         "{mpirun}": shlex.quote(asked.mpirun),
         "{abortable}": _abortable(asked, python),
@@ -303,10 +303,6 @@ def _has_agent() -> bool:
         return subprocess.run(["ssh-add", "-l"], capture_output=True, timeout=10).returncode != 2
     except (OSError, subprocess.TimeoutExpired):
         return False
-
-
-def _quoted(folder: str) -> str:
-    return f'"$HOME"/{shlex.quote(folder[2:])}' if folder.startswith("~/") else shlex.quote(folder)
 
 
 def _said(finding: Finding) -> str:

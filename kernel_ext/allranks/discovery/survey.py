@@ -115,9 +115,10 @@ def _ask(host: Host, commands: Commands) -> Surveyed:
 
 
 def _run(command: Sequence[str], script: bytes, end: bytes) -> tuple[bytes, bytes]:
-    """What the command writes until `end`; a process that a start-up file left there may hold its output for hours.
+    """Read the command's output and complaints until `end`.
 
-    Raises FileNotFoundError and TimeoutExpired.
+    The end of the output may come hours later, if a start-up file has left a process there. Raises FileNotFoundError
+    and TimeoutExpired.
     """
     within = COMMANDS_WITHIN + LOGIN_WITHIN
     pipe = subprocess.PIPE

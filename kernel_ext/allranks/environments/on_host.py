@@ -230,7 +230,7 @@ class EnvironmentMaker:
         what = ["-r", files["requirements"], "-c", files["constraints"]]
         where = ["--no-index", "--find-links", wheels] if request["no_index"] else []
         if uv:
-            # Not on the command line: it may hold a password.
+            # Not on the command line: the index may be named with a password.
             named = {} if where or index == INDEX else {"UV_DEFAULT_INDEX": index}
             self._call([uv, "pip", "install", "--compile-bytecode", "--python", target, *where, *what], named)
         else:

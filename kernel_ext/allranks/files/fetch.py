@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import BinaryIO
 
@@ -31,10 +31,8 @@ from allranks_backends.plan import rank_label
 from allranks_widgets import human_bytes
 
 from .result import files_text, names
-from .transfer import FileTransfer
+from .transfer import FileTransfer, batches
 
-MOST_IN_ONE = 400
-"""Files in one message."""
 COMPARED_IN_ONE = 64 * 2**20
 """Bytes of files whose digests one message asks for."""
 TARGET = "fetched"
@@ -146,9 +144,8 @@ class Fetch:
         compared = dict.fromkeys(of_rank, 0)
 
         def compare(rank: int) -> None:
-            whole = (FilePart(each.found.path, 0, each.found.size) for each in of_rank[rank])
-            batches = _batches(whole, COMPARED_IN_ONE)
-            questions = ((DigestFiles(paths=[part.path for part in batch]), ()) for batch in batches)
+            together = batches(of_rank[rank], COMPARED_IN_ONE, lambda each: each.found.size)
+            questions = ((DigestFiles(paths=[each.found.path for each in some]), ()) for some in together)
             copies = iter(of_rank[rank])
             for reply in transfer.stream(rank, questions):
                 for digest in reply.answer.digests:
@@ -186,11 +183,12 @@ class Fetch:
 
         def all_of(rank: int) -> None:
             # In one stream, with many small files in a message: the next ones are on their way while one is written.
-            wanted = (part for copy in sources[rank] for part in _parts(copy))
-            replies = self._transfer.stream(rank, ((ReadParts(parts=each), ()) for each in _batches(wanted, CHUNK)))
+            parts = [_parts(copy) for copy in sources[rank]]
+            together = batches(chain.from_iterable(parts), CHUNK, lambda part: part.count)
+            replies = self._transfer.stream(rank, ((ReadParts(parts=some), ()) for some in together))
             read = (each for reply in replies for each in zip(reply.answer.files, reply.buffers, strict=True))
-            for copy in sources[rank]:
-                self._one(rank, copy, islice(read, len(_parts(copy))))
+            for copy, own in zip(sources[rank], parts, strict=True):
+                self._one(rank, copy, islice(read, len(own)))
 
         nbytes = {rank: sum(each.found.size for each in source) for rank, source in sources.items()}
         self._transfer.move(nbytes, all_of, "fetched")
@@ -224,19 +222,6 @@ def _parts(copy: _Copy) -> list[FilePart]:
     """Of its file; an empty one has a part, too."""
     path, size = copy.found.path, copy.found.size
     return [FilePart(path, offset, min(CHUNK, size - offset)) for offset in range(0, max(size, 1), CHUNK)]
-
-
-def _batches(parts: Iterable[FilePart], nbytes: int) -> Iterator[list[FilePart]]:
-    """These parts, as many at a time as have so many bytes; at most `MOST_IN_ONE`."""
-    batch, room = list[FilePart](), nbytes
-    for part in parts:
-        if batch and (part.count > room or len(batch) >= MOST_IN_ONE):
-            yield batch
-            batch, room = [], nbytes
-        batch.append(part)
-        room -= part.count
-    if batch:
-        yield batch
 
 
 def _explained(rank: Rank, error: Exception | None) -> str:

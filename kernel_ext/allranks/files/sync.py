@@ -38,10 +38,8 @@ from allranks_widgets import human_bytes
 
 from .folder import LINK, Contents, Folder, Stamp
 from .result import HostSync, SyncResult, files_text, names
-from .transfer import FileTransfer
+from .transfer import FileTransfer, batches
 
-MOST_IN_ONE = 400
-"""Files in one message: each costs some time there."""
 TRIES = 5
 """Of a sync in which a file is changed while it is read."""
 WITHIN = 600.0
@@ -236,8 +234,12 @@ class FolderSync:
         folders = {rank: self._there[host].opened.folder for rank, host in hosts.items()}
 
         def put(rank: int) -> None:
-            messages = self._messages(plans[hosts[rank]], contents)
-            questions = ((PutPieces(folder=folders[rank], transfer=name, pieces=each), data) for each, data in messages)
+            pieces = self._pieces(plans[hosts[rank]], contents)
+            messages = batches(pieces, CHUNK, lambda each: len(each[1]))  # each goes in one frame
+            questions = (
+                (PutPieces(folder=folders[rank], transfer=name, pieces=list(each)), data)
+                for each, data in (zip(*message, strict=True) for message in messages)
+            )
             for _ in transfer.stream(rank, questions):
                 pass
 
@@ -255,20 +257,13 @@ class FolderSync:
             raise
         return self._commit(transfer, name, contents, plans, overwrite)
 
-    def _messages(self, plan: _Plan, contents: Contents) -> Iterator[tuple[list[Piece], list[bytes]]]:
-        """The content of all files, in messages that each go in one frame."""
-        pieces, buffers, room = list[Piece](), list[bytes](), CHUNK
+    def _pieces(self, plan: _Plan, contents: Contents) -> Iterator[tuple[Piece, bytes]]:
+        """The content of all files."""
         for number, path in enumerate(plan.send):
             offset = 0
             for data in self._content(path, contents.files[path], plan):
-                if len(data) > room or len(pieces) >= MOST_IN_ONE:
-                    yield pieces, buffers
-                    pieces, buffers, room = [], [], CHUNK
-                pieces.append(Piece(number, offset))
-                buffers.append(data)
-                offset, room = offset + len(data), room - len(data)
-        if pieces:
-            yield pieces, buffers
+                yield Piece(number, offset), data
+                offset += len(data)
 
     def _content(self, path: str, stamp: Stamp, plan: _Plan) -> Iterator[bytes]:
         """Parts of the file; none of one that is gone. Raises CannotCopy, and FileChanged."""

@@ -23,12 +23,28 @@ from allranks_widgets import human_bytes
 AHEAD = 8
 """Questions that one rank has open at a time, so that it does not wait for the next part of a file."""
 
+MOST_IN_ONE = 400
+"""Parts of files in one message: each costs some time there."""
 A = TypeVar("A", bound=Answer)
+Part = TypeVar("Part")
 
 
 def unsaid(_rank: int) -> str:
     """Shows nothing of a rank."""
     return ""
+
+
+def batches(parts: Iterable[Part], nbytes: int, size: Callable[[Part], int]) -> Iterator[list[Part]]:
+    """Parts of files in lists, each for one message: of at most `nbytes` bytes, or a single part that has more."""
+    batch, room = list[Part](), nbytes
+    for part in parts:
+        if batch and (size(part) > room or len(batch) >= MOST_IN_ONE):
+            yield batch
+            batch, room = [], nbytes
+        batch.append(part)
+        room -= size(part)
+    if batch:
+        yield batch
 
 
 class _Stopped(Exception):

@@ -94,7 +94,7 @@ def can_travel(value: Any, *, for_rank: bool = True, look_at: float = math.inf) 
 
 
 class _LargeEnough(BaseException):
-    """More than the bytes that are of interest were packed. No `Exception`: those mean that a value cannot travel."""
+    """Enough bytes were packed. No `Exception`, since every `Exception` means that a value cannot travel."""
 
 
 class _Stream(io.BytesIO):

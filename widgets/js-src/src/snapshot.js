@@ -30,7 +30,7 @@ const HANGS_AFTER = 2; // seconds in a collective before the ranks that are miss
 const ENDED_AFTER = 5; // seconds before a button ends what they wait for: a checkpoint takes long, too
 
 /**
- * Ranks that others have waited for in a collective, and those that wait: null where nobody waits long, or nobody is missing.
+ * The ranks that are missing in a collective, and those that have waited for them there; null before `HANGS_AFTER`.
  * @param {Snapshot} snapshot
  */
 export function missing(snapshot) {

@@ -90,7 +90,7 @@ test("a rank that finished the cell is not interrupted: the collective is aborte
   assert.match(advice(snapshot, 0)?.text ?? "", /for rank 1 \(idle\)/);
 });
 
-test("where all are in the collective nobody is late, nor where only some are to be in it", () => {
+test("no rank is late where all are in the collective, nor where only some are to be in it", () => {
   const snapshot = hanging(5);
   Object.assign(snapshot.ranks[1], { state: "waiting", since: 4, collective: snapshot.ranks[0].collective });
   assert.equal(advice(snapshot, 0), null);

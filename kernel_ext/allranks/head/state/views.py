@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -23,16 +23,15 @@ if TYPE_CHECKING:
 def snapshot_of(monitor: Monitor) -> Snapshot:
     """Everything there is to show, now; the monitor's lock is held."""
     ranks, shown_as = monitor.ranks, monitor.shown_as
-    views = (rank_view(rank, monitor.times, monitor.away.get(rank.host)) for rank in ranks)
     return Snapshot(
         monitor.name,
         monitor.backend,
         state := state_of(monitor),
         monitor.generation,
-        tuple(replace(view, host=shown_as(view.host)) for view in views),
+        tuple(rank_view(rank, shown_as(rank.host), monitor.times, monitor.away.get(rank.host)) for rank in ranks),
         time.time(),
         notes(monitor, state),
-        hosts=tuple(replace(view, name=shown_as(view.name)) for view in host_views(ranks)),
+        hosts=host_views(ranks, shown_as),
         links=tuple(link_view(link, ranks) for link in monitor.links),
         peak=monitor.peak,
         straggler=monitor.times.straggler,
@@ -46,10 +45,10 @@ def state_of(monitor: Monitor) -> WorldState:
     return "incomplete" if owes and monitor.state in ("whole", "broken") else monitor.state
 
 
-def rank_view(rank: Rank, times: CollectiveTimes, away: Away | None = None) -> RankView:
-    """One rank; `times` has how long its collectives took, where cells were timed.
+def rank_view(rank: Rank, host: str, times: CollectiveTimes, away: Away | None = None) -> RankView:
+    """One rank, on a host that is shown as `host`; `times` has how long its collectives took, where cells were timed.
 
-    `away` is its host, where that cannot be reached.
+    `away` is that host, where it cannot be reached.
     """
     report = rank.report
     memory = report.memory
@@ -57,7 +56,7 @@ def rank_view(rank: Rank, times: CollectiveTimes, away: Away | None = None) -> R
     place = rank.debugger if rank.debugger is not None and rank.in_debugger else report
     return RankView(
         rank=rank.rank,
-        host=rank.host,
+        host=host,
         pid=rank.pid,
         state=rank.state,
         line=place.line if rank.cell is not None else None,
@@ -84,14 +83,14 @@ def rank_view(rank: Rank, times: CollectiveTimes, away: Away | None = None) -> R
     )
 
 
-def host_views(ranks: Sequence[Rank]) -> tuple[HostView, ...]:
-    """Each host, as its living ranks last described the machine."""
+def host_views(ranks: Sequence[Rank], shown_as: Callable[[str], str]) -> tuple[HostView, ...]:
+    """Each host, as its living ranks last described the machine; `shown_as` gives its name in tables."""
     machines: dict[str, Machine] = {}
     for rank in ranks:
         machines.setdefault(rank.host, Machine())
         if rank.dead is None and rank.report.machine is not None:
             machines[rank.host] = rank.report.machine
-    return tuple(HostView(name, **structs.asdict(machine)) for name, machine in machines.items())
+    return tuple(HostView(shown_as(name), **structs.asdict(machine)) for name, machine in machines.items())
 
 
 def link_view(link: Link, ranks: Sequence[Rank]) -> LinkView:

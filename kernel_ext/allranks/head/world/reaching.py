@@ -41,11 +41,14 @@ def pairs(backend: str, names: Sequence[str]) -> list[tuple[str, str]]:
     return [(one, other) for one, other in dict.fromkeys(found) if one != other]
 
 
+def _pairs(plan: WorldPlan, backend: str = "") -> list[tuple[str, str]]:
+    return pairs(backend or plan.backend, [placement.host.name for placement in plan.placements])
+
+
 def refuse_if_apart(plan: WorldPlan, monitor: Monitor, lifeline: Lifeline, backend: str = "") -> None:
     """Raises CannotStart, naming the hosts that do not reach each other. `backend`: another than the plan's."""
     network = {host.name: host.addresses[0] for host in plan.hosts if host.addresses}
-    names = [placement.host.name for placement in plan.placements]
-    todo = [(one, other) for one, other in pairs(backend or plan.backend, names) if {one, other} <= network.keys()]
+    todo = [(one, other) for one, other in _pairs(plan, backend) if {one, other} <= network.keys()]
     tried = _tried(todo, [network], monitor, lifeline)[0]
     failed = [Apart(one, other, network[other], it.why_not) for (one, other), it in tried.items() if it.why_not]
     if failed:
@@ -62,8 +65,8 @@ def fastest(
     plan: WorldPlan, networks: Sequence[Network], monitor: Monitor, lifeline: Lifeline
 ) -> tuple[Network, str] | None:
     """The one of `networks`, of which the plan uses the first, that is much faster, and a sentence; None for none."""
-    todo, rates = pairs(plan.backend, [placement.host.name for placement in plan.placements]), []
-    for found in _tried(todo, networks, monitor, lifeline, measure=MEASURE):
+    rates = []
+    for found in _tried(_pairs(plan), networks, monitor, lifeline, measure=MEASURE):
         reached = [tried.rate for tried in found.values() if not tried.why_not]
         rates.append(min(reached, default=0.0) if len(reached) == len(found) else 0.0)
     best = max(range(len(networks)), key=lambda number: rates[number], default=0)

@@ -26,16 +26,23 @@ class Interpreter:
         """What a shell there runs it by, before its arguments."""
         if not self.private and not self.path.startswith("~/"):
             return [self.path]
-        path = f'"$HOME"/{shlex.quote(self.path[2:])}' if self.path.startswith("~/") else shlex.quote(self.path)
+        path = path_for_sh(self.path)
         first = ""
         if self.private:  # the folder itself: the link may lead elsewhere before the cluster has ended
-            folder = f'"$HOME"/{shlex.quote(self.private)}/{CURRENT}'
+            folder = f"{path_for_sh(f'~/{self.private}')}/{CURRENT}"
             first = f'd=$(cd {folder} 2>/dev/null && pwd -P) && [ -x "$d/bin/python" ] && exec "$d/bin/python" "$@"; '
         return ["/bin/sh", "-c", f'{first}exec {path} "$@"', "sh"]
 
     def made_by_setup(self, path: str) -> bool:
         """Whether the Python at this path, as it calls itself, is that of the environment."""
         return bool(self.private) and f"/{self.private}/" in path
+
+
+def path_for_sh(path: str) -> str:
+    """A path on a host as `sh` reads it there; it may be ``~``, or begin with ``~/``."""
+    if path == "~":
+        return '"$HOME"'
+    return f'"$HOME"/{shlex.quote(path[2:])}' if path.startswith("~/") else shlex.quote(path)
 
 
 def interpreter_of(named: str | None) -> Interpreter:

@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -204,15 +205,12 @@ def join(settings: Mapping[str, Any], file: Path | None) -> int:
     waits = False
     while True:
         tried = ", ".join(_address(url) for url in settings["urls"])
-
-        def newer(known: Mapping[str, Any] = settings) -> bool:
-            return file is not None and _join_settings(file) not in (None, known)
-
+        newer = partial(_newer, file, settings)
         url = find_notebook(settings["urls"], settings["key"].encode(), newer)
         if url is not None:
             return Joined(settings, url).run(until_input_ends=file is None)
-        if file is not None and newer():
-            settings, since, waits = _join_settings(file) or settings, time.monotonic(), False
+        if (found := newer()) is not None:
+            settings, since, waits = found, time.monotonic(), False
             continue
         left = max(began + within, since + ANSWER_WITHIN) - time.monotonic()
         if left <= 0:
@@ -234,20 +232,20 @@ def join(settings: Mapping[str, Any], file: Path | None) -> int:
     return 1
 
 
-def _join_settings(file: Path) -> dict[str, Any] | None:
-    """What the join file has now; None where there is none, or it is being written."""
+def _newer(file: Path | None, known: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What the join file has now; None for the `known`, and where there is none or it is being written."""
     try:
-        settings = dict(json.loads(file.read_text()))
+        settings = dict(json.loads(file.read_text())) if file is not None else {}
     except (OSError, ValueError, TypeError):
         return None
-    return settings if "urls" in settings else None
+    return settings if "urls" in settings and settings != known else None
 
 
-def find_notebook(urls: Sequence[str], key: bytes, stop: Callable[[], bool] = lambda: False) -> str | None:
+def find_notebook(urls: Sequence[str], key: bytes, stop: Callable[[], object] = lambda: None) -> str | None:
     """The first of these addresses at which somebody answers who holds the cluster's secret key.
 
     Another host may well have the same private address, so that to connect is not enough. None after `ANSWER_WITHIN`,
-    and once `stop` says so.
+    and once `stop` returns something that is true.
     """
     context, poller = zmq.Context(), zmq.Poller()
     events: dict[Any, str] = {}
