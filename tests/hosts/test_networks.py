@@ -36,9 +36,15 @@ def cable(hosts: Hosts, network: str) -> Iterator[None]:
         for number, name in enumerate(hosts.names[:2], 1):
             for command in (("addr", "add", f"{network}.{number}/24", "dev", "fast0"), ("link", "set", "fast0", "up")):
                 assert hosts.inside(name, "ip", *command).returncode == 0
+        # Linux tells programs of a carrier up to a second after it is there.
+        assert eventually(lambda: all(_carries(hosts, name) for name in hosts.names[:2]))
         yield
     finally:
         hosts.inside(hosts.names[0], "ip", "link", "del", "fast0")
+
+
+def _carries(hosts: Hosts, name: str) -> bool:
+    return "state UP" in hosts.inside(name, "ip", "link", "show", "fast0").stdout
 
 
 def test_the_faster_of_two_networks_is_taken_and_said(hosts3: Hosts) -> None:
