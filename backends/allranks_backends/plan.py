@@ -110,6 +110,8 @@ class Wiring:
     """Environment; ``{dir}`` in a value stands for the rank's private folder, where ``files`` are written."""
     files: Mapping[str, str] = field(default_factory=dict)
     """File name to content."""
+    defaults: Mapping[str, str] = field(default_factory=dict)
+    """Environment where the rank has no value of its own."""
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,11 @@ def test_only_the_devices_the_host_may_use_are_taken(placements):
     assert visible_devices({}) == ()
 
 
+def test_memory_for_connections_is_taken_while_the_world_is_formed(placements):
+    plan = BACKEND.plan(placements([BOX, OTHER], 1))
+    assert [BACKEND.wiring(plan, rank).defaults for rank in range(2)] == [{"NCCL_RUNTIME_CONNECT": "0"}] * 2
+
+
 def test_two_ranks_on_one_device_are_refused(placements):
     first, second = placements([BOX, BOX], 1)
     with pytest.raises(BackendError, match="2 ranks would share CUDA device 0 of box"):

@@ -87,6 +87,22 @@ def test_a_rank_that_mlx_ends_in_a_cell_is_named_and_healed() -> None:
         assert sums_are_right(cluster) and digests(cluster, [0]) == before
 
 
+FULL = """
+a = [mx.ones((1 << 28,)) for _ in range(1 + (mx.device_info()["total_memory"] >> 30))]
+mx.eval(a)
+"""
+
+
+def test_a_cell_that_fills_the_gpu_before_the_first_collective_costs_no_rank() -> None:
+    with world(2) as cluster:
+        kept = keep(cluster)
+        failed = cluster.run(FULL, timeout=WITHIN)
+        assert failed.errors and all("out of memory" in str(each) for each in failed.errors.values()), failed
+        assert cluster.state == "whole" and sums_are_right(cluster)
+        cluster.run("del a; mx.clear_cache()").check()
+        assert look(cluster) == kept
+
+
 def test_the_world_grows_shrinks_and_changes_its_backend() -> None:
     with world(2) as cluster:
         keep(cluster)

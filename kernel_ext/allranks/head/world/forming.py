@@ -152,6 +152,7 @@ def _request(plan: WorldPlan, backend: Backend, rank: int, entered: int, refused
         env=dict(wiring.env),
         files=dict(wiring.files),
         forget=sorted(WORLD_VARIABLES),
+        defaults=dict(wiring.defaults),
         ports=[list(placement.ports) for placement in plan.placements] if breakable else [],
         # A rank listens on its first port as soon as it enters.
         after=[each.ports[0] for each in plan.placements[:-1]] if in_turn and enters_last else first,

@@ -56,6 +56,8 @@ class Form(Question[Joined]):
     """By name, in the rank's folder."""
     forget: list[str]
     """Variables of other backends."""
+    defaults: dict[str, str] = field(default_factory=dict)
+    """Environment where the rank has no value of its own."""
     ports: list[list[int]] = field(default_factory=list)
     """Of the ring's sockets, by rank; none elsewhere."""
     after: list[int] = field(default_factory=list)

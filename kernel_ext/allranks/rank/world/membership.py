@@ -324,6 +324,8 @@ class World:
             os.environ.pop(name, None)
         for name, value in request.env.items():
             os.environ[name] = value.replace("{dir}", directory)
+        for name, value in request.defaults.items():
+            os.environ.setdefault(name, value)
         self.environment |= {*request.env, *request.forget}
 
 
