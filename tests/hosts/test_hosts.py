@@ -82,7 +82,9 @@ def test_which_ranks_work_elsewhere_since_their_host_lacks_the_notebooks_folder_
         hosts3.unmounted("host2", work.parent)
 
 
-def test_hosts_are_shown_as_the_hostfile_writes_them(hosts3: Hosts, tmp_path: Path) -> None:
+def test_hosts_are_shown_as_the_hostfile_writes_them(
+    hosts3: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "hosts.json"
     file.write_text(json.dumps([{"ssh": name, "user": "root", "port": 22} for name in hosts3.names[:2]]))
     with Cluster(hostfile=file, backend="ring", name="written") as cluster:
@@ -93,9 +95,11 @@ def test_hosts_are_shown_as_the_hostfile_writes_them(hosts3: Hosts, tmp_path: Pa
         assert [each["hosts"] for each in listed if each["name"] == "written"] == [["host1", "host2"]]
         model = tmp_path / "weights"  # all hosts have it: they share this file system
         model.write_bytes(b"1")
-        assert {cluster.share(str(model), source=each).source for each in ("host2", "root@host2:22", 1)} == {
-            "root@host2:22"
-        }
+        shares = [cluster.share(str(model), source=each) for each in ("host2", "root@host2:22", 1)]
+        assert {each.source for each in shares} == {"host2"} and [*shares[0].hosts] == ["host1", "host2"]
+        assert "root@" not in str(shares[0])
+        monkeypatch.chdir(tmp_path)
+        assert [*cluster.sync().hosts] == ["host1", "host2"]
         with pytest.raises(UsageError, match=r"^--from host9: no such rank or host\. Hosts: host1, host2, localhost$"):
             cluster.share(str(model), source="host9")
         cluster.run("import os; os._exit(1)", ranks=[1])

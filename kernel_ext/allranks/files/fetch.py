@@ -224,7 +224,7 @@ def _parts(copy: _Copy) -> list[FilePart]:
     return [FilePart(path, offset, min(CHUNK, size - offset)) for offset in range(0, max(size, 1), CHUNK)]
 
 
-def _explained(rank: Rank, error: Exception | None) -> str:
+def _explained(rank: Rank, _host: str, error: Exception | None) -> str:
     if error is None:
         return f"rank {rank.rank} has died ({rank.dead})."
     return f"rank {rank.rank}: {error}.{'' if isinstance(error, RequestFailed) else ' Try again.'}"

@@ -181,7 +181,7 @@ class HeadShare:
     """The notebook's end of one share between the hosts of these ranks. `go_on` is called often, and may raise."""
 
     def __init__(self, ranks: Ranks, go_on: Callable[[], None]) -> None:
-        self._ranks, self._go_on = ranks, go_on
+        self._ranks, self._go_on, self._shown = ranks, go_on, ranks.monitor.shown_as
         self._transfer, self._key = secrets.token_hex(8), secrets.token_bytes(32)
         self._members = dict[str, int]()
         """The rank of each host that takes part for it."""
@@ -211,7 +211,7 @@ class HeadShare:
         try:
             offered, manifest = self._offered(source, found, len(chain) > 1)
             if not manifest.entries:
-                raise UsageError(f"{source}: there is nothing to share in {path}.")
+                raise UsageError(f"{self._shown(source)}: there is nothing to share in {path}.")
             accepted = self._accepted(chain, offered, manifest, to, overwrite=overwrite)
             receivers = self._pull(chain, offered, accepted)
             self._follow(source, receivers)
@@ -226,9 +226,11 @@ class HeadShare:
         called = self._name(path, offered, hosts)
         files = [entry for entry in manifest.entries if not stat.S_ISDIR(entry.mode)]
         left_out = {os.fsdecode(each): why for each, why in manifest.left_out}
-        missed = dict.fromkeys(rank.host for rank in self._ranks.monitor.ranks if rank.host not in self._members)
+        ranks = self._ranks.monitor.ranks
+        missed = dict.fromkeys(self._shown(rank.host) for rank in ranks if rank.host not in self._members)
         total = sum(map(_size, files))
-        return ShareResult(called, source, hosts, len(files), total, seconds, left_out, [*missed])
+        shown = {self._shown(host): each for host, each in hosts.items()}
+        return ShareResult(called, self._shown(source), shown, len(files), total, seconds, left_out, [*missed])
 
     # Who takes part.
 
@@ -249,12 +251,13 @@ class HeadShare:
             # A copy that a share has put there may be older than the one that it came from.
             own = {host: each for host, each in having.items() if not each.placed}
             if len({each.state for each in own.values()}) > 1:
-                raise UsageError(f"{path} is not the same on {_all([*own])}. Name the one to share with --from HOST.")
+                differ = _all([*map(self._shown, own)])
+                raise UsageError(f"{path} is not the same on {differ}. Name the one to share with --from HOST.")
             candidates = own or having
             first = here if here in candidates and here in self._members else next(iter(candidates))
             return first, having[first].path
         folders = alike({host: os.fsdecode(each.working) for host, each in found.items()})
-        looked = ", ".join(f"{folder} on {', '.join(hosts)}" for folder, hosts in folders.items())
+        looked = ", ".join(f"{folder} on {', '.join(map(self._shown, hosts))}" for folder, hosts in folders.items())
         raise UsageError(
             f"no host has {path}: it is neither a path (relative ones begin at {looked}) nor in the Hugging Face cache."
         )
@@ -268,7 +271,7 @@ class HeadShare:
         ranks = self._ranks.monitor.ranks
         host = ranks[number].host if number is not None and number < len(ranks) else str(named)
         known = dict.fromkeys([*self._members, self._ranks.reached.here.name])
-        shown = {self._ranks.monitor.shown_as(each): each for each in known}
+        shown = {self._shown(each): each for each in known}
         if host not in known and host not in shown:
             raise UsageError(f"--from {named}: no such rank or host. Hosts: {', '.join(shown)}")
         return host if host in known else shown[host]
@@ -296,7 +299,7 @@ class HeadShare:
         try:
             found, manifest = self._tree_here or listed(path)
         except OSError as error:
-            raise CannotCopy(f"{source}: {_explained(error_text(error), reads=True)}") from None
+            raise CannotCopy(f"{self._shown(source)}: {_explained(error_text(error), reads=True)}") from None
         self._files_here = files_of(found, manifest, self._key)
         return ShareOffered(found.name, found.parent_elsewhere, found.repo, []), manifest
 
@@ -329,14 +332,14 @@ class HeadShare:
         accepted = {host: reply.answer for host, reply in replies.items()}
         if refused := alike({host: tuple(each.refused) for host, each in accepted.items() if each.refused}):
             lines = [
-                f"{', '.join(hosts)}: {_in_the_way(why, accepted[hosts[0]], chain[0])}"
+                f"{', '.join(map(self._shown, hosts))}: {_in_the_way(why, accepted[hosts[0]], self._shown(chain[0]))}"
                 for why, hosts in refused.items()
             ]
             raise UsageError("\n".join(lines))
         for host, each in accepted.items():
             if each.nbytes - each.kept > each.free and each.identity:
                 need, free = human_bytes(each.nbytes - each.kept), human_bytes(each.free)
-                raise CannotCopy(f"{host}: {need} are to be sent, and {free} are free there.")
+                raise CannotCopy(f"{self._shown(host)}: {need} are to be sent, and {free} are free there.")
         return accepted
 
     def _pull(
@@ -349,13 +352,13 @@ class HeadShare:
         for host in chain[1:]:
             each = accepted[host]
             if each.taken and each.identity not in leaders:
-                raise CannotCopy(f"{host}: another share to {os.fsdecode(each.folder)} is under way.")
+                raise CannotCopy(f"{self._shown(host)}: another share to {os.fsdecode(each.folder)} is under way.")
             if each.same or self._leader(host, accepted):
                 continue
             if before in self._members and not ports:
-                raise CannotCopy(f"{before} has no address at which {host} could reach it.")
+                raise CannotCopy(f"{self._shown(before)} has no address at which {self._shown(host)} could reach it.")
             receivers.append(_Receiver(host, self._members[host], each))
-            pulls[host] = PullShare(transfer=self._transfer, host=before, ports=ports)
+            pulls[host] = PullShare(transfer=self._transfer, host=self._shown(before), ports=ports)
             before, ports = host, each.ports
         self._replies(pulls, doing="begins to receive")
         return receivers
@@ -428,7 +431,7 @@ class HeadShare:
 
     def _look(self, receiver: _Receiver) -> None:
         """Ask how far it is, and take its answer. Raises CannotCopy."""
-        rank, host = self._ranks.monitor.ranks[receiver.rank], receiver.host
+        rank, host = self._ranks.monitor.ranks[receiver.rank], self._shown(receiver.host)
         if rank.dead is not None:
             raise CannotCopy(DIED.format(host, receiver.rank, AGAIN))
         if receiver.asked is not None and receiver.asked.done():
@@ -466,11 +469,11 @@ class HeadShare:
             for number, digest in _digests(reply).items():
                 if digest != right[number]:
                     path = os.fsdecode(manifest.entries[number].path)
-                    other = before[host]
+                    here, other, first = map(self._shown, (host, before[host], source))
                     raise CannotCopy(
-                        f"{host}: {path}, which came from {other}, has another checksum than on {source}. Nothing was "
+                        f"{here}: {path}, which came from {other}, has another checksum than on {first}. Nothing was "
                         f"put in place. Remove that file on {other}, then run the share again with --from "
-                        f"{source}."
+                        f"{first}."
                     )
 
     def _place(self, receivers: Sequence[_Receiver]) -> None:
@@ -506,7 +509,7 @@ class HeadShare:
             each, state = accepted[host], states.get(host)
             folder, leader = os.fsdecode(each.folder), self._leader(host, accepted)
             if state is None:
-                results[host] = HostShare(folder, same=each.same, with_host=leader)
+                results[host] = HostShare(folder, same=each.same, with_host=self._shown(leader))
             else:
                 results[host] = HostShare(folder, each.missing, state.moved, state.checked)
         return {host: results[host] for host in dict.fromkeys([*self._members, source])}
@@ -544,13 +547,13 @@ class HeadShare:
         return {host: replies[self._members[host]] for host in asked}
 
 
-def _trouble(rank: Rank, error: Exception | None, *, reads: bool) -> str:
+def _trouble(rank: Rank, host: str, error: Exception | None, *, reads: bool) -> str:
     """What is wrong with a host whose rank has given this error, or is dead; see `_explained`."""
     if error is None:
-        return DIED.format(rank.host, rank.rank, "")
+        return DIED.format(host, rank.rank, "")
     if isinstance(error, RequestFailed):
-        return f"{rank.host}: {_explained(str(error), reads=reads)}"
-    return f"{rank.host}: {error}. Try again once %distributed status shows its ranks."
+        return f"{host}: {_explained(str(error), reads=reads)}"
+    return f"{host}: {error}. Try again once %distributed status shows its ranks."
 
 
 def _digests(reply: Reply[ShareDigests]) -> dict[int, bytes]:

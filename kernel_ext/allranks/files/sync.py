@@ -124,7 +124,7 @@ class FolderSync:
     def _bring(
         self, transfer: FileTransfer, contents: Contents, overwrite: bool, progress: Callable[[str], None]
     ) -> SyncResult:
-        first = self._open(transfer, contents)
+        first, shown = self._open(transfer, contents), transfer.ranks.monitor.shown_as
         for there in self._leaders().values():  # others' files are not ours to report once the notebook has none
             there.refused = {
                 path: (stamp, why)
@@ -136,16 +136,17 @@ class FolderSync:
         for (count, nbytes), group in _alike_plans({host: plan for host, plan in plans.items() if host in first}):
             if count:
                 paths = plans[group[0]].send
-                progress(f"Sending {files_text(count, nbytes)} to {', '.join(group)}: {names(paths)}")
+                progress(f"Sending {files_text(count, nbytes)} to {', '.join(map(shown, group))}: {names(paths)}")
         done = self._send(transfer, contents, plans, overwrite) if plans else {}
         self._place(transfer)
         order = dict.fromkeys(rank.host for rank in transfer.ranks.monitor.ranks)
-        return SyncResult({host: self._result(host, done) for host in order if host in self._there}, contents)
+        results = {host: self._result(host, done, shown) for host in order if host in self._there}
+        return SyncResult({shown(host): result for host, result in results.items()}, contents)
 
-    def _result(self, host: str, done: Mapping[str, HostSync]) -> HostSync:
+    def _result(self, host: str, done: Mapping[str, HostSync], shown: Callable[[str], str]) -> HostSync:
         there = self._there[host]
         refused = {path: why for path, (_, why) in there.refused.items()}
-        nothing = HostSync(there.opened.folder, same=there.opened.same, with_host=there.leader)
+        nothing = HostSync(there.opened.folder, same=there.opened.same, with_host=shown(there.leader))
         return replace(done.get(host, nothing), refused={} if there.leader else refused)
 
     # What each host has.
@@ -246,8 +247,8 @@ class FolderSync:
         try:
             for host, plan in plans.items():
                 if plan.nbytes > (free := self._there[host].opened.free):
-                    need = human_bytes(plan.nbytes)
-                    raise CannotCopy(f"{host}: {need} are to be sent, and {human_bytes(free)} are free there.")
+                    need, named = human_bytes(plan.nbytes), transfer.ranks.monitor.shown_as(host)
+                    raise CannotCopy(f"{named}: {need} are to be sent, and {human_bytes(free)} are free there.")
             transfer.answers({rank: BeginFiles(folder=folder, transfer=name) for rank, folder in folders.items()})
             transfer.move({rank: plans[host].nbytes for rank, host in hosts.items()}, put, "sent")
         except BaseException:
@@ -360,18 +361,16 @@ class FolderSync:
         later = {rank.host for rank in members if rank.rank not in asked}
         self._placed.update({host: folder for host, folder in new.items() if host not in later})
 
-    def _explained(self, rank: Rank, error: Exception | None) -> str:
+    def _explained(self, rank: Rank, host: str, error: Exception | None) -> str:
         """What a host said, and what to do."""
         if error is None:
-            return (
-                f"{rank.host}: rank {rank.rank}, which receives for its host, has died. %distributed heal replaces it."
-            )
+            return f"{host}: rank {rank.rank}, which receives for its host, has died. %distributed heal replaces it."
         if isinstance(error, RequestFailed):
             there = self._there.get(rank.host)
-            return f"{rank.host}: {_with_advice(str(error), there.opened.folder if there else self._target(rank.host))}"
+            return f"{host}: {_with_advice(str(error), there.opened.folder if there else self._target(rank.host))}"
         why = str(error) or f"no answer within {WITHIN:g} s"
         has = "it may have some of the new files" if self.putting_in_place else "it has what it had"
-        return f"{rank.host}: {why}; {has}. Run the cell again once %distributed status shows its ranks."
+        return f"{host}: {why}; {has}. Run the cell again once %distributed status shows its ranks."
 
 
 @dataclass(frozen=True)

@@ -55,14 +55,15 @@ class FileTransfer:
     """One transfer. While it waits, it calls `go_on` often, which may raise to stop it.
 
     `explain` returns the message for an error that came in place of a rank's answer, or, with None, for a rank that is
-    dead. `answers`, `replies` and `settled` wait at most `within` seconds.
+    dead; it gets the name by which status shows the rank's host. `answers`, `replies` and `settled` wait at most
+    `within` seconds.
     """
 
     def __init__(
         self,
         ranks: Ranks,
         go_on: Callable[[], None],
-        explain: Callable[[Rank, Exception | None], str],
+        explain: Callable[[Rank, str, Exception | None], str],
         within: float = math.inf,
     ) -> None:
         self.ranks = ranks
@@ -160,7 +161,7 @@ class FileTransfer:
         asked = self.ranks.ask([rank], question, buffers)
         if rank not in asked:
             asked[rank] = Future()
-            asked[rank].set_exception(CannotCopy(self._explain(self.ranks.monitor.ranks[rank], None)))
+            asked[rank].set_exception(self._refused(rank, None))
         return asked[rank]
 
     def _reply(self, rank: int, answer: Future[Reply[A]]) -> Reply[A]:
@@ -168,7 +169,11 @@ class FileTransfer:
         try:
             return answer.result(0)
         except (RequestFailed, ConnectionError, TimeoutError) as error:
-            raise CannotCopy(self._explain(self.ranks.monitor.ranks[rank], error)) from None
+            raise self._refused(rank, error) from None
+
+    def _refused(self, rank: int, error: Exception | None) -> CannotCopy:
+        known, monitor = self.ranks.monitor.ranks[rank], self.ranks.monitor
+        return CannotCopy(self._explain(known, monitor.shown_as(known.host), error))
 
 
 def _raise_all(errors: Sequence[BaseException]) -> None:
