@@ -24,8 +24,9 @@ except allranks.errors.CannotStart as error:
 """
 
 
-def started(**options: object) -> str:
-    done = subprocess.run([sys.executable, "-c", STARTS], capture_output=True, text=True, timeout=200, **options)  # type: ignore[call-overload]
+def started(before: str = "", **options: object) -> str:
+    program = [sys.executable, "-c", f"{before}\n{STARTS}"]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=200, **options)  # type: ignore[call-overload]
     assert not done.returncode, done.stderr
     return str(done.stdout)
 
@@ -42,6 +43,12 @@ def little_room(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_folder_is_named(little_room: Path) -> None:
     said = started(env={**os.environ, "TMPDIR": str(little_room)})
     assert f"{little_room}, the folder for temporary files, is full." in said
+
+
+def test_a_folder_that_was_removed_is_named(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    said = started(f"import tempfile\ntempfile.tempdir = {str(gone)!r}")  # as it is once the notebook has used it
+    assert f"{gone}, the folder for temporary files, cannot be used: No such file or directory. Make it, or" in said
 
 
 def test_too_few_files_are_named() -> None:

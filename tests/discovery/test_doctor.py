@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from allranks import doctor
-from allranks.discovery.trial import IN_A_ROW
+from allranks.discovery.trial import EACH
 from allranks.errors import UsageError
 from allranks.machine.clusters import HOST_MODULE
 from allranks_backends.doctor import Asked, Finding, HostFacts
@@ -277,7 +277,7 @@ def test_few_ranks_are_started_of_many() -> None:
         finally:
             over.set()
         looked.result()
-    assert 0 < len(seen - before) <= IN_A_ROW
+    assert 0 < len(seen - before) <= EACH
     assert f"Its {many} ranks will load" in str(diagnosis)
 
 

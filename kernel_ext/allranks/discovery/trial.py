@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import sys
-import tempfile
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby, islice
 from pathlib import Path
 
 from zmq import ZMQError
@@ -16,7 +14,7 @@ from allranks.arguments import HERE, can_be, python_here, rdma_links
 from allranks.errors import Apart, CannotStart, HostCause
 from allranks.head.world.ranks import START_TRIES, Ranks
 from allranks.head.world.reaching import pairs
-from allranks.machine.shortages import shortages
+from allranks.machine.shortages import cannot_start
 from allranks.notebook.stop import undisturbed
 from allranks.settings import Settings
 from allranks_backends.plan import Host
@@ -24,8 +22,8 @@ from allranks_backends.registry import cannot_run, choose, get_backend
 
 STAND_IN = "ring"
 """In place of a backend whose world holds devices, which a trial leaves alone, and of one that mpirun starts."""
-IN_A_ROW = 2
-"""Ranks that are started of those that follow each other on a host: ranks of a ring are busy while they wait."""
+EACH = 2
+"""Ranks that are started on a host: ranks of a ring are busy while they wait."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +52,7 @@ def try_up(
 ) -> Trial:
     """Start ranks on `hosts`, which has one for each rank, as `Cluster.up` does, and end them.
 
-    Of more than `IN_A_ROW` ranks on a host, the others are not started: each host has the same neighbours without them.
+    Of more than `EACH` ranks on a host, the others are not started.
     Raises UsageError as `Cluster` does.
     """
     settings = Settings(
@@ -90,7 +88,7 @@ def _try_once(settings: Settings, hosts: Sequence[Host], backend: str) -> tuple[
             raise CannotStart(reason)
         runtime = get_backend(backend)
         whole = runtime.launcher == "engines" and runtime.needs == "network"
-        few = [host for _, row in groupby(hosts, lambda host: host.name) for host in islice(row, IN_A_ROW)]
+        few = _few(hosts)
         ranks.plan_next(few, backend if whole else STAND_IN)
         ranks.launch(range(len(few)))
         if whole:
@@ -104,20 +102,23 @@ def _try_once(settings: Settings, hosts: Sequence[Host], backend: str) -> tuple[
         addresses = _addresses(ranks) if ranks is not None else {}
         return Trial(str(error), False, error.causes, error.apart, reached, addresses), error.transient
     except (OSError, ZMQError) as error:  # of this machine: what others lack is a CannotStart
-        return _short_of(error), False
+        why = cannot_start(error)
+        return Trial(why, causes=[HostCause(HERE.name, why)]), False
     finally:
         if ranks is not None:
             with undisturbed():
                 ranks.end()
 
 
-def _short_of(error: OSError | ZMQError) -> Trial:
-    """What becomes of a start for which this machine lacks room, descriptors or processes."""
-    # tempfile.gettempdir opens a file, for which there may be no descriptor.
-    lacks = shortages(Path(tempfile.tempdir or os.environ.get("TMPDIR", "/tmp")))
-    which = f" ({error.filename})" if isinstance(error, OSError) and error.filename else ""
-    why = f"this machine cannot start what a cluster needs: {error.strerror or error}{which}.{lacks}"
-    return Trial(why, causes=[HostCause(HERE.name, why)])
+def _few(hosts: Sequence[Host]) -> list[Host]:
+    """At most `EACH` of a host's ranks, in their order."""
+    begun = Counter[str]()
+    few = list[Host]()
+    for host in hosts:
+        begun[host.name] += 1
+        if begun[host.name] <= EACH:
+            few.append(host)
+    return few
 
 
 def _pairs(ranks: Ranks, backend: str) -> list[tuple[str, str]]:

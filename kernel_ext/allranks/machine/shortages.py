@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import shutil
+import tempfile
 from pathlib import Path
 
 ROOM = 1 << 20
@@ -12,13 +14,25 @@ FILES = 256
 """Files that a process of a cluster may have to open."""
 
 
+def cannot_start(error: Exception) -> str:
+    """Why a cluster does not start where this machine has given this error, an `OSError` or one of ZeroMQ."""
+    # tempfile.gettempdir opens a file, for which there may be no descriptor.
+    lacks = shortages(Path(tempfile.tempdir or os.environ.get("TMPDIR", "/tmp")))
+    which = f" ({error.filename})" if isinstance(error, OSError) and error.filename else ""
+    said = getattr(error, "strerror", None) or error
+    return f"this machine cannot start what a cluster needs: {said}{which}.{lacks}"
+
+
 def shortages(folder: Path) -> str:
     """What this machine is short of, in sentences that begin with a new line; `folder` is that of temporary files."""
     said = ""
     try:
         free = shutil.disk_usage(folder).free
     except OSError as error:
-        return f"\n{folder}, the folder for temporary files, cannot be used: {error.strerror}."
+        return (
+            f"\n{folder}, the folder for temporary files, cannot be used: {error.strerror}. Make it, or set TMPDIR to"
+            " another folder before the notebook is started."
+        )
     if free < ROOM:
         said += (
             f"\n{folder}, the folder for temporary files, is full. Make room there, or set TMPDIR to another folder."

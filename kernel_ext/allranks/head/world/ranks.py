@@ -12,6 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from zmq import ZMQError
+
 from allranks.errors import CannotStart, HostCause
 from allranks.head.state.collective_times import CollectiveTimes
 from allranks.head.state.known_rank import RETURNS_WITHIN, Rank
@@ -22,7 +24,7 @@ from allranks.hosts.hosts import Hosts
 from allranks.hosts.listener import Listener, Progress
 from allranks.hosts.local import LocalHost
 from allranks.machine.ports import says_transient
-from allranks.machine.shortages import shortages
+from allranks.machine.shortages import cannot_start, shortages
 from allranks.messages.lifeline import Lifeline
 from allranks.messages.questions import Reply
 from allranks.messages.requests import Acknowledge, Answer, Exit, Interrupt, Question, Register, Spawn
@@ -109,13 +111,17 @@ class Ranks:
         self.lifeline.connect_engines(self.host.client_info)
 
     def _local_host(self, kept: Detached | None, listen: str) -> LocalHost:
-        """The host process of this machine, begun or taken over."""
+        """The host process of this machine, begun or taken over. Raises CannotStart; OSError where it is no more."""
         settings, on_event = self.settings, self.process_events.of(LocalHost.NAME)
         if kept is not None:
             return LocalHost.adopt(Path(kept.directory), kept.engine_info, kept.host_process, on_event)
-        return LocalHost.begin(
-            settings.name, python=settings.python_here, on_event=on_event, shared=settings.shared, listen=listen
-        )
+        try:
+            return LocalHost.begin(
+                settings.name, python=settings.python_here, on_event=on_event, shared=settings.shared, listen=listen
+            )
+        except (OSError, ZMQError) as error:
+            why = cannot_start(error)
+            raise CannotStart(why, causes=[HostCause(LocalHost.NAME, why)]) from None
 
     def take_over(self, kept: Detached) -> None:
         """Reach the hosts, and wait until the ranks that run there have connected; the others are dead."""
