@@ -27,6 +27,14 @@ in a script:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
+    try:
+        return _run(arguments)
+    except KeyboardInterrupt as stopped:  # also while modules are imported
+        print(f"allranks: {str(stopped) or 'stopped'}.", file=sys.stderr)
+        return 130
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m allranks",
         description=DESCRIPTION,
@@ -97,9 +105,6 @@ def _diagnose(options: argparse.Namespace) -> int:
     except UsageError as error:
         print(f"allranks: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt as stopped:
-        print(f"allranks: {stopped}.", file=sys.stderr)
-        return 130
     print(diagnosis)
     return 0 if diagnosis.ok else 1
 
@@ -124,9 +129,6 @@ def _set_up(options: argparse.Namespace) -> int:
     except UsageError as error:
         print(f"allranks: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt as stopped:
-        print(f"allranks: {stopped}.", file=sys.stderr)
-        return 130
     print(json.dumps(asdict(made), indent=2) if options.json else made)
     return 0 if made.ok else 1
 

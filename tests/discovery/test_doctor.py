@@ -260,6 +260,24 @@ def _environment(process: psutil.Process) -> dict[str, str]:
     return {}
 
 
+IMPORTING = """
+import builtins, signal
+import allranks.__main__
+imported = builtins.__import__
+def interrupted(name, *arguments, **options):
+    if name.startswith("allranks.discovery"):
+        signal.raise_signal(signal.SIGINT)
+    return imported(name, *arguments, **options)
+builtins.__import__ = interrupted
+raise SystemExit(allranks.__main__.main(["doctor"]))
+"""
+
+
+def test_ctrl_c_while_modules_are_imported_is_one_line() -> None:
+    shell = subprocess.run([sys.executable, "-c", IMPORTING], capture_output=True, text=True, timeout=60)
+    assert (shell.returncode, shell.stderr) == (130, "allranks: stopped.\n")
+
+
 def test_few_ranks_are_started_of_many() -> None:
     """And all are counted for the memory that they need."""
     many = 4 * (psutil.cpu_count() or 1) + 4
