@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import combinations
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from allranks_backends.doctor import Asked, Finding, HostFacts, examine
 from allranks_backends.doctor.wires import planned, wires
@@ -50,6 +53,25 @@ def changed(host: Host, **entries: Any) -> Host:
 def test_what_discover_writes_is_right(described: Cabling) -> None:
     macs = read(described)
     assert found(macs, discovered(macs)) == []
+
+
+@given(st.integers(2, 5), st.data())
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_what_discover_proposes_of_any_cables_is_a_world_that_up_can_plan(count: int, data: st.DataObject) -> None:
+    free = {mac: list(range(1, 7)) for mac in range(1, count + 1)}
+    connected = []
+    for pair in data.draw(st.lists(st.sampled_from([*combinations(free, 2)]), max_size=12)):
+        if all(free[mac] for mac in pair):
+            one, other = (free[mac].pop(data.draw(st.integers(0, len(free[mac]) - 1))) for mac in pair)
+            connected.append(Cable(f"mac{pair[0]}", one, f"mac{pair[1]}", other))
+    macs = read(Cabling(cabling.macs(count, rdma=data.draw(st.booleans())), tuple(connected)))
+    layout = layout_of(macs)
+    proposed = proposal.over_thunderbolt(macs, layout, addressing.addressing(macs, layout))
+    if proposed is not None:
+        ranks = read_hostfile(json.dumps(proposed.hostfile)).hosts
+        assert list(planned([], Asked(proposed.backend or "ring", ranks=ranks))) == []
+        if proposed.backend and proposed.backend != "ring":
+            assert found(macs, ranks) == []
 
 
 def test_two_cables_in_another_order_at_one_end_are_found() -> None:
