@@ -493,7 +493,7 @@ def test_a_host_that_is_connected_and_says_nothing_is_given_up(monkeypatch: pyte
     monkeypatch.setattr(BlockListener, "_answer", lambda *_: go_on.wait(WITHIN))
     listener = BlockListener(HERE, KEY, lambda *_: None, lambda: None)
     with pytest.raises(share_link.Unreachable, match=r"source \(.*\) does not answer \(timed out\)"):
-        BlockLink("source", listener.ports, KEY, threading.Event()).ask(CONTENT, 0, 0)
+        BlockLink("source", listener.ports, KEY, threading.Event()).ask([(CONTENT, 0, 0)])
     go_on.set()
     listener.close()
 
@@ -511,10 +511,10 @@ def test_a_disk_that_is_slow_is_waited_for_and_one_that_hangs_is_not(*, ends: bo
     listener, stop = BlockListener(HERE, KEY, read, lambda: None), threading.Event()
     link = BlockLink("source", listener.ports, KEY, stop)
     if ends:
-        assert [bytes(each) for each in link.ask(CONTENT, 0, 0)] == [bytes(32), b"data"]
+        assert [bytes(each) for each in link.ask([(CONTENT, 0, 0)])[0]] == [bytes(32), b"data"]
     else:
         with pytest.raises(ReportedByOther, match="its disk gave nothing for 1 s"):
-            link.ask(CONTENT, 0, 0)
+            link.ask([(CONTENT, 0, 0)])
     go_on.set()
     link.close()
     listener.close()
@@ -538,7 +538,7 @@ def test_a_stranger_gets_nothing(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) 
     with monkeypatch.context() as patch:
         patch.setattr(share_link, "FIRST_WITHIN", 0.0)
         with pytest.raises(share_link.Unreachable, match="the connection was closed"):
-            BlockLink("source", offered.ports, bytes(32), threading.Event()).ask(CONTENT, 0, 0)
+            BlockLink("source", offered.ports, bytes(32), threading.Event()).ask([(CONTENT, 0, 0)])
     assert hosts.bring("host").state == "whole", "strangers do not keep others from it"
 
 
@@ -556,7 +556,7 @@ def test_what_the_notebook_sends_itself_is_named_again_where_it_was_lost() -> No
 
     def ask(block: int) -> None:
         try:
-            got[block] = notebook.ask(CONTENT, 0, block)
+            got[block] = notebook.ask([(CONTENT, 0, block)])[0]
         except (ReportedByOther, Stopped) as error:
             got[block] = error
 

@@ -10,6 +10,7 @@ as it was put there.
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import hashlib
 import hmac
@@ -20,7 +21,7 @@ import stat
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -63,12 +64,18 @@ from .share_link import BlockLink, BlockListener, FromNotebook, ReportedByOther,
 
 STREAMS = 4
 """Connections to the host before this one: while a block is written, others are on their way."""
+AT_ONCE = 256
+"""Blocks of small files that are asked for together."""
 TRIES = 2
 """How often a block is asked for that arrives damaged."""
 FORGOTTEN_AFTER = 300.0
 """Seconds without a question after which the notebook counts as gone, and nothing is listened for any more."""
 
 REMEMBERED = 64
+FEW = 64
+"""Files that are written to the disk one by one; more than these with all of their file system, on Linux."""
+LOOKS_EVERY = 1.0
+"""Seconds after which folders are looked at again while files are put in place."""
 
 
 _manifests = msgspec.msgpack.Decoder(Manifest)
@@ -95,6 +102,10 @@ class _Part(SharedFile):
     def size_of(self, block: int) -> int:
         return min(BLOCK, self.size - block * BLOCK)
 
+    def keeps(self, block: int) -> bool:
+        """Whether all of the block may be there already."""
+        return block * BLOCK + self.size_of(block) <= self.kept
+
     def make(self) -> None:
         """Make the file; of one that is there, keep what is not too much. Raises OSError."""
         descriptor = open_private(self.path, os.O_CREAT)
@@ -105,7 +116,7 @@ class _Part(SharedFile):
 
     def write(self, block: int, data: bytes | memoryview) -> None:
         """Raises OSError, also where the file is gone: one that is made again would lack the blocks before."""
-        descriptor = open_private(self.path)
+        descriptor = open_private(self.path, os.O_CREAT if self.blocks == 1 else 0)
         try:
             write_all_at(descriptor, data, block * BLOCK)
         except OSError as error:
@@ -330,7 +341,7 @@ class Acceptance(RankShare):
         # What may be in the way comes first.
         parts = sorted(self.parts, key=lambda part: not part.compared)
         for part in parts:
-            if not part.compared:
+            if not part.compared and (part.blocks != 1 or part.kept):
                 part.make()
         self._pending.extend((part, block) for part in parts for block in range(part.blocks))
         self._left = len(self._pending)
@@ -345,11 +356,9 @@ class Acceptance(RankShare):
     def _work(self, link: BlockLink | FromNotebook) -> None:
         try:
             while self.state == "receives" and not self._stop.is_set():
-                with self._pending_lock:
-                    if not self._pending:
-                        return
-                    part, block = self._pending.popleft()
-                self._bring(link, part, block)
+                if not (blocks := self._next()):
+                    return
+                self._bring(link, blocks)
         except Stopped:
             pass
         except ReportedByOther as error:
@@ -357,28 +366,49 @@ class Acceptance(RankShare):
         except Exception as error:  # of our own files: those of connections are handled where they are
             self._fail(error_text(error))
 
+    def _next(self) -> list[tuple[_Part, int]]:
+        """What to ask for at once: as many of the blocks that are left as make up a full one."""
+        blocks, size = list[tuple[_Part, int]](), 0
+        with self._pending_lock:
+            while self._pending and len(blocks) < AT_ONCE:
+                part, block = self._pending[0]
+                size += part.size_of(block)
+                if blocks and size > BLOCK:
+                    break
+                blocks.append(self._pending.popleft())
+        return blocks
+
     def _fail(self, why: str, elsewhere: str = "") -> None:
         with self._pending_lock:
             if self.state == "receives":
                 self.state, self.why, self.elsewhere = "failed", why, elsewhere
 
-    def _bring(self, link: BlockLink | FromNotebook, part: _Part, block: int) -> None:
-        """Have the block, and know its digest. Raises RuntimeError, OSError and Stopped."""
-        size = part.size_of(block)
-        if block * BLOCK + size <= part.kept:
-            own = block_digest(self.key, part.number, block, part.read(block))
-            if hmac.compare_digest(own, link.ask(DIGEST_ONLY, part.number, block)[0]):
-                self._have(part, block, own, checked=size)
-                return
-        if part.compared:
-            raise RuntimeError(f"{os.fsdecode(part.entry.path)}: {NOT_PUT}")
+    def _bring(self, link: BlockLink | FromNotebook, blocks: Sequence[tuple[_Part, int]]) -> None:
+        """Have these blocks, and know their digests. Raises RuntimeError, OSError and Stopped."""
+        wanted = [(DIGEST_ONLY if part.keeps(block) else CONTENT, part.number, block) for part, block in blocks]
+        for (part, block), (kind, *_), (digest, data) in zip(blocks, wanted, link.ask(wanted), strict=True):
+            if kind == DIGEST_ONLY:
+                own = block_digest(self.key, part.number, block, part.read(block))
+                if hmac.compare_digest(own, digest):
+                    self._have(part, block, own, checked=part.size_of(block))
+                    continue
+            if part.compared:
+                raise RuntimeError(f"{os.fsdecode(part.entry.path)}: {NOT_PUT}")
+            self._write(link, part, block, digest, data if kind == CONTENT else None)
+
+    def _write(
+        self, link: BlockLink | FromNotebook, part: _Part, block: int, digest: bytes, data: bytes | memoryview | None
+    ) -> None:
+        """Write the block, which is asked for where it has not come with its digest, or is damaged."""
         for _ in range(TRIES):
-            digest, data = link.ask(CONTENT, part.number, block)
+            if data is None:
+                digest, data = link.ask([(CONTENT, part.number, block)])[0]
             own = block_digest(self.key, part.number, block, data)
-            if len(data) == size and hmac.compare_digest(own, digest):
+            if len(data) == part.size_of(block) and hmac.compare_digest(own, digest):
                 part.write(block, data)
-                self._have(part, block, own, moved=size)
+                self._have(part, block, own, moved=len(data))
                 return
+            data = None
         raise RuntimeError(f"block {block} of {os.fsdecode(part.entry.path)} arrived damaged {TRIES} times")
 
     def _have(self, part: _Part, block: int, digest: bytes, moved: int = 0, checked: int = 0) -> None:
@@ -415,19 +445,38 @@ class Acceptance(RankShare):
             ready = {part.entry: part for part in self.parts if not part.compared}
             self._refuse_places([*ready, *self.to_make])
             for part in ready.values():
-                _finish(part)
-            if ready:
-                _sync(os.fsencode(self._aside))
+                _refuse_changed(part)
+            self._write_to_disk([*ready.values()])
             self._put(ready)
             if self._lock_file is not None:
                 shutil.rmtree(self._aside, ignore_errors=True)
 
+    def _write_to_disk(self, parts: Sequence[_Part]) -> None:
+        """Have them safe on the disk, as the source has them. Raises OSError."""
+        aside = os.fsencode(self._aside)
+        if len(parts) > FEW and (syncfs := getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)):
+            _sync(aside, syncfs)  # each by itself takes minutes where there are 100,000
+        else:
+            for part in parts:
+                _sync(part.path)
+        for part in parts:
+            with suppress(OSError):  # a file system without modes
+                os.chmod(part.path, part.entry.mode & 0o777)  # neither setuid nor setgid: its owner is another
+            os.utime(part.path, ns=(part.entry.mtime_ns, part.entry.mtime_ns))
+        if parts:
+            _sync(aside)
+
     def _put(self, ready: Mapping[Entry, _Part]) -> None:
-        known = dict(self._known)
+        known, looked_at, folders, made = dict(self._known), 0.0, dict[bytes, str](), set[bytes]()
         try:
             for entry in sorted([*ready, *self.to_make], key=_order):
-                self._refuse_places([entry])  # once more: the others took time
-                os.makedirs(os.path.dirname(self._place(entry)), exist_ok=True)
+                if time.monotonic() - looked_at > LOOKS_EVERY:  # once more: the others took time
+                    looked_at, folders, made = time.monotonic(), {}, set()
+                self._refuse_place(entry, folders)
+                folder = os.path.dirname(self._place(entry))
+                if folder not in made:
+                    os.makedirs(folder, exist_ok=True)
+                    made.add(folder)
                 if entry in ready:
                     os.replace(ready[entry].path, self._place(entry))
                 else:
@@ -440,8 +489,11 @@ class Acceptance(RankShare):
         """Raises RuntimeError where one of them may not be written."""
         folders = dict[bytes, str]()
         for entry in entries:
-            if why := self._in_the_way(entry, folders):
-                raise RuntimeError(f"{os.fsdecode(entry.path)}: {why}")
+            self._refuse_place(entry, folders)
+
+    def _refuse_place(self, entry: Entry, folders: dict[bytes, str]) -> None:
+        if why := self._in_the_way(entry, folders):
+            raise RuntimeError(f"{os.fsdecode(entry.path)}: {why}")
 
     def _in_the_way(self, entry: Entry, folders: dict[bytes, str]) -> str:
         """Why the entry may not be written in its place, if so; `folders` keeps what was found out about these."""
@@ -530,22 +582,21 @@ def _order(entry: Entry) -> int:
     return 2 if b"/refs/" in entry.path else 0 if entry.is_file else 1
 
 
-def _finish(part: _Part) -> None:
-    """Make it as the source has it, and safe on the disk. Raises OSError; RuntimeError where something changed it."""
+def _refuse_changed(part: _Part) -> None:
+    """Raises RuntimeError where something has changed it since it arrived."""
     now = _stat(part.path)
     if now is None or not stat.S_ISREG(now.st_mode) or now.st_size != part.size:
         raise RuntimeError(f"{os.fsdecode(part.path)} was changed by something else. Run the share again")
-    _sync(part.path)
-    with suppress(OSError):  # a file system without modes
-        os.chmod(part.path, part.entry.mode & 0o777)  # neither setuid nor setgid: its owner is another
-    os.utime(part.path, ns=(part.entry.mtime_ns, part.entry.mtime_ns))
 
 
-def _sync(path: bytes) -> None:
-    """Have the file, or the folder, written to the disk. Raises OSError."""
+def _sync(path: bytes, syncfs: Callable[[int], int] | None = None) -> None:
+    """Have the file or the folder written to the disk, or, by `syncfs`, all of its file system. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        os.fsync(descriptor)
+        if syncfs is None:
+            os.fsync(descriptor)
+        elif syncfs(descriptor):
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), path)
     finally:
         os.close(descriptor)
 

@@ -3,8 +3,8 @@
 Both ends first prove that they know the transfer's key (`machine.keyed_connections`). The content is not encrypted,
 like that of collectives; each block comes with its digest, which only the hosts of the transfer can make.
 
-    receiver   what it wants: a kind, a file, a block                         again and again
-    listener   WAIT each second until it has the block; then DATA or FAILED
+    receiver   what it wants: a kind, a file, a block; of small files, several           again and again
+    listener   for each: WAIT each second until it has the block; then DATA or FAILED
 """
 
 from __future__ import annotations
@@ -35,6 +35,9 @@ FIRST_WITHIN = 30.0
 """The same, before it has answered at all: a firewall, say."""
 LONGEST_TEXT = 2000
 """Bytes of the reason for a failure."""
+
+SMALL = 1 << 16
+"""Bytes that are rather copied than sent apart."""
 
 WAIT, DATA, FAILED = 0, 1, 2
 _REQUEST, _REPLY = struct.Struct(">BIQ"), struct.Struct(">BI")
@@ -103,8 +106,12 @@ class BlockListener:
             return
         digest, data = found
         content = data if kind == CONTENT else b""
-        serving.send(_REPLY.pack(DATA, DIGEST + len(content)) + digest)
-        serving.send(content)
+        header = _REPLY.pack(DATA, DIGEST + len(content)) + digest
+        if len(content) <= SMALL:
+            serving.send(header + content)
+        else:
+            serving.send(header)
+            serving.send(content)
 
 
 class _Serving:
@@ -158,8 +165,8 @@ class BlockLink:
         self._socket: socket.socket | None = None
         self._answered_at, self._gives_up_after = time.monotonic(), FIRST_WITHIN
 
-    def ask(self, kind: int, file: int, block: int) -> tuple[bytes, bytes | memoryview]:
-        """The digest of a block, and for CONTENT the block.
+    def ask(self, wanted: Sequence[WantedBlock]) -> list[tuple[bytes, bytes | memoryview]]:
+        """The digests of these blocks, in this order, and of those that are wanted with CONTENT the block.
 
         Raises ReportedByOther, Unreachable, and Stopped.
         """
@@ -169,17 +176,18 @@ class BlockLink:
                 raise Stopped
             try:
                 connection = self._socket or self._connect()
-                send(connection, _REQUEST.pack(kind, file, block))
-                status, content = self._reply(connection)
+                send(connection, b"".join(_REQUEST.pack(*each) for each in wanted))
+                replies = [self._reply(connection) for _ in wanted]
                 break
             except OSError as error:
                 self.close()
                 if time.monotonic() - self._answered_at > self._gives_up_after:
                     raise Unreachable(f"{self._where()} does not answer ({error})") from None
                 self._stop.wait(AGAIN_AFTER)
-        if status == FAILED:
-            raise ReportedByOther(self._host, content.decode(errors="replace"))
-        return bytes(content[:DIGEST]), memoryview(content)[DIGEST:]
+        for status, content in replies:
+            if status == FAILED:
+                raise ReportedByOther(self._host, content.decode(errors="replace"))
+        return [(bytes(content[:DIGEST]), memoryview(content)[DIGEST:]) for _, content in replies]
 
     def close(self) -> None:
         """Also from another thread, which ends what waits for it."""
@@ -238,18 +246,17 @@ class FromNotebook:
         self._failed = ""
         self._closed = False
 
-    def ask(self, kind: int, file: int, block: int) -> tuple[bytes, bytes]:
+    def ask(self, wanted: Sequence[WantedBlock]) -> list[tuple[bytes, bytes]]:
         """As `BlockLink.ask`. Raises ReportedByOther, and Stopped."""
-        wanted = (kind, file, block)
         with self._changed:
-            self._wanted[wanted] = False
+            self._wanted |= dict.fromkeys(wanted, False)
             self._changed.notify_all()
-            self._changed.wait_for(lambda: wanted in self._given or self._failed or self._closed)
+            self._changed.wait_for(lambda: self._given.keys() >= {*wanted} or self._failed or self._closed)
             if self._failed:
                 raise ReportedByOther(self.host, self._failed)
             if self._closed:
                 raise Stopped
-            return self._given.pop(wanted)
+            return [self._given.pop(each) for each in wanted]
 
     def give(self, given: Mapping[WantedBlock, tuple[bytes, bytes]], failed: str, *, again: bool) -> list[WantedBlock]:
         """What the notebook sends; returns what is wanted and was not returned before; all of it with `again`."""
