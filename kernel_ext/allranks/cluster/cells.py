@@ -18,6 +18,7 @@ from allranks.timeline.recording import Recording
 from . import debug
 from .calls import Arguments, Call, Calls, RemoteFunction, Returned, finished
 from .cell import Cell, Screen
+from .cell_text import CellText
 from .folder import ClusterFolder
 from .options import KEYWORDS, LocalOptions, local_options
 from .result import CellResult
@@ -37,6 +38,8 @@ class ClusterCells(ClusterFolder, ClusterShare):
 
     last_timeline: Timeline | None = None
     """The timeline of the last cell that ran with one."""
+    _last: tuple[int, Sequence[int]] | None = None
+    """The number of the last cell that was sent, and its ranks."""
 
     @KEYWORDS.after_code
     def run(self, code: str, **options: Any) -> CellResult:
@@ -127,6 +130,7 @@ class ClusterCells(ClusterFolder, ClusterShare):
         if tee is not None:
             tee.cell = cell
         cell.start()
+        self._last = number, chosen
         self._following.append(cell)
         return cell
 
@@ -167,6 +171,16 @@ class ClusterCells(ClusterFolder, ClusterShare):
             cell.adopt(events)
             cells.append(cell)
         return cells
+
+    def printed(self, *, ranks: Sequence[int] | int | None = None) -> CellText:
+        """What the last cell printed on `ranks`, by default on its own: to be shown, searched and saved.
+
+        Each rank keeps all that its last four cells printed, up to 1 GiB each, also what was not sent here.
+        Raises NoCluster, and UsageError for ranks that are not there.
+        """
+        number, own = self._last or (0, range(self.size))
+        left = [rank for rank in own if rank < self.size]
+        return CellText(self._up(), number, self.choose_ranks(left if ranks is None else ranks))
 
     # Stopping and unblocking.
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from IPython.display import display
 
 from allranks.arguments import not_too_many, writable
+from allranks.cluster.cell_text import SHOWN
 from allranks.cluster.cluster import Cluster
 from allranks.discovery import discover, doctor
 from allranks.environments import setup
@@ -16,9 +18,11 @@ from allranks.errors import AllranksError, NoCluster, UsageError
 from allranks.head.cell.unblocking import RELEASE_WITHIN
 from allranks.notebook.fold import Block
 from allranks.notebook.keyboard import can_ask
+from allranks.notebook.page_room import LINES
 from allranks.notebook.show import Show
+from allranks.notebook.writer import Writer
 from allranks.units import ranks_text
-from allranks_backends.plan import rank_label
+from allranks_backends.plan import alike, rank_label
 
 from . import auto
 
@@ -250,6 +254,27 @@ class Verbs:
 
     def _share(self, options: argparse.Namespace) -> None:
         print(self._need().share(options.path, source=options.source, to=options.to, overwrite=options.overwrite))
+
+    def _output(self, options: argparse.Namespace) -> None:
+        printed = self._need().printed(ranks=options.ranks)
+        if sum(each is not None for each in (options.last, options.find, options.save)) > 1:
+            raise UsageError("choose one of --last, --find and --save.")
+        if options.save is not None:
+            writable("--save", options.save)
+            count = printed.save(Path(options.save).expanduser())
+            print(f"{options.save}: {count:,} lines of {rank_label(printed.ranks)}.")
+        elif options.find is not None:
+            blocks, counts = printed.find(options.find)
+            Writer(printed.ranks, live=True).write(blocks)
+            for count, ranks in alike(counts).items():
+                print(f"{count:,} {'line' if count == 1 else 'lines'} of {rank_label(ranks)} with {options.find!r}.")
+        else:
+            last = SHOWN if options.last is None else options.last
+            if not 0 < last <= LINES:
+                raise UsageError(f"--last {last}: use 1 to {LINES:,}. --save FILE writes all lines.")
+            Writer(printed.ranks, live=True).write(printed.last(last))
+        for why, ranks in alike(printed.not_kept).items():
+            print(f"The text of {rank_label(ranks)} is not whole: {why}.")
 
     def _timeline(self, options: argparse.Namespace) -> None:
         timeline = self._need().last_timeline

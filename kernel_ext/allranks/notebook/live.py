@@ -5,10 +5,11 @@ from __future__ import annotations
 import html
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from IPython.display import display, update_display
 
+from .fold import Block
 from .terminal import plain
 
 PERIOD = 0.1
@@ -25,13 +26,17 @@ class LiveArea:
         self._shown_at = 0.0
         self._buried = False  # other output has been written below the area
 
-    def want(self, lines: Mapping[int, str]) -> None:
-        """Show ``lines`` by rank, equal ones once; now if ``PERIOD`` is over, else with a later call."""
+    def want(self, lines: Mapping[int, str], above: Iterable[Block] = ()) -> None:
+        """Show ``lines`` by rank, equal ones once, below the blocks ``above``.
+
+        Now if ``PERIOD`` is over, else with a later call.
+        """
         groups: dict[str, list[int]] = {}
         for rank, line in sorted(lines.items()):
             if text := plain(line).strip("\n"):
                 groups.setdefault(text, []).append(rank)
-        rows = [self._prefix(tuple(ranks))[0] + text for text, ranks in groups.items()]
+        rows = [self._prefix(block.ranks)[0] + plain(block.content).strip("\n") for block in above]
+        rows += [self._prefix(tuple(ranks))[0] + text for text, ranks in groups.items()]
         self._wanted = "\n".join(rows)
         self.refresh()
 

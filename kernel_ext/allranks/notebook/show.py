@@ -9,6 +9,7 @@ from IPython.display import clear_output
 
 from .fold import Block
 from .live import LiveArea
+from .page_room import PageRoom
 from .writer import Display, Writer, is_plain, settled
 
 DISPLAYS_KEPT = 4096
@@ -31,6 +32,7 @@ class Show:
         self._has_widget = has_widget or (lambda _model: False)
         self._writer = Writer(ranks, live=live)
         self._live_area = LiveArea(self._writer.prefix) if live else None
+        self._room = PageRoom() if live else None
         # What the output shows, so that it can be written again when part of it is taken back. The first ``_painted``
         # of it are on the screen; ``_stale`` says that those are no longer right.
         self._model: list[Block | Display] = []
@@ -50,12 +52,14 @@ class Show:
 
         Shown at most 10 times a second: what comes too soon is made up for by the next call of any kind.
         """
-        if self._live_area:
-            self._live_area.want(lines)
+        if self._live_area and self._room:
+            self._live_area.want(lines, self._room.said())
 
     def close(self) -> None:
         """The cell is over: take the unfinished lines away and let go of the output."""
-        self.live_lines({})
+        if self._live_area and self._room:
+            self._live_area.want({})
+            self._writer.write(self._room.conclude())
         for shown in self._model:
             if isinstance(shown, Display):
                 shown.bundle = {}
@@ -79,7 +83,17 @@ class Show:
             if block.kind in ("display", "result") and block.content.get("display_id") is not None:
                 self._add_display(block.ranks, block.content)
             else:
-                self._model.append(block)
+                self._add_block(block)
+
+    def _add_block(self, block: Block) -> None:
+        if self._room and block.kind == "error":  # it stays the last that is seen
+            self._model += self._room.conclude()
+        elif self._room and block.kind in ("text", "cut") and block.stream != "note":
+            fitting = self._room.take(block)
+            if fitting is None:
+                return
+            block = fitting
+        self._model.append(block)
 
     def _add_display(self, ranks: tuple[int, ...], bundle: Mapping[str, Any]) -> None:
         new = Display(ranks, _ids(ranks, bundle), bundle, owner=self)
@@ -98,6 +112,7 @@ class Show:
         if not self.live:
             return
         kept: list[Block | Display] = []
+        gone: list[Block] = []
         painted = 0
         for i, shown in enumerate(self._model):
             others = tuple(rank for rank in shown.ranks if rank not in ranks)
@@ -110,7 +125,13 @@ class Show:
             if others:
                 kept.append(shown)
                 painted += i < self._painted
+            elif isinstance(shown, Block):
+                gone.append(shown)
         self._model, self._painted = kept, painted
+        if self._room and not kept:
+            self._room = PageRoom()
+        elif self._room:
+            self._room.freed(gone)
 
     def _leave(self, shown: Display, ranks: Collection[int]) -> None:
         """``shown`` is no longer of ``ranks``, and they cannot update it."""

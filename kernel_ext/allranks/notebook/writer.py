@@ -169,7 +169,9 @@ def as_text(block: Block) -> str:
             lines, size = block.content["lines"], human_bytes(block.content["bytes"])
             if not lines:  # all of one line, or figures
                 return f"… {size} not shown here: too much for one cell"
-            return f"… {lines:,} {'line' if lines == 1 else 'lines'} ({size}) not shown here: too much for one cell"
+            return (
+                f"… {lines:,} {'line' if lines == 1 else 'lines'} ({size}) not shown here: %distributed output has them"
+            )
         case _:
             return str(showable(block.content["data"])["text/plain"])
 

@@ -55,6 +55,23 @@ class Debug(Request):
     command: str
 
 
+class PrintedPart(Answer):
+    """The buffer has the part, in UTF-8."""
+
+    nbytes: int
+    """Of the whole text."""
+    not_kept: str
+    """Why the text does not go on, if it does not."""
+
+
+class ReadPrinted(Question[PrintedPart]):
+    """What a cell (0: the last one) printed on this rank, from this byte on, also what was not sent."""
+
+    runs = "thread"
+    cell: int
+    offset: int
+
+
 class Time(Answer):
     now: float
 

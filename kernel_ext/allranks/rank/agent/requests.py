@@ -317,6 +317,10 @@ class Requests:
         self._agent.reloader.decide(request.reload, request.commit)
         return DONE
 
+    def read_printed(self, request: requests.ReadPrinted, _: Buffers) -> Reply[requests.PrintedPart]:
+        part, nbytes, not_kept = self._agent.cell.printed.read(request.cell, request.offset)
+        return Reply(requests.PrintedPart(nbytes, not_kept), [part])
+
     def find_files(self, request: requests.FindFiles, _: Buffers) -> Reply[requests.FilesFound]:
         return Reply(found_files.find(request.pattern))
 

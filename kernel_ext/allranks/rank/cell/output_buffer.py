@@ -16,6 +16,7 @@ from typing import Any
 
 from allranks.messages.events import BundleKind, CellError, Cut, Stream
 
+from .printed import Printed
 from .unfinished import Unfinished
 
 Item = tuple[Any, ...]
@@ -48,8 +49,11 @@ def sendable(text: str) -> str:
 class OutputBuffer:
     """Collects one cell's output; written by any thread of the rank, read by its agent."""
 
-    def __init__(self, wake: Callable[[], None], limit: int = LIMIT, tail: int = TAIL) -> None:
-        self._wake = wake
+    def __init__(
+        self, wake: Callable[[], None], limit: int = LIMIT, tail: int = TAIL, printed: Printed | None = None
+    ) -> None:
+        """`printed` gets all text, also what is cut."""
+        self._wake, self._printed = wake, printed
         self._lock = threading.Lock()
         self._tail_limit = tail
         self.reset(limit)
@@ -170,6 +174,8 @@ class OutputBuffer:
         size = len(text)
         self.lines += text.count("\n")
         self.nbytes += size
+        if self._printed is not None:
+            self._printed.write(text)
         if size <= self._left:
             self._left -= size
             self._pending.append(("text", stream, text))

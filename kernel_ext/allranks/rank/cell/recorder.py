@@ -7,6 +7,7 @@ import traceback
 from bdb import BdbQuit
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
@@ -25,6 +26,7 @@ from .interrupt import Interrupt
 from .kept_events import KeptEvents
 from .names import Names
 from .output_buffer import LIMIT, OutputBuffer
+from .printed import Printed
 from .tasks import Task
 
 if TYPE_CHECKING:
@@ -55,7 +57,8 @@ class CellRecorder:
         self.place = ""
         self.namespace: dict[str, Any] | None = None
         """By whose frames the user's code is known, where it is not by the user's namespace."""
-        self.output = OutputBuffer(agent.lifeline.wake)
+        self.printed = Printed(Path(agent.config.directory))
+        self.output = OutputBuffer(agent.lifeline.wake, printed=self.printed)
         self._kept = KeptEvents(agent.lifeline)
         self._error: CellError | None = None
         self._final: tuple[Done, Sequence[Buffer]] | None = None
@@ -88,6 +91,7 @@ class CellRecorder:
         late, _ = self.output.take()
         self._agent.comms.send_opens()
         self.output.reset(options.max_output or LIMIT)
+        self.printed.begin(number)
         self._kept.begin_cell()
         self._error, self.ended = None, False
         self.file, self.place, self.namespace = file, "", None

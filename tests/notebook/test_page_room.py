@@ -1,0 +1,106 @@
+"""What goes on a page of a cell that prints more than a page bears, and what is said of the rest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+
+from allranks.notebook import page_room
+from allranks.notebook.fold import Block
+from allranks.notebook.show import Show
+from tests.notebook.page import ALL, PNG, Page, rich, text
+
+LINES = 20
+
+
+@pytest.fixture(autouse=True)
+def little_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page_room, "LINES", LINES)
+    monkeypatch.setattr(page_room, "NBYTES", 2000)
+
+
+def numbered(first: int, count: int) -> str:
+    return "".join(f"line {number}\n" for number in range(first, first + count))
+
+
+def lines_of(page: Page) -> list[str]:
+    return "".join(shown for _, shown in page.outputs if isinstance(shown, str)).splitlines()
+
+
+def live_of(page: Page) -> list[str]:
+    shown = [data for _, data in page.outputs if isinstance(data, dict)]
+    return str(shown[-1].get("text/plain", "")).splitlines() if shown else []
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 100])
+def test_the_rest_is_counted_and_its_last_lines_are_seen(page: Page, at_once: int) -> None:
+    show = Show(ALL, live=True)
+    for first in range(0, 100, at_once):
+        show.blocks([text(numbered(first, min(at_once, 100 - first)))])
+    show.live_lines({})
+    assert lines_of(page) == [f"{'ranks 0-3' if not n else ' ' * 9} │ line {n}" for n in range(LINES)]
+    said = live_of(page)
+    assert said[0] == "ranks 0-3 │ … 80 more lines (640 B) so far. The last:"
+    assert said[1:] == [f"ranks 0-3 │ line {number}" for number in range(90, 100)]
+    show.close()
+    assert live_of(page) == []
+    after = lines_of(page)[LINES:]
+    assert after[0].startswith("ranks 0-3 │ … 80 more lines (640 B): %distributed output shows them")
+    assert [line.split("│ ")[1] for line in after[1:]] == [f"line {number}" for number in range(90, 100)]
+
+
+def test_nothing_is_said_where_there_is_room(page: Page) -> None:
+    show = Show(ALL, live=True)
+    show.blocks([text(numbered(0, LINES))])
+    show.close()
+    assert len(lines_of(page)) == LINES
+
+
+def test_an_error_stays_the_last_that_is_seen(page: Page) -> None:
+    show = Show(ALL, live=True)
+    error: dict[str, Any] = {"traceback": ["ValueError: bad batch"], "ename": "ValueError", "evalue": "bad batch"}
+    show.blocks([text(numbered(0, 100)), Block("error", (1,), error)])
+    show.close()
+    lines = lines_of(page)
+    assert lines[-1] == "rank 1    │ ValueError: bad batch"
+    assert sum("more lines" in line for line in lines) == 1
+
+
+def test_a_line_without_end_is_left_out(page: Page) -> None:
+    show = Show(ALL, live=True)
+    show.blocks([text("short\n"), text("x" * 100_000 + "\n", (2,))])
+    show.close()
+    lines = lines_of(page)
+    assert lines[0] == "ranks 0-3 │ short" and max(map(len, lines)) < 600
+    assert lines[1].startswith("rank 2    │ … 1 more line (100 kB)")
+
+
+def test_what_was_cut_on_the_rank_is_counted_too(page: Page) -> None:
+    show = Show(ALL, live=True)
+    show.blocks([text(numbered(0, LINES + 1)), Block("cut", (0,), {"lines": 1000, "bytes": 50_000})])
+    show.close()
+    assert "… 1,001 more lines (50 kB)" in lines_of(page)[LINES]
+
+
+def test_a_cell_that_clears_its_output_again_and_again_always_has_room(page: Page) -> None:
+    show = Show(ALL, live=True)
+    for step in range(30):
+        show.blocks([Block("clear", ALL, True), text(numbered(step, 5))])
+    show.close()
+    assert [line.split("│ ")[1] for line in lines_of(page)] == [f"line {number}" for number in range(29, 34)]
+
+
+def test_notes_and_figures_are_shown_all_the_same(page: Page) -> None:
+    show = Show(ALL, live=True)
+    show.blocks([text(numbered(0, 100)), text("ranks 0-3 wait.\n", stream="note"), rich("display", PNG)])
+    show.close()
+    assert any("wait" in line for line in lines_of(page)) and any(data == PNG for _, data in page.outputs)
+
+
+def test_a_terminal_gets_all_of_it(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> None:
+    show = Show(ALL, live=False)
+    show.blocks([text(numbered(0, 100))])
+    show.close()
+    assert len(capsys.readouterr().out.splitlines()) == 100
