@@ -42,12 +42,12 @@ def test_the_rest_is_counted_and_its_last_lines_are_seen(page: Page, at_once: in
     show.live_lines({})
     assert lines_of(page) == [f"{'ranks 0-3' if not n else ' ' * 9} │ line {n}" for n in range(LINES)]
     said = live_of(page)
-    assert said[0] == "ranks 0-3 │ … 80 more lines (640 B) so far. The last:"
+    assert said[0] == "ranks 0-3 │ … 80 more lines (640 B) of each rank so far. The last:"
     assert said[1:] == [f"ranks 0-3 │ line {number}" for number in range(90, 100)]
     show.close()
     assert live_of(page) == []
     after = lines_of(page)[LINES:]
-    assert after[0].startswith("ranks 0-3 │ … 80 more lines (640 B): %distributed output shows them")
+    assert after[0].startswith("          │ … 80 more lines (640 B) of each rank: %distributed output shows them")
     assert [line.split("│ ")[1] for line in after[1:]] == [f"line {number}" for number in range(90, 100)]
 
 
@@ -74,14 +74,23 @@ def test_a_line_without_end_is_left_out(page: Page) -> None:
     show.close()
     lines = lines_of(page)
     assert lines[0] == "ranks 0-3 │ short" and max(map(len, lines)) < 600
-    assert lines[1].startswith("rank 2    │ … 1 more line (100 kB)")
+    assert lines[1].startswith("rank 2    │ … 1 more line (100.0 kB)")
 
 
 def test_what_was_cut_on_the_rank_is_counted_too(page: Page) -> None:
     show = Show(ALL, live=True)
     show.blocks([text(numbered(0, LINES + 1)), Block("cut", (0,), {"lines": 1000, "bytes": 50_000})])
     show.close()
-    assert "… 1,001 more lines (50 kB)" in lines_of(page)[LINES]
+    assert "… up to 1,001 more lines (50.0 kB) of each rank" in lines_of(page)[LINES]
+
+
+def test_what_ranks_cut_alike_counts_for_each(page: Page) -> None:
+    show = Show(ALL, live=True)
+    for rank in ALL:
+        show.blocks([text(numbered(0, LINES), (rank,))])
+    show.blocks([Block("cut", ALL, {"lines": 1000, "bytes": 50_000})])
+    show.close()
+    assert "… up to 1,020 more lines" in "".join(lines_of(page))
 
 
 def test_a_cell_that_clears_its_output_again_and_again_always_has_room(page: Page) -> None:

@@ -341,15 +341,22 @@ def test_a_part_that_is_too_long_is_cut(hosts: Hosts) -> None:
     assert hosts.files("host") == hosts.files("source")
 
 
-def test_a_link_in_the_place_of_a_part_is_not_followed(hosts: Hosts) -> None:
-    (hosts.model / "file").write_bytes(b"theirs, and longer than ours")
-    acceptance, _ = hosts.accept("host", hosts.offer()[2])
+@pytest.mark.parametrize("size", [0.001, 2], ids=["small", "large"])
+def test_a_link_in_the_place_of_a_part_is_not_followed(hosts: Hosts, size: float) -> None:
+    (hosts.model / "file").write_bytes(large(size))
+    _, offered, manifest = hosts.offer()
+    acceptance, _ = hosts.accept("host", manifest)
     assert acceptance is not None
     (hosts.root / "ours").write_bytes(b"ours")
     (part,) = acceptance.parts
     os.symlink(hosts.root / "ours", part.path)
-    with pytest.raises(OSError, match="symbolic links"):
-        acceptance.pull("source", [])
+    try:
+        acceptance.pull("source", offered.ports)
+        assert eventually(lambda: acceptance.state == "failed")
+        why = acceptance.why
+    except OSError as error:
+        why = str(error)
+    assert "symbolic links" in why
     assert (hosts.root / "ours").read_bytes() == b"ours"
 
 

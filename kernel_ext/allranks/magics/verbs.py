@@ -267,7 +267,9 @@ class Verbs:
             blocks, counts = printed.find(options.find)
             Writer(printed.ranks, live=True).write(blocks)
             for count, ranks in alike(counts).items():
-                print(f"{count:,} {'line' if count == 1 else 'lines'} of {rank_label(ranks)} with {options.find!r}.")
+                each = "each of " if len(ranks) > 1 else ""
+                lines = "line" if count == 1 else "lines"
+                print(f"{count:,} {lines} with {options.find!r} on {each}{rank_label(ranks)}.")
         else:
             last = SHOWN if options.last is None else options.last
             if not 0 < last <= LINES:

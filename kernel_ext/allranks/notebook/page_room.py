@@ -6,7 +6,7 @@ result, and `%distributed output` shows, searches and saves it.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 
 from allranks_widgets.status import human_bytes
@@ -28,10 +28,8 @@ class PageRoom:
     def __init__(self) -> None:
         self._lines, self._nbytes = LINES, NBYTES
         self._full = False
-        self._lines_left_out = self._bytes_left_out = 0
-        """What is not on the page, and was not concluded."""
-        self._ranks = set[int]()
-        """Whose text that is."""
+        self._lines_left_out, self._bytes_left_out = Counter[int](), Counter[int]()
+        """What is not on the page, and was not concluded, by rank."""
         self._last = deque[tuple[tuple[int, ...], str]](maxlen=LAST)
 
     def take(self, block: Block) -> Block | None:
@@ -62,9 +60,9 @@ class PageRoom:
         return end
 
     def _leave_out(self, ranks: tuple[int, ...], text: str, lines: int, nbytes: int) -> None:
-        self._lines_left_out += lines
-        self._bytes_left_out += nbytes
-        self._ranks.update(ranks)
+        for rank in ranks:
+            self._lines_left_out[rank] += lines
+            self._bytes_left_out[rank] += nbytes
         if text:
             self._last.extend((ranks, line[:LONGEST]) for line in text.removesuffix("\n").rsplit("\n", LAST)[-LAST:])
 
@@ -79,8 +77,8 @@ class PageRoom:
     def conclude(self) -> list[Block]:
         """What is to stand where the text was left out; from here on it is counted afresh."""
         said = self.said(ended=True)
-        self._lines_left_out = self._bytes_left_out = 0
-        self._ranks.clear()
+        self._lines_left_out.clear()
+        self._bytes_left_out.clear()
         self._last.clear()
         return said
 
@@ -88,12 +86,12 @@ class PageRoom:
         """How much is left out, and its last lines."""
         if not self._bytes_left_out:
             return []
-        one = self._lines_left_out < 2
-        lines = f"{max(self._lines_left_out, 1):,} more {'line' if one else 'lines'}"
-        it = "it" if one else "them"
-        how = (
-            f": %distributed output shows {it}, --find TEXT searches, --save FILE keeps {it}." if ended else " so far."
-        )
-        text = f"… {lines} ({human_bytes(self._bytes_left_out)}){how} The last:\n"
+        ranks, most = tuple(sorted(self._bytes_left_out)), max(max(self._lines_left_out.values()), 1)
+        equal = len(set(self._lines_left_out.values())) == 1
+        lines = f"{'' if equal else 'up to '}{most:,} more {'line' if most == 1 else 'lines'}"
+        size = human_bytes(max(self._bytes_left_out.values()))
+        it = "it" if len(ranks) == most == 1 else "them"
+        how = f": %distributed output shows {it}, --find TEXT searches, --save FILE keeps {it}." if ended else " so far."
+        of = " of each rank" if len(ranks) > 1 else ""
         last = (Block("text", ranks, f"{line}\n") for ranks, line in self._last)
-        return [Block("text", tuple(sorted(self._ranks)), text, "note"), *last]
+        return [Block("text", ranks, f"… {lines} ({size}){of}{how} The last:\n", "note"), *last]

@@ -11,6 +11,8 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import BinaryIO
 
+from allranks.machine.files import new_private
+
 KEPT = 4
 """Cells whose text is kept."""
 IN_MEMORY = 64_000
@@ -41,7 +43,7 @@ class _Text:
             return
         try:
             if self._file is None and self.nbytes + len(data) > IN_MEMORY:
-                self._file = os.fdopen(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), "r+b", 1 << 16)
+                self._file = new_private(self._path)
                 self._file.write(b"".join(self._head))
                 self._head.clear()
             if self._file is None:
