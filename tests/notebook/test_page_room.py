@@ -113,3 +113,15 @@ def test_a_terminal_gets_all_of_it(shell: InteractiveShell, capsys: pytest.Captu
     show.blocks([text(numbered(0, 100))])
     show.close()
     assert len(capsys.readouterr().out.splitlines()) == 100
+
+
+def test_the_last_lines_of_every_rank_are_seen(page: Page) -> None:
+    show = Show(ALL, live=True)
+    show.blocks([text(numbered(0, LINES + 50)), text(numbered(500, 30), (0, 1)), text(numbered(900, 30), (2,))])
+    show.close()
+    after = [tuple(map(str.strip, line.split("│"))) for line in lines_of(page)[LINES + 1 :]]
+    assert after == [
+        *(("", f"line {n}") for n in (68, 69)),
+        *(("ranks 0-1" if n == 528 else "", f"line {n}") for n in (528, 529)),
+        *(("rank 2" if n == 928 else "", f"line {n}") for n in (928, 929)),
+    ]

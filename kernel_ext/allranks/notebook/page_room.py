@@ -6,8 +6,10 @@ result, and `%distributed output` shows, searches and saves it.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable
+from itertools import count
+from typing import NamedTuple
 
 from allranks_widgets.status import human_bytes
 
@@ -17,9 +19,17 @@ LINES = 2000
 NBYTES = 1_000_000
 """What is shown of one cell."""
 LAST = 10
-"""Lines shown of those that are left out: the last."""
+"""Lines shown of those that are left out: the last. At least one of each rank."""
 LONGEST = 500
 """Characters of such a line."""
+
+
+class _Line(NamedTuple):
+    """A line that is left out."""
+
+    number: int
+    ranks: tuple[int, ...]
+    text: str
 
 
 class PageRoom:
@@ -30,7 +40,9 @@ class PageRoom:
         self._full = False
         self._lines_left_out, self._bytes_left_out = Counter[int](), Counter[int]()
         """What is not on the page, and was not concluded, by rank."""
-        self._last = deque[tuple[tuple[int, ...], str]](maxlen=LAST)
+        self._last = defaultdict[int, deque[_Line]](lambda: deque(maxlen=LAST))
+        """The last lines of each rank."""
+        self._numbers = count()
 
     def take(self, block: Block) -> Block | None:
         """What of a block of text goes on the page; None where nothing does."""
@@ -64,7 +76,10 @@ class PageRoom:
             self._lines_left_out[rank] += lines
             self._bytes_left_out[rank] += nbytes
         if text:
-            self._last.extend((ranks, line[:LONGEST]) for line in text.removesuffix("\n").rsplit("\n", LAST)[-LAST:])
+            ends = text.removesuffix("\n").rsplit("\n", LAST)[-LAST:]
+            last = [_Line(next(self._numbers), ranks, line[:LONGEST]) for line in ends]
+            for rank in ranks:
+                self._last[rank].extend(last)
 
     def freed(self, blocks: Iterable[Block]) -> None:
         """These blocks are on the page no more."""
@@ -93,5 +108,13 @@ class PageRoom:
         it = "it" if len(ranks) == most == 1 else "them"
         how = f": %distributed output shows {it}, --find TEXT searches, --save FILE keeps {it}." if ended else " so far."
         of = " of each rank" if len(ranks) > 1 else ""
-        last = (Block("text", ranks, f"{line}\n") for ranks, line in self._last)
+        last = (Block("text", line.ranks, f"{line.text}\n") for line in self._last_lines())
         return [Block("text", ranks, f"… {lines} ({size}){of}{how} The last:\n", "note"), *last]
+
+    def _last_lines(self) -> list[_Line]:
+        """In the order in which they came; of ranks whose lines differ, fewer of each."""
+        for each in (LAST, max(LAST // max(len(self._last), 1), 1)):
+            found = {line for lines in self._last.values() for line in list(lines)[-each:]}
+            if len(found) <= LAST:
+                break
+        return sorted(found)
