@@ -507,9 +507,10 @@ def test_a_host_that_is_connected_and_says_nothing_is_given_up(monkeypatch: pyte
 
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.timeout(60)
+@pytest.mark.parametrize("blocks", [1, 3])
 @pytest.mark.parametrize("ends", [True, False])
-def test_a_disk_that_is_slow_is_waited_for_and_one_that_hangs_is_not(*, ends: bool) -> None:
-    go_on = threading.Event()
+def test_a_disk_that_is_slow_is_waited_for_and_one_that_hangs_is_not(*, ends: bool, blocks: int) -> None:
+    go_on, wanted = threading.Event(), [(CONTENT, number, 0) for number in range(blocks)]
 
     def read(*_: object) -> tuple[bytes, bytes]:
         go_on.wait(0.5 if ends else WITHIN)
@@ -518,10 +519,10 @@ def test_a_disk_that_is_slow_is_waited_for_and_one_that_hangs_is_not(*, ends: bo
     listener, stop = BlockListener(HERE, KEY, read, lambda: None), threading.Event()
     link = BlockLink("source", listener.ports, KEY, stop)
     if ends:
-        assert [bytes(each) for each in link.ask([(CONTENT, 0, 0)])[0]] == [bytes(32), b"data"]
+        assert [(digest, bytes(data)) for digest, data in link.ask(wanted)] == [(bytes(32), b"data")] * blocks
     else:
         with pytest.raises(ReportedByOther, match="its disk gave nothing for 1 s"):
-            link.ask([(CONTENT, 0, 0)])
+            link.ask(wanted)
     go_on.set()
     link.close()
     listener.close()

@@ -37,7 +37,7 @@ LONGEST_TEXT = 2000
 """Bytes of the reason for a failure."""
 
 SMALL = 1 << 16
-"""Bytes that are rather copied than sent apart."""
+"""Blocks of up to this many bytes are sent in one message with their header."""
 
 WAIT, DATA, FAILED = 0, 1, 2
 _REQUEST, _REPLY = struct.Struct(">BIQ"), struct.Struct(">BI")
@@ -177,17 +177,20 @@ class BlockLink:
             try:
                 connection = self._socket or self._connect()
                 send(connection, b"".join(_REQUEST.pack(*each) for each in wanted))
-                replies = [self._reply(connection) for _ in wanted]
+                replies = list[bytearray]()
+                for _ in wanted:
+                    status, content = self._reply(connection)
+                    if status == FAILED:  # the listener may have ended the connection: no reply follows
+                        self.close()
+                        raise ReportedByOther(self._host, content.decode(errors="replace"))
+                    replies.append(content)
                 break
             except OSError as error:
                 self.close()
                 if time.monotonic() - self._answered_at > self._gives_up_after:
                     raise Unreachable(f"{self._where()} does not answer ({error})") from None
                 self._stop.wait(AGAIN_AFTER)
-        for status, content in replies:
-            if status == FAILED:
-                raise ReportedByOther(self._host, content.decode(errors="replace"))
-        return [(bytes(content[:DIGEST]), memoryview(content)[DIGEST:]) for _, content in replies]
+        return [(bytes(content[:DIGEST]), memoryview(content)[DIGEST:]) for content in replies]
 
     def close(self) -> None:
         """Also from another thread, which ends what waits for it."""
