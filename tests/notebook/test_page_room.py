@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
+from allranks.cluster.conversation import Conversation
+from allranks.head.state.monitor import Monitor
+from allranks.messages.events import AtDebugger
 from allranks.notebook import page_room
 from allranks.notebook.fold import Block
 from allranks.notebook.show import Show
@@ -125,3 +128,48 @@ def test_the_last_lines_of_every_rank_are_seen(page: Page) -> None:
         *(("ranks 0-1" if n == 528 else "", f"line {n}") for n in (528, 529)),
         *(("rank 2" if n == 928 else "", f"line {n}") for n in (928, 929)),
     ]
+
+
+def test_a_rank_that_clears_gives_back_the_room_that_it_took_and_no_more(page: Page) -> None:
+    show = Show(ALL, live=True)
+    show.blocks([text("stays\n", (0,))])
+    for _ in range(4):
+        show.blocks([Block("clear", (1,), True), text(numbered(0, 10 * LINES), (1,))])
+    assert len(lines_of(page)) == LINES
+    show.close()
+    assert lines_of(page)[LINES].startswith(f"          │ … {9 * LINES + 1} more lines")
+
+
+def test_lines_left_out_stay_counted_only_for_those_that_do_not_clear(page: Page) -> None:
+    show = Show(ALL, live=True)
+    show.blocks([text(numbered(0, LINES), (0,)), text(numbered(100, 50), (1, 2)), text(numbered(500, 50), (0,))])
+    show.blocks([Block("clear", (0, 2), False)])
+    show.live_lines({})
+    assert live_of(page)[1:] == [f"rank 1    │ line {number}" for number in range(140, 150)]
+    show.close()
+    head, *last = lines_of(page)
+    assert head.startswith("rank 1    │ … 50 more lines (450 B): ")
+    assert [line.split("│ ")[1] for line in last] == [f"line {number}" for number in range(140, 150)]
+
+
+def test_the_rest_of_the_last_rank_is_counted_when_all_that_is_on_the_page_is_cleared(page: Page) -> None:
+    show = Show(ALL, live=True)
+    show.blocks([text(numbered(0, LINES), (0,)), text(numbered(100, 50), (1,)), Block("clear", (0,), False)])
+    show.close()
+    assert lines_of(page)[0].startswith("rank 1    │ … 50 more lines")
+
+
+def test_there_is_room_again_once_a_line_without_end_is_cleared(page: Page) -> None:
+    show = Show(ALL, live=True)
+    show.blocks([text("x" * 100_000 + "\n", (1,)), Block("clear", (1,), False), text("short\n", (1,))])
+    show.close()
+    assert lines_of(page) == ["rank 1    │ short"]
+
+
+def test_what_allranks_says_is_shown_whole_on_a_full_page(page: Page) -> None:
+    debugger = Conversation(Monitor("test"), None, None)  # type: ignore[arg-type]
+    debugger.receive(1, AtDebugger(None, open=False, stepping=False, text=numbered(5000, 2 * LINES)))
+    show = Show(ALL, live=True)
+    show.blocks([text(numbered(0, 100)), *debugger.said()])
+    show.close()
+    assert sum("line 50" in line for line in lines_of(page)) == 2 * LINES

@@ -120,7 +120,7 @@ class Cell:
         """
         self.followed = True
         if self._before:
-            self._show([Block("text", self.ranks, self._before + "\n", "stderr")])
+            self._show([Block("text", self.ranks, self._before + "\n", "stderr", own=True)])
         timeout = self._timeout if timeout is None else timeout
         deadline = None if timeout is None else self._started + timeout
         with self._pressed.noted(self._events):
@@ -290,7 +290,7 @@ class Cell:
             self.mismatch = self._agreement.mismatch(self._first)
             if self.mismatch:
                 text = f"{self.mismatch}. What they computed there, and after it in this cell, is invalid.\n"
-                blocks.append(Block("text", self.ranks, text, "stderr"))
+                blocks.append(Block("text", self.ranks, text, "stderr", own=True))
         return [*blocks, *_said(self._outcome.left_behind(stays=not (self.broke and self._monitor.breakable)))]
 
     @property

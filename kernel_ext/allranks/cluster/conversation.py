@@ -87,7 +87,7 @@ class Conversation:
         """What is to be shown: equal words of several ranks once."""
         groups = alike(dict(sorted(self._unshown.items())))
         self._unshown.clear()
-        blocks = [Block("text", tuple(ranks), text) for text, ranks in groups.items()]
+        blocks = [Block("text", tuple(ranks), text, own=True) for text, ranks in groups.items()]
         if self._read is None and not self._over:
             for rank, where in sorted(self._stands.items()):
                 text = f"in the debugger at line {where.line}: enter it with %distributed debug -r {rank}\n"

@@ -30,6 +30,13 @@ class Block(NamedTuple):
     bundle (data, metadata, display_id); with an id, ``content["ids"]`` maps each rank to the id it used itself."""
     stream: str = "stdout"
     """For text: ``stdout``, ``stderr``, or ``note`` for a sentence of allranks that is no error."""
+    own: bool = False
+    """Whether other text is allranks' own: a warning, or an answer of the debugger."""
+
+    @property
+    def is_printed(self) -> bool:
+        """Whether it is text that ranks printed, or stands for some. A page shows a limited amount of that."""
+        return self.kind in ("text", "cut") and self.stream != "note" and not self.own
 
 
 class _Blocks:

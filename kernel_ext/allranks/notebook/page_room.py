@@ -1,14 +1,14 @@
-"""What a page bears of a cell's text. The rest is counted, and its last lines are shown until the cell ends.
+"""Limits how much of a cell's text is shown on the page. The rest is counted, and its last lines are shown.
 
-A page of 100,000 lines takes the browser minutes to lay out, and a gigabyte. Nothing is lost: the text is in the cell's
-result, and `%distributed output` shows, searches and saves it.
+A page of 100,000 lines takes the browser minutes to lay out, and a gigabyte. `%distributed output` shows, searches and
+saves all that the ranks keep.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable
-from itertools import count
+from collections.abc import Collection, Iterable
+from itertools import chain, count
 from typing import NamedTuple
 
 from allranks_widgets.status import human_bytes
@@ -19,7 +19,7 @@ LINES = 2000
 NBYTES = 1_000_000
 """What is shown of one cell."""
 LAST = 10
-"""Lines shown of those that are left out: the last. At least one of each rank."""
+"""How many of the lines that were left out are shown: the last. At the end, at least one of each rank."""
 LONGEST = 500
 """Characters of such a line."""
 
@@ -35,17 +35,17 @@ class _Line(NamedTuple):
 class PageRoom:
     """The room that is left on the page for one cell's text. For one thread."""
 
-    def __init__(self) -> None:
-        self._lines, self._nbytes = LINES, NBYTES
+    def __init__(self, lines: int | None = None) -> None:
+        self._lines, self._nbytes = LINES if lines is None else lines, NBYTES
         self._full = False
         self._lines_left_out, self._bytes_left_out = Counter[int](), Counter[int]()
-        """What is not on the page, and was not concluded, by rank."""
+        """Lines and bytes of each rank that were left out since the last summary at the end."""
         self._last = defaultdict[int, deque[_Line]](lambda: deque(maxlen=LAST))
-        """The last lines of each rank."""
+        """The last lines of each rank that were left out."""
         self._numbers = count()
 
     def take(self, block: Block) -> Block | None:
-        """What of a block of text goes on the page; None where nothing does."""
+        """The part of the block that is shown; None if none of it is."""
         if block.kind == "cut":
             if not self._full:
                 return block
@@ -58,11 +58,12 @@ class PageRoom:
             return block
         end = 0 if self._full else self._fitting(text)
         self._full = True
+        self._lines, self._nbytes = self._lines - text.count("\n", 0, end), self._nbytes - end
         self._leave_out(block.ranks, text[end:], text.count("\n", end), len(text) - end)
         return block._replace(content=text[:end]) if end else None
 
     def _fitting(self, text: str) -> int:
-        """Where the last line ends for which there is room."""
+        """The end of the last line that has room."""
         end = 0
         for _ in range(self._lines):
             newline = text.find("\n", end)
@@ -81,24 +82,30 @@ class PageRoom:
             for rank in ranks:
                 self._last[rank].extend(last)
 
-    def freed(self, blocks: Iterable[Block]) -> None:
-        """These blocks are on the page no more."""
-        for block in blocks:
-            if block.kind == "text":
-                self._lines += block.content.count("\n") or 1
-                self._nbytes += len(block.content)
-                self._full = False
+    def cleared(self, ranks: Collection[int], blocks: Iterable[Block]) -> None:
+        """`ranks` have cleared their output; `blocks`, which are of no other rank, are no longer on the page."""
+        for rank in ranks:
+            for of_rank in (self._lines_left_out, self._bytes_left_out, self._last):
+                of_rank.pop(rank, None)
+        for lines in self._last.values():
+            left = [(line, tuple(rank for rank in line.ranks if rank not in ranks)) for line in lines]
+            lines.clear()
+            lines.extend(line._replace(ranks=others) for line, others in left if others)
+        texts: list[str] = [block.content for block in blocks if block.is_printed and block.kind == "text"]
+        self._lines += sum(text.count("\n") or 1 for text in texts)
+        self._nbytes += sum(map(len, texts))
+        self._full = self._full and bool(self._bytes_left_out) and not texts
 
     def conclude(self) -> list[Block]:
-        """What is to stand where the text was left out; from here on it is counted afresh."""
-        said = self.said(ended=True)
+        """The summary at the end of the cell, or before an error. Starts the count again."""
+        summary = self.summary(ended=True)
         self._lines_left_out.clear()
         self._bytes_left_out.clear()
         self._last.clear()
-        return said
+        return summary
 
-    def said(self, *, ended: bool = False) -> list[Block]:
-        """How much is left out, and its last lines."""
+    def summary(self, *, ended: bool = False) -> list[Block]:
+        """How much was left out, and its last lines."""
         if not self._bytes_left_out:
             return []
         ranks, most = tuple(sorted(self._bytes_left_out)), max(max(self._lines_left_out.values()), 1)
@@ -108,10 +115,11 @@ class PageRoom:
         it = "it" if len(ranks) == most == 1 else "them"
         how = f": %distributed output shows {it}, --find TEXT searches, --save FILE keeps {it}." if ended else " so far."
         of = " of each rank" if len(ranks) > 1 else ""
-        last = (Block("text", line.ranks, f"{line.text}\n") for line in self._last_lines())
+        shown = self._last_of_each() if ended else sorted({*chain(*self._last.values())})[-LAST:]
+        last = (Block("text", line.ranks, f"{line.text}\n", own=True) for line in shown)
         return [Block("text", ranks, f"… {lines} ({size}){of}{how} The last:\n", "note"), *last]
 
-    def _last_lines(self) -> list[_Line]:
+    def _last_of_each(self) -> list[_Line]:
         """In the order in which they came; of ranks whose lines differ, fewer of each."""
         for each in (LAST, max(LAST // max(len(self._last), 1), 1)):
             found = {line for lines in self._last.values() for line in list(lines)[-each:]}

@@ -53,7 +53,7 @@ class Show:
         Shown at most 10 times a second: what comes too soon is made up for by the next call of any kind.
         """
         if self._live_area and self._room:
-            self._live_area.want(lines, self._room.said())
+            self._live_area.want(lines, self._room.summary())
 
     def close(self) -> None:
         """The cell is over: take the unfinished lines away and let go of the output."""
@@ -88,7 +88,7 @@ class Show:
     def _add_block(self, block: Block) -> None:
         if self._room and block.kind == "error":  # it stays the last that is seen
             self._model += self._room.conclude()
-        elif self._room and block.kind in ("text", "cut") and block.stream != "note":
+        elif self._room and block.is_printed:
             fitting = self._room.take(block)
             if fitting is None:
                 return
@@ -128,10 +128,8 @@ class Show:
             elif isinstance(shown, Block):
                 gone.append(shown)
         self._model, self._painted = kept, painted
-        if self._room and not kept:
-            self._room = PageRoom()
-        elif self._room:
-            self._room.freed(gone)
+        if self._room:
+            self._room.cleared(ranks, gone)
 
     def _leave(self, shown: Display, ranks: Collection[int]) -> None:
         """``shown`` is no longer of ``ranks``, and they cannot update it."""
