@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby, islice
 from pathlib import Path
 
 from zmq import ZMQError
@@ -23,7 +24,7 @@ from allranks_backends.registry import cannot_run, choose, get_backend
 STAND_IN = "ring"
 """In place of a backend whose world holds devices, which a trial leaves alone, and of one that mpirun starts."""
 EACH = 2
-"""Ranks that are started on a host: ranks of a ring are busy while they wait."""
+"""Ranks that are started on a host: ranks of a ring are busy while they wait. More where a ring comes to it again."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ def try_up(
 ) -> Trial:
     """Start ranks on `hosts`, which has one for each rank, as `Cluster.up` does, and end them.
 
-    Of more than `EACH` ranks on a host, the others are not started.
+    Starts at most `EACH` ranks on each host, as long as hosts have no other neighbors than with all ranks.
     Raises UsageError as `Cluster` does.
     """
     settings = Settings(
@@ -88,7 +89,7 @@ def _try_once(settings: Settings, hosts: Sequence[Host], backend: str) -> tuple[
             raise CannotStart(reason)
         runtime = get_backend(backend)
         whole = runtime.launcher == "engines" and runtime.needs == "network"
-        few = _few(hosts)
+        few = _few(hosts, backend)
         ranks.plan_next(few, backend if whole else STAND_IN)
         ranks.launch(range(len(few)))
         if whole:
@@ -96,9 +97,9 @@ def _try_once(settings: Settings, hosts: Sequence[Host], backend: str) -> tuple[
         else:
             ranks.connect()
             ranks.look_at_network(backend)
-        return Trial(formed=whole, reached=_pairs(ranks, backend), addresses=_addresses(ranks)), False
+        return Trial(formed=whole, reached=_pairs(ranks.hosts, backend), addresses=_addresses(ranks)), False
     except CannotStart as error:
-        reached = _pairs(ranks, backend) if ranks is not None and error.apart else []
+        reached = _pairs(ranks.hosts, backend) if ranks is not None and error.apart else []
         addresses = _addresses(ranks) if ranks is not None else {}
         return Trial(str(error), False, error.causes, error.apart, reached, addresses), error.transient
     except (OSError, ZMQError) as error:  # of this machine: what others lack is a CannotStart
@@ -110,19 +111,21 @@ def _try_once(settings: Settings, hosts: Sequence[Host], backend: str) -> tuple[
                 ranks.end()
 
 
-def _few(hosts: Sequence[Host]) -> list[Host]:
-    """At most `EACH` of a host's ranks, in their order."""
+def _few(hosts: Sequence[Host], backend: str) -> list[Host]:
+    """At most `EACH` of a host's ranks, in their order; of each row of them where others would become neighbors."""
     begun = Counter[str]()
     few = list[Host]()
     for host in hosts:
         begun[host.name] += 1
         if begun[host.name] <= EACH:
             few.append(host)
-    return few
+    if {*_pairs(few, backend)} <= {*_pairs(hosts, backend)}:
+        return few
+    return [host for _, row in groupby(hosts, lambda host: host.name) for host in islice(row, EACH)]
 
 
-def _pairs(ranks: Ranks, backend: str) -> list[tuple[str, str]]:
-    return pairs(backend, [host.name for host in ranks.hosts])
+def _pairs(hosts: Iterable[Host], backend: str) -> list[tuple[str, str]]:
+    return pairs(backend, [host.name for host in hosts])
 
 
 def _addresses(ranks: Ranks) -> dict[str, str]:
