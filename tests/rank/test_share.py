@@ -8,10 +8,12 @@ import itertools
 import os
 import socket
 import stat
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -877,3 +879,23 @@ def test_the_name_of_a_repository_is_that_of_its_snapshot(hosts: Hosts) -> None:
     (hosts.model / "refs" / "main").write_text("old")
     give_names([b"a/b"], os.fsencode(hosts.model), "a/b")
     assert shared("a/b").name == "old"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="others have no syncfs")
+@pytest.mark.parametrize(("release", "together"), [("5.8.0-generic", True), ("4.18.0-553.el8.x86_64", False)])
+def test_many_files_are_written_to_the_disk_together_where_errors_are_reported(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch, release: str, *, together: bool
+) -> None:
+    for name in "abc":
+        (hosts.model / name).write_bytes(b"1")
+    monkeypatch.setattr(share, "FEW", 2)
+    monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(release=release))
+    synced, real = list[bool](), share._sync
+
+    def sync(path: bytes, syncfs: Callable[[int], int] | None = None) -> None:
+        synced.append(syncfs is not None)
+        real(path, syncfs)
+
+    monkeypatch.setattr(share, "_sync", sync)
+    assert hosts.bring("host").state == "whole"
+    assert synced == ([True, False] if together else [False] * 4), "and the folder at the end"

@@ -325,7 +325,9 @@ class World:
         for name, value in request.env.items():
             os.environ[name] = value.replace("{dir}", directory)
         for name, value in request.defaults.items():
-            os.environ.setdefault(name, value)
+            if name not in os.environ:
+                os.environ[name] = value
+                self.environment.add(name)
         self.environment |= {*request.env, *request.forget}
 
 
