@@ -48,7 +48,7 @@ def test_a_full_folder_is_named(little_room: Path) -> None:
 def test_a_folder_that_was_removed_is_named(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     said = started(f"import tempfile\ntempfile.tempdir = {str(gone)!r}")  # as it is once the notebook has used it
-    assert f"{gone}, the folder for temporary files, cannot be used: No such file or directory. Make it, or" in said
+    assert f"{gone}, the folder for temporary files, cannot be used: No such file or directory. Create it, or" in said
 
 
 def test_too_few_files_are_named() -> None:

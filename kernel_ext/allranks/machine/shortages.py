@@ -30,7 +30,7 @@ def shortages(folder: Path) -> str:
         free = shutil.disk_usage(folder).free
     except OSError as error:
         return (
-            f"\n{folder}, the folder for temporary files, cannot be used: {error.strerror}. Make it, or set TMPDIR to"
+            f"\n{folder}, the folder for temporary files, cannot be used: {error.strerror}. Create it, or set TMPDIR to"
             " another folder before the notebook is started."
         )
     if free < ROOM:

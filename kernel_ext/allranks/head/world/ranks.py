@@ -111,7 +111,10 @@ class Ranks:
         self.lifeline.connect_engines(self.host.client_info)
 
     def _local_host(self, kept: Detached | None, listen: str) -> LocalHost:
-        """The host process of this machine, begun or taken over. Raises CannotStart; OSError where it is no more."""
+        """The host process of this machine, begun or taken over.
+
+        Raises CannotStart where one cannot be started, and OSError where the one to take over is gone.
+        """
         settings, on_event = self.settings, self.process_events.of(LocalHost.NAME)
         if kept is not None:
             return LocalHost.adopt(Path(kept.directory), kept.engine_info, kept.host_process, on_event)
