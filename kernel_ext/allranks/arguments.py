@@ -157,16 +157,17 @@ def known_backend(backend: str) -> None:
         raise UsageError(str(error)) from None
 
 
-def writable(option: str, path: str) -> None:
-    """Refuse a file that cannot be written, before anything is measured for it. Raises UsageError."""
-    file = Path(path)
+def writable(option: str, path: str) -> Path:
+    """The file. Raises UsageError where it cannot be written, before anything is measured for it."""
     try:
+        file = Path(path).expanduser()
         fresh = not file.exists()
         file.open("a").close()
         if fresh:
             file.unlink()
-    except OSError as error:
-        raise UsageError(f"{option} {path}: {error.strerror or error}.") from None
+    except (OSError, RuntimeError) as error:  # RuntimeError: a user without a home
+        raise UsageError(f"{option} {path}: {getattr(error, 'strerror', None) or error}.") from None
+    return file
 
 
 def can_be(settings: Settings, backend: str, *, here: bool) -> None:

@@ -45,6 +45,11 @@ def three_digits(value: float) -> str:
     return f"{value:.{min(max(2 - math.floor(math.log10(abs(value))), 0), 6)}f}"
 
 
+def lines_text(count: int) -> str:
+    """``1 line``, ``2,000 lines``."""
+    return f"{count:,} {'line' if count == 1 else 'lines'}"
+
+
 def ranks_text(count: int, kind: str = "") -> str:
     """``1 rank``, ``4 ranks``, ``4 ring ranks``."""
     return " ".join(filter(None, (str(count), kind, "rank" if count == 1 else "ranks")))

@@ -355,9 +355,14 @@ def test_what_is_not_on_the_page_is_shown_searched_and_saved(notebook: Notebook,
     lines = file.read_text().splitlines()
     assert len(lines) == 300_004 and said == f"{file}: {len(lines):,} lines of ranks 0-3.\n"
     assert lines[0] == "ranks 0-3 │ step 0 " and lines[-1].endswith("│ step 299999 ")
-    refused(notebook.run("%distributed output --last 5000"), "use 1 to 2,000", "--save FILE")
+    refused(notebook.run("%distributed output --last 501"), "use 1 to 500 for ranks 0-3", "-r RANKS", "--save FILE")
+    assert notebook.ok("%distributed output --last 501 -r 0,2").stdout.count("step") == 501
+    refused(notebook.run("%distributed output --last x"), "invalid number 'x': use 1 or more")
+    refused(notebook.run("%distributed output --find ''"), "--find needs a text")
     refused(notebook.run("%distributed output --last 5 --find x"), "choose one")
     refused(notebook.run(f"%distributed output --save {tmp_path}/no/folder/out"), "--save")
+    notebook.ok("%%distributed -r 1-3\n1;")
+    assert notebook.ok("%distributed output").stdout == "The last cell printed nothing on ranks 1-3.\n"
     goes_on(notebook)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
+from allranks import Cluster
 from allranks.cluster.conversation import Conversation
 from allranks.head.state.monitor import Monitor
 from allranks.messages.events import AtDebugger
@@ -173,3 +174,9 @@ def test_what_allranks_says_is_shown_whole_on_a_full_page(page: Page) -> None:
     show.blocks([text(numbered(0, 100)), *debugger.said()])
     show.close()
     assert sum("line 50" in line for line in lines_of(page)) == 2 * LINES
+
+
+def test_a_warning_after_a_flood_stays_a_warning(page: Page, ring2: Cluster) -> None:
+    code = "for i in range(100): print('line', i)\nmx.eval(mx.distributed.all_sum(mx.ones(10 if rank else 12)))"
+    ring2.run(code, screen=Show([0, 1], live=True))
+    assert [stream for stream, shown in page.outputs if "in this cell, is invalid." in shown] == ["stderr"]

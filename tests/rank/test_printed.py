@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 
 from allranks.rank.cell import printed as module
 from allranks.rank.cell.output_buffer import OutputBuffer
-from allranks.rank.cell.printed import KEPT, Printed
+from allranks.rank.cell.printed import IN_MEMORY, KEPT, SILENT, Printed
 
 
 def whole(printed: Printed, cell: int) -> str:
@@ -17,6 +22,17 @@ def whole(printed: Printed, cell: int) -> str:
         part, nbytes, _ = printed.read(cell, len(text))
         text += part
     return text.decode()
+
+
+@contextmanager
+def disk_of(nbytes: int) -> Iterator[None]:
+    """Nothing more than this can be written to a file."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.mark.parametrize("count", [0, 10, 10_000])
@@ -29,8 +45,6 @@ def test_what_is_cut_is_kept_in_order(tmp_path: Path, count: int) -> None:
     output.write("stdout", "no end")
     output.end()
     assert whole(printed, 7) == "".join(f"line {number} é\n" for number in range(count)) + "no end"
-    assert whole(printed, 0) == whole(printed, 7)
-    assert len(list(tmp_path.iterdir())) == (count > 1000)
 
 
 def test_a_few_cells_are_kept(tmp_path: Path) -> None:
@@ -38,23 +52,95 @@ def test_a_few_cells_are_kept(tmp_path: Path) -> None:
     printed.write("before any cell")
     for cell in range(1, KEPT + 3):
         printed.begin(cell)
-        printed.write(f"{cell}" * (module.IN_MEMORY + 1))
-    assert len(list(tmp_path.iterdir())) == KEPT
+        printed.write(f"{cell}" * (IN_MEMORY + 1))
     assert whole(printed, KEPT + 2).startswith(f"{KEPT + 2}")
-    with pytest.raises(LookupError, match="no longer kept"):
+    assert whole(printed, 3).startswith("3")
+    with pytest.raises(RuntimeError, match="no longer keeps that cell"):
+        printed.read(2, 0)
+
+
+def test_cells_that_print_nothing_take_no_others_place(tmp_path: Path) -> None:
+    printed = Printed(tmp_path)
+    printed.begin(1)
+    printed.write("loss 1.0\n")
+    for cell in range(2, 2 * SILENT):
+        printed.begin(cell)
+    assert (whole(printed, 1), whole(printed, SILENT)) == ("loss 1.0\n", "")
+    with pytest.raises(RuntimeError, match="no longer keeps that cell"):
+        printed.read(2, 0)
+
+
+def test_all_cells_before_the_last_are_bounded_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST", 100)
+    printed = Printed(tmp_path)
+    for cell in (1, 2, 3):
+        printed.begin(cell)
+        printed.write("x" * 60)
+    assert whole(printed, 2) == whole(printed, 3) == "x" * 60
+    with pytest.raises(RuntimeError, match="no longer keeps that cell"):
         printed.read(1, 0)
 
 
-def test_a_text_without_end_is_bounded_and_a_full_disk_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_without_end_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST", 100)
     printed = Printed(tmp_path)
     printed.begin(1)
     printed.write("x" * 90)
     printed.write("y" * 90)
-    assert printed.read(1, 0) == (b"x" * 90, 90, "a gigabyte is kept of one cell")
-    monkeypatch.setattr(module, "MOST", 1 << 20)
+    printed.write("z")
+    assert printed.read(1, 0) == (b"x" * 90 + b"y" * 10, 100, "only the first 1 GiB of a cell is kept")
+
+
+def test_a_disk_that_is_full_costs_no_cell_and_its_space_comes_back(tmp_path: Path) -> None:
+    printed, before = Printed(tmp_path), psutil.Process().num_fds()
+    printed.begin(1)
+    with disk_of(3 * IN_MEMORY):
+        for _ in range(10):
+            assert not list(tmp_path.iterdir()), "a rank that is killed would leave its file"
+            printed.write("x" * IN_MEMORY)
+        part, nbytes, incomplete = printed.read(1, 0)
+        assert incomplete == f"File too large in {tmp_path}"
+        assert whole(printed, 1) == "x" * nbytes and len(part) == 2 * IN_MEMORY <= nbytes <= 4 * IN_MEMORY
+        assert psutil.Process().num_fds() == before + 1
+        for cell in range(2, KEPT + 3):
+            printed.begin(cell)
+            printed.write(f"{cell}")
+    assert psutil.Process().num_fds() == before
+    assert whole(printed, KEPT + 2) == f"{KEPT + 2}"
+
+
+def test_a_folder_that_is_gone_is_said(tmp_path: Path) -> None:
     printed = Printed(tmp_path / "gone")
     printed.begin(1)
-    printed.write("x" * (module.IN_MEMORY + 1))
+    printed.write("x" * (IN_MEMORY + 1))
     printed.write("more")
-    assert printed.read(1, 0) == (b"", 0, "No such file or directory")
+    assert printed.read(1, 0) == (b"x" * IN_MEMORY, IN_MEMORY, f"No such file or directory in {tmp_path / 'gone'}")
+
+
+def test_some_of_the_disk_is_left_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    printed = Printed(tmp_path)
+    printed.begin(1)
+    printed.write("x" * (IN_MEMORY + 1))
+    monkeypatch.setattr(module, "SPARE", 1 << 60)
+    printed.write("y" * (IN_MEMORY + 1))
+    printed.write("more")
+    text = "x" * (IN_MEMORY + 1) + "y" * IN_MEMORY
+    assert whole(printed, 1) == text
+    assert printed.read(1, 0)[1:] == (len(text), "the disk of that host is nearly full")
+
+
+def test_a_forked_child_writes_nothing_into_it(tmp_path: Path) -> None:
+    printed = Printed(tmp_path)
+    printed.begin(1)
+    printed.write("x" * (IN_MEMORY + 1))
+    printed.write("parent ")
+
+    def child() -> None:
+        printed.write("c" * 2 * IN_MEMORY)
+
+    forked = multiprocessing.get_context("fork").Process(target=child)
+    forked.start()
+    forked.join()
+    assert forked.exitcode == 0
+    printed.write("goes on")
+    assert whole(printed, 1) == "x" * (IN_MEMORY + 1) + "parent goes on"

@@ -185,4 +185,4 @@ def test_ranks_print_long_lines_in_pieces(ring2: Cluster) -> None:
 def test_an_endless_line_is_shown_in_a_notebook_and_the_cut_is_told(notebook: Notebook) -> None:
     cell = notebook.ok("%%distributed -r 0 --max-output 0.1\nfor i in range(100_000): print(i, end=' ')", within=300)
     assert "0 1 2 3 4 5 " in cell.stdout and "99998 99999 " in cell.stdout
-    assert "kB not shown here: too much for one cell" in cell.stdout
+    assert "kB of text or figures not shown here: %distributed output has the text" in cell.stdout

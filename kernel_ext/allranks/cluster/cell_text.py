@@ -3,95 +3,141 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 
+from allranks.errors import CannotCopy, CellInterrupted
 from allranks.files.transfer import FileTransfer
 from allranks.head.state.known_rank import Rank
 from allranks.head.world.ranks import Ranks
-from allranks.messages.questions import RequestFailed
-from allranks.messages.requests import ReadPrinted
+from allranks.machine.files import private_file
+from allranks.messages.questions import Reply
+from allranks.messages.requests import PrintedPart, ReadPrinted
 from allranks.notebook.fold import Block, Fold
+from allranks.notebook.page_room import LONGEST, PageRoom
 from allranks.notebook.stop import Stop
+from allranks.notebook.terminal import plain
 from allranks.notebook.writer import Writer
 
 SHOWN = 50
 """Lines of each rank that are shown by default."""
 FOUND = 200
-"""Lines of each rank that are shown of those that were searched for."""
+"""Lines that are shown of those that were searched for."""
 AT_ONCE = 4096
 """Lines of each rank that are written together."""
 LINE = 400
-"""Bytes that a line is taken to have where the last lines are read."""
+"""Assumed bytes per line when the last lines are read."""
+LARGEST = 1 << 24
+"""Bytes that are read at most for the last lines, however long they are."""
+WITHIN = 30.0
+"""Seconds that a rank gets to answer."""
+END = 1 << 62
+"""An offset at which there is no text."""
 
 
 class CellText:
-    """What a cell printed on some ranks; see `Cluster.printed`. Its text is on the ranks, and read when it is asked."""
+    """What a cell printed on some ranks; see `Cluster.printed`. Its text is on the ranks, and read when it is asked.
+
+    Output of a cell that still runs is read up to where it was when this was made.
+    """
 
     def __init__(self, living: Ranks, cell: int, ranks: Sequence[int]) -> None:
-        self._living, self._cell, self.ranks = living, cell, list(ranks)
-        self._stop = Stop()
-        self._transfer = FileTransfer(living, self._stop.raise_if_pressed, _explained)
-        self.nbytes = dict[int, int]()
-        """Bytes that each rank printed, as far as it was read."""
-        self.not_kept = dict[int, str]()
-        """Ranks whose text does not go on to its end, and why."""
+        """Raises CannotCopy where the output of no rank can be read, and CellInterrupted."""
+        self._cell, self._stop = cell, Stop()
+        self._transfer = FileTransfer(living, self._stop.raise_if_pressed, _missing, WITHIN)
+        with self._interruptible():
+            question = ReadPrinted(cell=cell, offset=END)
+            found, failed = self._transfer.outcomes(dict.fromkeys(ranks, question), doing=_doing)
+        self.ranks = list(found)
+        """The ranks whose output can be read."""
+        self.missing = {rank: str(error) for rank, error in failed.items()}
+        """A message for each of the other ranks."""
+        self.nbytes = {rank: reply.answer.nbytes for rank, reply in found.items()}
+        """Bytes that each rank printed."""
+        self.incomplete = {rank: why for rank, reply in found.items() if (why := reply.answer.incomplete)}
+        """Why the output of a rank is incomplete, by rank."""
+        if not found:
+            raise CannotCopy("\n".join(self.missing.values()))
 
     def lines(self, rank: int, offset: int = 0) -> Iterator[str]:
-        """Its lines, each with its end, from this byte on. Raises CannotCopy."""
-        rest = b""
-        while part := self._part(rank, offset):
+        """The rank's lines, each with its newline, from byte `offset` on. Raises CannotCopy."""
+        if rank in self.missing:
+            raise CannotCopy(self.missing[rank])
+        pieces = list[bytes]()
+        while offset < self.nbytes[rank]:
+            part = bytes(self._part(rank, offset).buffers[0])
             offset += len(part)
-            *whole, rest = (rest + part).split(b"\n")
-            for line in whole:
-                yield line.decode(errors="replace") + "\n"
-        if rest:
+            first, *others = part.split(b"\n")
+            pieces.append(first)
+            for begun in others:
+                yield b"".join(pieces).decode(errors="replace") + "\n"
+                pieces = [begun]
+        if rest := b"".join(pieces):
             yield rest.decode(errors="replace") + "\n"
 
     def last(self, count: int = SHOWN) -> list[Block]:
-        """The last lines of each rank, equal ones of several ranks once. Raises CannotCopy."""
-        found = dict[int, Sequence[str]]()
-        for rank in self.ranks:
-            self._part(rank, 1 << 62)  # for its length
-            first = max(self.nbytes[rank] - count * LINE, 0)
-            found[rank] = [*self.lines(rank, first)][-count:]
-        return self._folded(found)
+        """The last lines of each rank, equal ones of several ranks once. Raises CannotCopy and CellInterrupted."""
+        with self._interruptible():
+            return self._folded({rank: self._last(rank, count) for rank in self.ranks})
+
+    def _last(self, rank: int, count: int) -> list[str]:
+        window = count * LINE
+        while True:
+            first = max(self.nbytes[rank] - window, 0)
+            lines = [*self.lines(rank, first)]
+            if not first or len(lines) > count:  # the first line may have begun before
+                return [_shortened(line) for line in lines[-count:]]
+            if window >= LARGEST:
+                return [f"…{lines[0][-LONGEST:]}", *map(_shortened, lines[1:])]
+            window = min(4 * window, LARGEST)
 
     def find(self, text: str, most: int = FOUND) -> tuple[list[Block], dict[int, int]]:
-        """The first lines of each rank with this text, and how many each rank has. Raises CannotCopy."""
-        found, counts = dict[int, Sequence[str]](), dict[int, int]()
-        for rank in self.ranks:
-            with_it = [line for line in self.lines(rank) if text in line]
-            found[rank], counts[rank] = with_it[:most], len(with_it)
-        return self._folded(found), counts
+        """The first lines with this text, at most `most` over all ranks, and how many each rank has.
+
+        Raises CannotCopy and CellInterrupted.
+        """
+        found, counts = dict[int, Sequence[str]](), dict.fromkeys(self.ranks, 0)
+        with self._interruptible():
+            for rank in self.ranks:
+                found[rank] = hits = list[str]()
+                for line in self.lines(rank):
+                    if text in line:
+                        counts[rank] += 1
+                        if len(hits) < most:
+                            hits.append(_shortened(line, text))
+        room = PageRoom(most)
+        return [shown for block in self._folded(found) if (shown := room.take(block))], counts
 
     def save(self, path: Path) -> int:
         """Write all lines with their ranks, in the order in which each rank printed them; returns how many.
 
-        Raises CannotCopy, and OSError.
+        The file takes the place of another one when it is whole. Raises CannotCopy, also where it cannot be written,
+        and CellInterrupted.
         """
         writer, fold, count = Writer(self.ranks), Fold(self.ranks, 0.0, 0.0), 0
         left = {rank: self.lines(rank) for rank in self.ranks}
-        with path.open("w", encoding="utf-8") as file:
-            while left:
-                for rank, lines in list(left.items()):
-                    some = [("text", "stdout", line) for line in islice(lines, AT_ONCE)]
-                    fold.feed(rank, some, 0.0)
-                    if len(some) < AT_ONCE:
-                        fold.finish(rank)
-                        del left[rank]
-                for block in fold.drain(0.0, flush=not left):
-                    file.write(writer.labelled(block.ranks, block.content))
-                    count += block.content.count("\n")
+        path = path.resolve()
+        if path.exists() and not path.is_file():
+            raise CannotCopy(f"{path} is not a regular file.")
+        try:
+            with self._interruptible(), private_file(path) as file:
+                while left:
+                    for rank, lines in list(left.items()):
+                        some = [("text", "stdout", line) for line in islice(lines, AT_ONCE)]
+                        fold.feed(rank, some, 0.0)
+                        if len(some) < AT_ONCE:
+                            fold.finish(rank)
+                            del left[rank]
+                    for block in fold.drain(0.0, flush=not left):
+                        file.write(writer.labelled(block.ranks, block.content).encode())
+                        count += block.content.count("\n")
+        except OSError as error:
+            raise CannotCopy(f"{path} cannot be written ({error.strerror}).") from None
         return count
 
-    def _part(self, rank: int, offset: int) -> bytes:
-        replies = self._transfer.replies({rank: ReadPrinted(cell=self._cell, offset=offset)})
-        answer = replies[rank].answer
-        self.nbytes[rank] = answer.nbytes
-        if answer.not_kept:
-            self.not_kept[rank] = answer.not_kept
-        return bytes(replies[rank].buffers[0])
+    def _part(self, rank: int, offset: int) -> Reply[PrintedPart]:
+        return self._transfer.replies({rank: ReadPrinted(cell=self._cell, offset=offset)}, doing=_doing)[rank]
 
     def _folded(self, found: Mapping[int, Sequence[str]]) -> list[Block]:
         fold = Fold(self.ranks)
@@ -99,8 +145,29 @@ class CellText:
             fold.feed(rank, [("text", "stdout", line) for line in lines], 0.0)
         return fold.drain(0.0, flush=True)
 
+    @contextmanager
+    def _interruptible(self) -> Iterator[None]:
+        try:
+            with self._stop.noted():
+                yield
+        except KeyboardInterrupt:
+            raise CellInterrupted("stopped while output was read; nothing was written") from None
 
-def _explained(rank: Rank, _host: str, error: Exception | None) -> str:
-    if error is None:
-        return f"rank {rank.rank} is dead, and what it printed has gone with it: name others with -r."
-    return f"rank {rank.rank}: {error}.{'' if isinstance(error, RequestFailed) else ' Try again.'}"
+
+def _shortened(line: str, text: str = "") -> str:
+    """At most `LONGEST` characters of the line: those around `text`."""
+    if len(line) <= LONGEST:
+        return line
+    line = plain(line.removesuffix("\n"))
+    begin = max(min(line.find(text) - LONGEST // 4, len(line) - LONGEST), 0)
+    end = begin + LONGEST
+    return f"{'…' if begin else ''}{line[begin:end]}{'…' if end < len(line) else ''}\n"
+
+
+def _doing(_rank: int) -> str:
+    return "its output is being read"
+
+
+def _missing(rank: Rank, _host: str, error: Exception | None) -> str:
+    why = f"it is dead ({rank.dead})" if error is None else str(error) or f"it did not answer within {WITHIN:.0f} s"
+    return f"Output of rank {rank.rank} is missing: {why}."

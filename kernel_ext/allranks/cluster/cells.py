@@ -14,6 +14,7 @@ from allranks.head.world.ranks import Ranks
 from allranks.messages.requests import Console, KeepCall
 from allranks.notebook.watch import Nowhere, Tee
 from allranks.timeline.recording import Recording
+from allranks_backends.plan import rank_label
 
 from . import debug
 from .calls import Arguments, Call, Calls, RemoteFunction, Returned, finished
@@ -39,7 +40,7 @@ class ClusterCells(ClusterFolder, ClusterShare):
     last_timeline: Timeline | None = None
     """The timeline of the last cell that ran with one."""
     _last: tuple[int, Sequence[int]] | None = None
-    """The number of the last cell that was sent, and its ranks."""
+    """The number of the user's last cell, and its ranks."""
 
     @KEYWORDS.after_code
     def run(self, code: str, **options: Any) -> CellResult:
@@ -130,7 +131,8 @@ class ClusterCells(ClusterFolder, ClusterShare):
         if tee is not None:
             tee.cell = cell
         cell.start()
-        self._last = number, chosen
+        if not isinstance(given.screen, Nowhere):  # neither bench nor an experiment
+            self._last = number, chosen
         self._following.append(cell)
         return cell
 
@@ -175,12 +177,17 @@ class ClusterCells(ClusterFolder, ClusterShare):
     def printed(self, *, ranks: Sequence[int] | int | None = None) -> CellText:
         """What the last cell printed on `ranks`, by default on its own: to be shown, searched and saved.
 
-        Each rank keeps all that its last four cells printed, up to 1 GiB each, also what was not sent here.
-        Raises NoCluster, and UsageError for ranks that are not there.
+        Each rank keeps all that its last four cells printed, up to 1 GiB of a cell, also what was not sent here.
+        Raises NoCluster, UsageError where no cell has run or its ranks are not there, CannotCopy where the output of
+        none of the ranks can be read, and CellInterrupted.
         """
-        number, own = self._last or (0, range(self.size))
-        left = [rank for rank in own if rank < self.size]
-        return CellText(self._up(), number, self.choose_ranks(left if ranks is None else ranks))
+        living = self._up()
+        number, own = self._last or (living.monitor.last_cell, range(self.size))
+        if not number:
+            raise UsageError("no cell has run yet.")
+        if ranks is None and not (ranks := [rank for rank in own if rank < self.size]):
+            raise UsageError(f"the last cell ran on {rank_label(list(own))}; this world has fewer ranks now.")
+        return CellText(living, number, self.choose_ranks(ranks))
 
     # Stopping and unblocking.
 

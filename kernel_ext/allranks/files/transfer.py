@@ -55,8 +55,8 @@ class FileTransfer:
     """One transfer. While it waits, it calls `go_on` often, which may raise to stop it.
 
     `explain` returns the message for an error that came in place of a rank's answer, or, with None, for a rank that is
-    dead; it gets the name by which status shows the rank's host. `answers`, `replies` and `settled` wait at most
-    `within` seconds.
+    dead; it gets the name by which status shows the rank's host. All but `move` and `stream` wait at most `within`
+    seconds.
     """
 
     def __init__(
@@ -85,12 +85,28 @@ class FileTransfer:
         doing: Callable[[int], str] = unsaid,
     ) -> dict[int, Reply[A]]:
         """As `answers`, with the answers' buffers; each question goes with these `buffers`."""
-        return self.settled({rank: self._ask(rank, question, buffers) for rank, question in questions.items()}, doing)
+        given, failed = self.outcomes(questions, buffers, doing)
+        _raise_all([*failed.values()])
+        return given
 
-    def settled(
-        self, asked: Mapping[int, Future[Reply[A]]], doing: Callable[[int], str] = unsaid
-    ) -> dict[int, Reply[A]]:
+    def outcomes(
+        self,
+        questions: Mapping[int, Question[A]],
+        buffers: Sequence[Buffer] = (),
+        doing: Callable[[int], str] = unsaid,
+    ) -> tuple[dict[int, Reply[A]], dict[int, CannotCopy]]:
+        """As `replies`, with the errors of the ranks that could not answer."""
+        return self._settled({rank: self._ask(rank, question, buffers) for rank, question in questions.items()}, doing)
+
+    def settled(self, asked: Mapping[int, Future[Reply[A]]]) -> dict[int, Reply[A]]:
         """The replies of ranks that were asked. Raises as `answers` does."""
+        given, failed = self._settled(asked, unsaid)
+        _raise_all([*failed.values()])
+        return given
+
+    def _settled(
+        self, asked: Mapping[int, Future[Reply[A]]], doing: Callable[[int], str]
+    ) -> tuple[dict[int, Reply[A]], dict[int, CannotCopy]]:
         until = time.monotonic() + self._within
         wait_and_show(
             lambda: not wait(asked.values(), SHOW_EVERY).not_done or time.monotonic() > until,
@@ -98,14 +114,13 @@ class FileTransfer:
             lambda rank: "" if asked[rank].done() else doing(rank),
             self._go_on,
         )
-        given, failed = dict[int, Reply[A]](), list[Exception]()
+        given, failed = dict[int, Reply[A]](), dict[int, CannotCopy]()
         for rank, answer in asked.items():
             try:
                 given[rank] = self._reply(rank, answer)
             except CannotCopy as error:
-                failed.append(error)
-        _raise_all(failed)
-        return given
+                failed[rank] = error
+        return given, failed
 
     def move(
         self,

@@ -62,11 +62,6 @@ def open_private(path: bytes | Path, flags: int = 0) -> int:
     return os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC | flags, 0o600)
 
 
-def new_private(path: Path) -> BinaryIO:
-    """A new file (0600) to write and to read. Raises OSError, also where there is one."""
-    return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "r+b", 1 << 16)
-
-
 def touch_private(path: Path) -> None:
     """Give the file (0600), which is made where there is none, the present time."""
     os.close(open_log(path))

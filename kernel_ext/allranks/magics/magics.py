@@ -99,7 +99,7 @@ class DistributedMagics(Verbs, Magics):
         if options.lazy and options.timeline is None:
             raise UsageError("--lazy needs --timeline: it records collectives without evaluating each immediately.")
         if options.timeline:
-            writable("--timeline", options.timeline)
+            options.timeline = str(writable("--timeline", options.timeline))
         cell = cluster.begin(
             code,
             **declared(options),

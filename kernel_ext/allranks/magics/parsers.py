@@ -74,6 +74,12 @@ def _listed(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
+def _count(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"invalid number {text!r}: use 1 or more")
+    return int(text)
+
+
 def _counts(text: str) -> list[int]:
     try:
         return [int(part) for part in text.split(",")]
@@ -192,8 +198,8 @@ def line_parser() -> Parser:
     discover_module.add_arguments(discover)
     output = verbs.add_parser("output", help="show, search or save all that the last cell printed")
     output.add_argument("-r", "--ranks", type=parse_ranks, help="only these ranks, e.g. 0,2-3")
-    output.add_argument("--last", type=int, metavar="N", help="the last N lines of each rank (default 50)")
-    output.add_argument("--find", metavar="TEXT", help="the lines that have this text")
+    output.add_argument("--last", type=_count, metavar="N", help="the last N lines of each rank (default 50)")
+    output.add_argument("--find", metavar="TEXT", help="the lines with this text (--find=-inf if it begins with -)")
     output.add_argument("--save", metavar="FILE", help="write all of it to a file")
     timeline = verbs.add_parser("timeline", help="show what each rank did when, in the last cell run with --timeline")
     timeline.add_argument("file", nargs="?", metavar="FILE", help="write it for Perfetto or Chrome (.json, .gz)")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from IPython.display import display
@@ -21,7 +20,7 @@ from allranks.notebook.keyboard import can_ask
 from allranks.notebook.page_room import LINES
 from allranks.notebook.show import Show
 from allranks.notebook.writer import Writer
-from allranks.units import ranks_text
+from allranks.units import lines_text, ranks_text
 from allranks_backends.plan import alike, rank_label
 
 from . import auto
@@ -167,8 +166,7 @@ class Verbs:
         cluster = self._need()
         smallest, largest = parse_size(options.min), parse_size(options.max)
         earlier = BenchResult.load(options.against) if options.against else None
-        if options.save:
-            writable("--save", options.save)
+        file = writable("--save", options.save) if options.save else None
         with Progress(live=hasattr(self.shell, "kernel")) as progress:
             result = cluster.bench(
                 options.ops,
@@ -180,8 +178,8 @@ class Verbs:
                 progress=progress,
             )
         display(result)  # type: ignore[no-untyped-call]
-        if options.save:
-            result.save(options.save)
+        if file is not None:
+            result.save(file)
         if earlier is not None:
             print("\n".join(result.against(earlier)))
 
@@ -256,27 +254,34 @@ class Verbs:
         print(self._need().share(options.path, source=options.source, to=options.to, overwrite=options.overwrite))
 
     def _output(self, options: argparse.Namespace) -> None:
-        printed = self._need().printed(ranks=options.ranks)
         if sum(each is not None for each in (options.last, options.find, options.save)) > 1:
             raise UsageError("choose one of --last, --find and --save.")
-        if options.save is not None:
-            writable("--save", options.save)
-            count = printed.save(Path(options.save).expanduser())
-            print(f"{options.save}: {count:,} lines of {rank_label(printed.ranks)}.")
+        if options.find == "":
+            raise UsageError("--find needs a text.")
+        file = writable("--save", options.save) if options.save is not None else None
+        printed = self._need().printed(ranks=options.ranks)
+        most = max(LINES // len(printed.ranks), 1)
+        if options.last is not None and options.last > most:
+            raise UsageError(
+                f"--last {options.last}: use 1 to {most:,} for {rank_label(printed.ranks)}. "
+                "-r RANKS chooses fewer ranks, --save FILE writes all lines."
+            )
+        if not any(printed.nbytes.values()):
+            print(f"The last cell printed nothing on {rank_label(printed.ranks)}.")
+        elif file is not None:
+            print(f"{options.save}: {lines_text(printed.save(file))} of {rank_label(printed.ranks)}.")
         elif options.find is not None:
             blocks, counts = printed.find(options.find)
             Writer(printed.ranks, live=True).write(blocks)
             for count, ranks in alike(counts).items():
                 each = "each of " if len(ranks) > 1 else ""
-                lines = "line" if count == 1 else "lines"
-                print(f"{count:,} {lines} with {options.find!r} on {each}{rank_label(ranks)}.")
+                print(f"{lines_text(count)} with {options.find!r} on {each}{rank_label(ranks)}.")
         else:
-            last = SHOWN if options.last is None else options.last
-            if not 0 < last <= LINES:
-                raise UsageError(f"--last {last}: use 1 to {LINES:,}. --save FILE writes all lines.")
-            Writer(printed.ranks, live=True).write(printed.last(last))
-        for why, ranks in alike(printed.not_kept).items():
-            print(f"The text of {rank_label(ranks)} is not whole: {why}.")
+            Writer(printed.ranks, live=True).write(printed.last(options.last or min(SHOWN, most)))
+        for why, ranks in alike(printed.incomplete).items():
+            print(f"Output of {rank_label(ranks)} is incomplete: {why}.")
+        for message in printed.missing.values():
+            print(message)
 
     def _timeline(self, options: argparse.Namespace) -> None:
         timeline = self._need().last_timeline

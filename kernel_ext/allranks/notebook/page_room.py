@@ -113,7 +113,9 @@ class PageRoom:
         lines = f"{'' if equal else 'up to '}{most:,} more {'line' if most == 1 else 'lines'}"
         size = human_bytes(max(self._bytes_left_out.values()))
         it = "it" if len(ranks) == most == 1 else "them"
-        how = f": %distributed output shows {it}, --find TEXT searches, --save FILE keeps {it}." if ended else " so far."
+        how = " so far."
+        if ended:
+            how = f": %distributed output shows {it}, --find TEXT searches, --save FILE keeps {it}."
         of = " of each rank" if len(ranks) > 1 else ""
         shown = self._last_of_each() if ended else sorted({*chain(*self._last.values())})[-LAST:]
         last = (Block("text", line.ranks, f"{line.text}\n", own=True) for line in shown)

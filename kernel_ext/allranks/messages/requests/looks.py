@@ -60,12 +60,12 @@ class PrintedPart(Answer):
 
     nbytes: int
     """Of the whole text."""
-    not_kept: str
-    """Why the text does not go on, if it does not."""
+    incomplete: str
+    """Why the text is incomplete; empty if it is complete."""
 
 
 class ReadPrinted(Question[PrintedPart]):
-    """What a cell (0: the last one) printed on this rank, from this byte on, also what was not sent."""
+    """What a cell printed on this rank, from this byte on, also what was not sent."""
 
     runs = "thread"
     cell: int

@@ -318,8 +318,9 @@ class Requests:
         return DONE
 
     def read_printed(self, request: requests.ReadPrinted, _: Buffers) -> Reply[requests.PrintedPart]:
-        part, nbytes, not_kept = self._agent.cell.printed.read(request.cell, request.offset)
-        return Reply(requests.PrintedPart(nbytes, not_kept), [part])
+        with share.in_words():
+            part, nbytes, incomplete = self._agent.cell.printed.read(request.cell, request.offset)
+        return Reply(requests.PrintedPart(nbytes, incomplete), [part])
 
     def find_files(self, request: requests.FindFiles, _: Buffers) -> Reply[requests.FilesFound]:
         return Reply(found_files.find(request.pattern))

@@ -6,19 +6,24 @@ What a cell prints beyond a limit is not sent to the notebook: it is here.
 from __future__ import annotations
 
 import os
+import tempfile
 import threading
-from collections import OrderedDict
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from allranks.machine.files import new_private
+from allranks.machine.files import write_all_at
 
 KEPT = 4
 """Cells whose text is kept."""
+SILENT = 100
+"""Cells of which it is kept that they printed nothing."""
 IN_MEMORY = 64_000
 """Bytes of a cell's text after which it goes to a file."""
 MOST = 1 << 30
-"""Bytes that are kept of one cell."""
+"""Bytes that are kept of one cell, and of all earlier cells together."""
+SPARE = 1 << 30
+"""Bytes that are left free on the disk, which may be the host's memory, and on which others depend."""
 PART = 1 << 20
 """Bytes that are read at once."""
 
@@ -26,77 +31,100 @@ PART = 1 << 20
 class _Text:
     """What one cell printed."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._head = list[bytes]()
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        # Written at offsets, and not through Python's buffer: that raises a disk's error again when it is read or
+        # closed, and a forked child has a copy of it. The file has no name, so nothing is left of it in any case.
         self._file: BinaryIO | None = None
-        self.nbytes = 0
-        self.not_kept = ""
-        """Why the text does not go on, if it does not."""
+        self._written, self._rest = 0, bytearray()
+        """Bytes in the file, and the text after them."""
+        self.incomplete = ""
+        """Why the rest is not kept; empty if all is."""
+
+    @property
+    def nbytes(self) -> int:
+        return self._written + len(self._rest)
 
     def write(self, text: str) -> None:
-        data = text.encode()
-        if self.not_kept:
+        """Never raises: what cannot be kept is `incomplete`."""
+        if self.incomplete:
             return
-        if self.nbytes + len(data) > MOST:
-            self.not_kept = "a gigabyte is kept of one cell"
-            return
-        try:
-            if self._file is None and self.nbytes + len(data) > IN_MEMORY:
-                self._file = new_private(self._path)
-                self._file.write(b"".join(self._head))
-                self._head.clear()
-            if self._file is None:
-                self._head.append(data)
-            else:
-                self._file.write(data)
-        except OSError as error:
-            self.not_kept = str(error.strerror)
-            return
-        self.nbytes += len(data)
+        data, room = text.encode(), MOST - self._written - len(self._rest)
+        if len(data) > room:
+            self.incomplete, data = "only the first 1 GiB of a cell is kept", data[:room]
+        self._rest += data
+        if len(self._rest) > IN_MEMORY:
+            try:
+                self.incomplete = self._flush() or self.incomplete
+            except OSError as error:
+                self.incomplete = f"{error.strerror} in {self._folder}"
+            if self.incomplete:
+                self._rest = self._rest[:IN_MEMORY]
+
+    def _flush(self) -> str:
+        """Write the text in memory to the file, or return why not. Raises OSError."""
+        if self._file is None:
+            self._file = tempfile.TemporaryFile(dir=self._folder, buffering=0)
+        disk = os.fstatvfs(self._file.fileno())
+        if disk.f_bavail * disk.f_frsize < SPARE:
+            return "the disk of that host is nearly full"
+        write_all_at(self._file.fileno(), self._rest, self._written)
+        self._written += len(self._rest)
+        self._rest.clear()
+        return ""
 
     def read(self, offset: int) -> bytes:
         """At most `PART` bytes from there on. Raises OSError."""
-        if self._file is None:
-            return b"".join(self._head)[offset : offset + PART]
-        self._file.flush()
-        return os.pread(self._file.fileno(), PART, offset)
+        if self._file is not None and offset < self._written:
+            return os.pread(self._file.fileno(), min(PART, self._written - offset), offset)
+        begin = offset - self._written
+        return bytes(self._rest[begin : begin + PART])
 
     def forget(self) -> None:
         if self._file is not None:
-            self._file.close()
-            self._path.unlink(missing_ok=True)
+            with suppress(OSError):
+                self._file.close()
 
 
 class Printed:
     """The text of the last cells, by their number. Written by any thread of the rank."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._texts = OrderedDict[int, _Text]()
+        self._folder, self._pid = folder, os.getpid()
+        self._texts = dict[int, _Text]()
+        self._now: _Text | None = None
+        """Of the cell that began last."""
         self._lock = threading.Lock()
 
     def begin(self, cell: int) -> None:
         """What is printed from here on is this cell's."""
         with self._lock:
-            if (before := self._texts.pop(cell, None)) is not None:  # of another notebook, which has gone
-                before.forget()
-            self._texts[cell] = _Text(self._folder / f"printed-{cell}")
-            while len(self._texts) > KEPT:
-                self._texts.popitem(last=False)[1].forget()
+            self._forget(cell)  # of another notebook, which has gone
+            printed = [number for number, text in self._texts.items() if text.nbytes]
+            silent = [number for number in self._texts if number not in printed]
+            while len(printed) >= KEPT or sum(self._texts[each].nbytes for each in printed) > MOST:
+                self._forget(printed.pop(0))
+            for number in silent[:-SILENT]:
+                self._forget(number)
+            self._texts[cell] = self._now = _Text(self._folder)
+
+    def _forget(self, cell: int) -> None:
+        if (text := self._texts.pop(cell, None)) is not None:
+            text.forget()
 
     def write(self, text: str) -> None:
+        if os.getpid() != self._pid:  # a child that the cell has forked: its output is not sent either
+            return
         with self._lock:
-            if self._texts:
-                next(reversed(self._texts.values())).write(text)
+            if self._now is not None:
+                self._now.write(text)
 
     def read(self, cell: int, offset: int) -> tuple[bytes, int, str]:
-        """A part of a cell's text, the length of all of it, and why it does not go on, if so; 0 for the last cell.
+        """A part of a cell's text, the length of all of it, and why that is incomplete.
 
-        Raises LookupError for a cell that is not kept, and OSError.
+        Raises RuntimeError for a cell that is not kept, and OSError.
         """
         with self._lock:
-            if not self._texts or (cell and cell not in self._texts):
-                raise LookupError("what it printed is no longer kept there")
-            text = self._texts[cell] if cell else next(reversed(self._texts.values()))
-            return text.read(offset), text.nbytes, text.not_kept
+            if (text := self._texts.get(cell)) is None:
+                raise RuntimeError("it no longer keeps that cell")
+            return text.read(offset), text.nbytes, text.incomplete
