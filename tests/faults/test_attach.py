@@ -75,6 +75,7 @@ def test_the_running_cell_is_followed_to_its_end(orphaned: tuple[str, Path]) -> 
         result = cell.finish(WITHIN)
         assert result.ok
         assert result[0].stdout == result[1].stdout == "early\nlate\n", "what was printed before is there too"
+        assert list(cluster.printed().lines(1)) == ["early\n", "late\n"]
         assert [a.tolist() for a in cluster.pull("a")] == [[0, 1, 2, 3], [1, 2, 3, 4]]
         assert cluster.run("mx.distributed.all_sum(a).tolist()")[0].value == [1, 3, 5, 7]
     finally:
