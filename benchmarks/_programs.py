@@ -24,6 +24,7 @@ from allranks.cluster.cell import Cell
 from allranks.cluster.result import CellResult
 from allranks.errors import AllranksError
 from allranks.notebook.fold import Block
+from allranks.notebook.watch import Nowhere
 
 OPERATIONS = ("all_sum", "all_max", "all_min", "all_gather")
 DTYPES = ("float32", "float16", "bfloat16", "int32", "uint8", "int64")
@@ -301,7 +302,7 @@ def _other(op: str) -> str:
     return OPERATIONS[(OPERATIONS.index(op) + 1) % 3]
 
 
-class Screen:
+class Screen(Nowhere):
     """Keeps what is said below a cell, with the ranks it is said of."""
 
     def __init__(self) -> None:
@@ -309,12 +310,6 @@ class Screen:
 
     def blocks(self, blocks: list[Block]) -> None:
         self.text += "".join(f"{block.ranks}: {block.content}\n" for block in blocks)
-
-    def live_lines(self, lines: dict[int, str]) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
 
 @dataclass

@@ -11,6 +11,7 @@ import pytest
 from allranks import Cluster
 from allranks.errors import CellFailed, CellTimeout
 from allranks.notebook import fold
+from allranks.notebook.watch import Nowhere
 from tests.frames import frames_of_ours
 from tests.jupyter import uncoloured
 from tests.waiting import idle
@@ -253,7 +254,7 @@ def comes_later(cluster: Cluster, said: str, *wanted: str) -> bool:
     return all(each in said for each in wanted)
 
 
-class Recorder:
+class Recorder(Nowhere):
     """A screen that remembers the blocks it was to show."""
 
     def __init__(self, blocks: list[Any]) -> None:
@@ -261,12 +262,6 @@ class Recorder:
 
     def blocks(self, blocks: list[Any]) -> None:
         self.shown.extend(blocks)
-
-    def live_lines(self, lines: dict[int, str]) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
 
 def test_output_is_shown_while_the_cell_runs(ring2: Cluster, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

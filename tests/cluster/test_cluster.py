@@ -34,6 +34,7 @@ from allranks.head.world import forming
 from allranks.machine.ports import free_ports
 from allranks.messages import values
 from allranks.messages.requests import DecidePush, Push
+from allranks.notebook.watch import Nowhere
 from allranks_backends.views import Snapshot
 from tests.waiting import comes_true, idle
 
@@ -548,7 +549,7 @@ def test_a_busy_rank_refuses_values_and_cells(ring2: allranks.Cluster, tmp_path:
 # Death.
 
 
-class Touch:
+class Touch(Nowhere):
     """A screen that makes a file as soon as it has something to show."""
 
     def __init__(self, path: Path) -> None:
@@ -556,12 +557,6 @@ class Touch:
 
     def blocks(self, blocks: list[Any]) -> None:
         self.path.touch()
-
-    def live_lines(self, lines: dict[int, str]) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
 
 def test_death_is_known_at_once_and_the_others_keep_their_variables() -> None:

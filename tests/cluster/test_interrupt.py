@@ -13,6 +13,7 @@ from allranks import Cluster
 from allranks.errors import Busy, CellInterrupted, CellTimeout
 from allranks.messages.requests import Pending
 from allranks.notebook import fold
+from allranks.notebook.watch import Nowhere
 from tests.frames import frames_of_ours
 from tests.jupyter import CellOutputs, Notebook
 from tests.waiting import comes_true, idle
@@ -181,7 +182,7 @@ def test_an_interrupt_between_cells_stops_no_rank(notebook: Notebook) -> None:
 # From Python.
 
 
-class PressCtrlC:
+class PressCtrlC(Nowhere):
     """A screen that gets a Ctrl-C as soon as something is shown."""
 
     pressed = False
@@ -190,12 +191,6 @@ class PressCtrlC:
         if not self.pressed:
             self.pressed = True
             signal.raise_signal(signal.SIGINT)
-
-    def live_lines(self, lines: dict[int, str]) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
 
 def test_ctrl_c_in_a_script_interrupts_the_ranks(

@@ -10,6 +10,7 @@ import pytest
 from allranks import Cluster
 from allranks.errors import CellTimeout
 from allranks.notebook.fold import Block
+from allranks.notebook.watch import Nowhere
 from benchmarks._leftovers import Leftovers
 from tests.faults.kept import keep, look, sums_are_right
 from tests.faults.stop import waiting
@@ -18,7 +19,7 @@ from tests.waiting import WITHIN, comes_true, idle
 ROUNDS = 10
 
 
-class Notes:
+class Notes(Nowhere):
     """The seconds each re-form took, as the cell's note tells."""
 
     def __init__(self) -> None:
@@ -28,12 +29,6 @@ class Notes:
         for block in blocks:
             if found := re.search(r"Re-formed the world in ([\d.]+) s", str(block.content)):
                 self.seconds.append(float(found[1]))
-
-    def live_lines(self, lines: dict[int, str]) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
 
 @pytest.mark.slow

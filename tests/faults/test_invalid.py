@@ -6,6 +6,7 @@ import pytest
 
 from allranks import Cluster
 from allranks.notebook.fold import Block
+from allranks.notebook.watch import Nowhere
 from tests.faults.absent import DIES, blocked
 from tests.faults.kept import sums_are_right
 
@@ -24,19 +25,13 @@ BROKEN = {
 }
 
 
-class Said:
+class Said(Nowhere):
     """A screen that keeps the text."""
 
     text = ""
 
     def blocks(self, blocks: list[Block]) -> None:
         self.text += "".join(str(block.content) for block in blocks)
-
-    def live_lines(self, lines: dict[int, str]) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
 
 def names_invalid(cluster: Cluster, code: str) -> tuple[str, ...]:

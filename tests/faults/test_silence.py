@@ -19,6 +19,7 @@ from allranks import Cluster
 from allranks.errors import NoAnswer, UsageError, WorldBroken
 from allranks.head.state.known_rank import SILENT_AFTER
 from allranks.notebook.fold import Block
+from allranks.notebook.watch import Nowhere
 from allranks_backends.views import Snapshot
 from tests.faults.kept import WITHIN, keep, look, sums_are_right
 from tests.faults.stop import running, waiting
@@ -27,7 +28,7 @@ from tests.waiting import comes_true, eventually
 pytestmark = pytest.mark.slow
 
 
-class Shown:
+class Shown(Nowhere):
     """What a notebook would show."""
 
     def __init__(self) -> None:
@@ -35,12 +36,6 @@ class Shown:
 
     def blocks(self, blocks: list[Block]) -> None:
         self.text += "".join(f"{block.ranks}: {block.content}" for block in blocks)
-
-    def live_lines(self, lines: dict[int, str]) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
 
 def test_a_stopped_rank_is_reported_and_the_cell_ends_right_after_it_goes_on(ring4: Cluster, tmp_path: Path) -> None:

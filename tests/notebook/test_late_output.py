@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from allranks import Cluster
+from allranks.notebook.watch import Nowhere
 from tests.frames import frames_of_ours
 from tests.jupyter import Notebook
 
@@ -54,17 +55,11 @@ thread.start()
 print("the cell itself")""")
     go.touch()
 
-    class Shown:
+    class Shown(Nowhere):
         text = ""
 
         def blocks(self, blocks: list[Any]) -> None:
             self.text += "".join(str(getattr(block, "content", "")) for block in blocks)
-
-        def live_lines(self, lines: dict[int, str]) -> None:
-            pass
-
-        def close(self) -> None:
-            pass
 
     screen = Shown()
     # The thread may print before this cell or while it runs: either way it is shown, once a rank.

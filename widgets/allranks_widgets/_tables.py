@@ -6,7 +6,7 @@ from html import escape
 
 from allranks_backends.views import LinkView, Snapshot
 
-from ._curves import Curves
+from .curves import Curves
 from .status import UNKNOWN, human_bytes, status_html, status_text
 from .table import html_table, text_table
 

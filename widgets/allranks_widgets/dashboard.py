@@ -29,10 +29,10 @@ import traitlets
 
 from allranks_backends.views import Snapshot
 
-from ._curves import Curves, LoggedRow, rows_json
 from ._history import RateHistory
 from ._kept import KeptOutput
 from ._tables import logged_html, logged_text, snapshot_html, snapshot_text
+from .curves import Curves, LoggedRow, rows_json
 from .recording import to_dict
 
 STATIC = Path(__file__).parent / "static"

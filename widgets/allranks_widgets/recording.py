@@ -22,7 +22,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from allranks_backends.views import Snapshot
 
-from ._curves import LoggedRow, rows_json
+from .curves import LoggedRow, rows_json
 
 if TYPE_CHECKING:
     from .dashboard import Dashboard

@@ -16,6 +16,7 @@ from allranks.head.cell.outcome import Outcome
 from allranks.head.cell.stall import Finding
 from allranks.head.cell.unblocking import GO_ON_WITHIN, RELEASE_WITHIN, Unblocking
 from allranks.head.state.cell_updates import CellUpdate, CellUpdates, Died
+from allranks.head.state.logged import Row
 from allranks.head.state.monitor import Monitor
 from allranks.messages.cell_options import CellRequest
 from allranks.messages.events import AtDebugger, Began, Done, Entering
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 INTERRUPT_WITHIN = 1.6
 """Seconds ranks get to handle an interrupt before the prompt is given back without them."""
+LOOK_EVERY = 0.5
+"""Seconds at most between two looks at what was logged."""
 DRAW_EVERY = 0.1
 """Seconds after which what has come is drawn, and a stop noticed, though more keeps coming."""
 
@@ -43,6 +46,7 @@ class Screen(Protocol):
 
     def blocks(self, blocks: list[Block]) -> None: ...
     def live_lines(self, lines: dict[int, str]) -> None: ...
+    def logged(self, rows: Sequence[Row]) -> None: ...
     def close(self) -> None: ...
 
 
@@ -82,6 +86,8 @@ class Cell:
         self._conversation = Conversation(monitor, lifeline, options.read)
         self._before, self._on_end = before, on_end
         self._first: dict[int, int] = {}
+        self._logged = monitor.logged.count
+        """Figures that had been logged before, or have been shown since."""
         self._started = time.monotonic()
         self._events: CellUpdates = queue.SimpleQueue()
         self._pressed = Stop()
@@ -108,7 +114,7 @@ class Cell:
     def adopt(self, events: CellUpdates) -> None:
         """Follow a cell that another notebook sent; `events` has what is kept of it."""
         self._events = events
-        self._first = {}
+        self._first, self._logged = {}, 0
 
     def finish(self, timeout: float | None = None) -> CellResult:
         """Follow the cell to its end.
@@ -195,9 +201,9 @@ class Cell:
                 self._conversation.next_look(),
                 self._unblocking.next_look(),
             )
-            until = [moment for moment in moments if moment is not None]
+            until = [now + LOOK_EVERY, *(moment for moment in moments if moment is not None)]
             try:
-                event = self._events.get(timeout=max(0.0, min(until) - now) if until else 1.0)
+                event = self._events.get(timeout=max(0.0, min(until) - now))
             except queue.Empty:
                 event = None
             if self._monitor.state == "down":
@@ -258,6 +264,9 @@ class Cell:
             if blocks:
                 self._screen.blocks(blocks)
             self._screen.live_lines(self._outcome.live_lines())
+            self._logged, rows = self._monitor.logged.since(self._logged)
+            if rows := [row for row in rows if row.cell == self.number]:
+                self._screen.logged(rows)
 
     def _say_who_waits(self) -> None:
         """Report who waits for whom, and unblock those whose wait is hopeless."""

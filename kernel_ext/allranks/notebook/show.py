@@ -7,6 +7,9 @@ from typing import Any, ClassVar
 
 from IPython.display import clear_output
 
+from allranks.head.state.logged import Row
+
+from .cell_curves import CellCurves
 from .fold import Block
 from .live import LiveArea
 from .page_room import PageRoom
@@ -33,6 +36,9 @@ class Show:
         self._writer = Writer(ranks, live=live)
         self._live_area = LiveArea(self._writer.prefix) if live else None
         self._room = PageRoom() if live else None
+        self._curves = CellCurves()
+        self._picture: Display | None = None
+        """Of these. It is of no rank, and stays when ranks clear their output."""
         # What the output shows, so that it can be written again when part of it is taken back. The first ``_painted``
         # of it are on the screen; ``_stale`` says that those are no longer right.
         self._model: list[Block | Display] = []
@@ -55,11 +61,28 @@ class Show:
         if self._live_area and self._room:
             self._live_area.want(lines, self._room.summary())
 
+    def logged(self, rows: Sequence[Row]) -> None:
+        """What the ranks logged since: drawn as curves where they were shown first."""
+        self._curves.add(rows)
+        if self.live and (bundle := self._curves.due()):
+            self._show_picture(bundle)
+
+    def _show_picture(self, bundle: Mapping[str, Any]) -> None:
+        if self._picture is None:
+            self._picture = Display((), {}, bundle, owner=self)
+            self._model.append(self._picture)
+        else:
+            self._picture.bundle = bundle
+            self._changed[self._picture] = None
+        self._paint()
+
     def close(self) -> None:
         """The cell is over: take the unfinished lines away and let go of the output."""
         if self._live_area and self._room:
             self._live_area.want({})
             self._writer.write(self._room.conclude())
+        if bundle := self._curves.due(ended=True):
+            self._show_picture(bundle)
         for shown in self._model:
             if isinstance(shown, Display):
                 shown.bundle = {}
@@ -122,7 +145,7 @@ class Show:
                     self._leave(shown, ranks)
                 else:
                     shown = shown._replace(ranks=others)
-            if others:
+            if others or shown is self._picture:
                 kept.append(shown)
                 painted += i < self._painted
             elif isinstance(shown, Block):
@@ -193,7 +216,7 @@ class Show:
     def _update_in_place(self, fresh: Sequence[Block | Display]) -> None:
         written_anyway = set(map(id, fresh)) if self._changed else set()
         for shown in self._changed:
-            if shown.ranks and id(shown) not in written_anyway:
+            if (shown.ranks or shown is self._picture) and id(shown) not in written_anyway:
                 self._writer.update(shown)
             if shown.owner is not self:
                 shown.bundle = {}

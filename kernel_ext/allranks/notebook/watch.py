@@ -136,6 +136,9 @@ class Nowhere:
     def live_lines(self, lines: dict[int, str]) -> None:
         """See `cluster.cell.Screen`."""
 
+    def logged(self, rows: Sequence[Row]) -> None:
+        """See `cluster.cell.Screen`."""
+
     def close(self) -> None:
         """See `cluster.cell.Screen`."""
 
@@ -169,6 +172,11 @@ class Tee:
         if lines != self._live:
             self._live = dict(lines)
             self._tell("live", lines={str(rank): plain(line).strip("\n") for rank, line in lines.items()})
+
+    def logged(self, rows: Sequence[Row]) -> None:
+        """See `cluster.cell.Screen`."""
+        if self._screen is not None:
+            self._screen.logged(rows)
 
     def close(self) -> None:
         """See `cluster.cell.Screen`."""

@@ -74,6 +74,8 @@ class Writer:
         """Stream and text: all there is of plain items, of the others the label above them."""
         if _is_rich(item):
             self._last = None
+            if not item.ranks:
+                return "stdout", ""
             within = isinstance(item, Display) and is_plain(item.bundle)
             return "stdout", "" if within else self.prefix(item.ranks)[0].rstrip() + "\n"
         assert isinstance(item, Block)

@@ -68,6 +68,11 @@ class Logged:
         self._seen: dict[str, int] = {}
         """By process: how many of its calls have come."""
 
+    @property
+    def count(self) -> int:
+        """Figures that have come."""
+        return self._count
+
     def take(self, rank: int, uuid: str, first: int, calls: Sequence[LogCall]) -> None:
         """The calls of a process from number `first` on."""
         seen = self._seen.get(uuid, 0)

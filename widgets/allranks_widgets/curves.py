@@ -61,6 +61,13 @@ class Curves:
             if other == name:
                 curve.points = [point for point in curve.points if point[0] not in out]
 
+    def by_name(self) -> dict[str, dict[int, Sequence[tuple[float, float]]]]:
+        """The points of each name, step and value, by rank."""
+        found: dict[str, dict[int, Sequence[tuple[float, float]]]] = {}
+        for (name, rank), curve in self._curves.items():
+            found.setdefault(name, {})[rank] = curve.points
+        return found
+
     def everything(self) -> bytes:
         """All points as JSON rows, for a page that comes later."""
         return rows_json(

@@ -1,0 +1,98 @@
+"""The picture of what a cell logs: where it stands, when it is drawn, and what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+
+from allranks.head.state.logged import Row
+from allranks.notebook import cell_curves
+from allranks.notebook.fold import Block
+from allranks.notebook.show import Show
+from tests.notebook.page import ALL, Page, text
+
+LOSS = "loss 1 → 0.1 (step 9 · 2.00 steps a second)"
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cell_curves, "PERIOD", 0.0)
+
+
+def rows(steps: Sequence[int] = range(10), *, rank: int = 0) -> list[Row]:
+    """A loss from 1 down, two steps a second."""
+    return [Row(rank, "loss", 1, step, 1 - step / 10, 100 + step / 2) for step in steps]
+
+
+def pictures(page: Page) -> list[str]:
+    return [shown["text/plain"] for _, shown in page.outputs if isinstance(shown, dict) and "image/svg+xml" in shown]
+
+
+def test_it_is_drawn_in_one_place_while_the_cell_runs_and_said_in_a_line(page: Page) -> None:
+    show = Show(ALL, live=True)
+    show.logged(rows(range(2)))
+    assert not pictures(page), "two steps are no curve"
+    show.logged(rows(range(2, 6)))
+    show.blocks([text("epoch 1\n")])
+    assert pictures(page) == ["loss 1 → 0.5 (step 5 · 2.00 steps a second)"]
+    show.logged(rows(range(6, 10)))
+    assert pictures(page) == [LOSS]
+    show.close()
+    assert [name for name, _ in page.outputs][1:] == ["stdout"] and pictures(page) == [LOSS]
+
+
+def test_a_slow_page_gets_few_pictures_and_the_last_one(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cell_curves, "PERIOD", 1e9)
+    show = Show(ALL, live=True)
+    show.logged(rows(range(5)))
+    for step in range(5, 10):
+        show.logged(rows([step]))
+    assert pictures(page) == ["loss 1 → 0.6 (step 4 · 2.00 steps a second)"]
+    show.close()
+    assert pictures(page) == [LOSS]
+
+
+def test_it_stays_when_ranks_clear_their_output(page: Page) -> None:
+    show = Show(ALL, live=True)
+    show.blocks([text("before\n")])
+    show.logged(rows())
+    show.blocks([Block("clear", ALL, False)])
+    assert pictures(page) == [LOSS] and "before" not in page.text()
+    show.blocks([text("after\n")])
+    show.close()
+    assert pictures(page) == [LOSS] and page.text().count("after") == 1
+
+
+def test_it_has_no_label_and_takes_none_from_what_follows(page: Page) -> None:
+    show = Show(ALL, live=True)
+    show.blocks([text("one\n")])
+    show.logged(rows())
+    show.blocks([text("two\n")])
+    show.close()
+    lines = [line for _, shown in page.outputs if isinstance(shown, str) for line in shown.splitlines()]
+    assert lines == ["ranks 0-3 │ one", "ranks 0-3 │ two"]
+
+
+def test_ranks_that_log_different_values_make_a_band(page: Page) -> None:
+    show = Show(ALL, live=True)
+    show.logged([row for rank in ALL for row in rows(rank=rank)])
+    show.close()
+    (svg,) = [shown["image/svg+xml"] for _, shown in page.outputs if isinstance(shown, dict)]
+    assert "ranks 0-3: mean, and from least to most" in svg and svg.count("fill-opacity") == 1
+
+
+def test_a_terminal_gets_one_line_at_the_end(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> None:
+    show = Show(ALL, live=False)
+    show.logged(rows())
+    assert capsys.readouterr().out == ""
+    show.close()
+    assert capsys.readouterr().out == f"{LOSS}\n"
+
+
+def test_nothing_logged_draws_nothing(page: Page) -> None:
+    show = Show(ALL, live=True)
+    show.logged([])
+    show.close()
+    assert page.outputs == []

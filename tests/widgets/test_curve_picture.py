@@ -1,0 +1,123 @@
+"""Curves as a picture: the right figures at the right places, whatever was logged."""
+
+from __future__ import annotations
+
+import math
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+
+import pytest
+
+from allranks_widgets.curve_picture import HEIGHT, MOST_PANELS, bands, curve_picture, curve_text, short, ticks
+from allranks_widgets.curves import Curves
+
+
+def logged(*, ranks: int = 1, steps: int = 10, **names: Callable[[int, int], float]) -> Curves:
+    """Curves of these functions of rank and step."""
+    curves = Curves()
+    for name, function in names.items():
+        curves.add([(rank, name, 1, step, function(rank, step), 0.0) for step in range(steps) for rank in range(ranks)])
+    return curves
+
+
+def paths(curves: Curves) -> list[list[tuple[float, float]]]:
+    """The points of every line, without those of the grid and the bands."""
+    root = ET.fromstring(curve_picture(bands(curves), "step 9"))
+    lines = [each.attrib["d"] for each in root if each.attrib.get("fill") == "none"]
+    return [[(float(x), float(y)) for x, y in re.findall(r"([\d.]+) ([\d.]+)", line)] for line in lines]
+
+
+def texts(curves: Curves) -> list[str]:
+    return [
+        each.text or "" for each in ET.fromstring(curve_picture(bands(curves), "step 9")) if each.tag.endswith("text")
+    ]
+
+
+def test_the_line_is_the_mean_and_the_band_reaches_from_least_to_most() -> None:
+    (band,) = bands(logged(ranks=3, loss=lambda rank, step: step + rank))
+    assert band.ranks == (0, 1, 2) and list(band.steps) == list(range(10))
+    assert list(band.least) == list(range(10)) and list(band.most) == list(range(2, 12))
+    assert list(band.mean) == list(range(1, 11)) and (band.first, band.last) == (1, 10)
+
+
+@pytest.mark.parametrize("steps", [10, 169, 170, 171, 400, 1999])
+def test_many_steps_are_drawn_by_column_and_nothing_is_lost_at_either_end(steps: int) -> None:
+    peak = steps // 3
+    curves = logged(ranks=2, steps=steps, a=lambda _rank, step: 100.0 if step == peak else 1.0, b=lambda *_: 0.0)
+    band = bands(curves)[0]
+    assert len(band.steps) <= 170 and band.steps[-1] == steps - 1
+    assert band.most.max() == 100 and band.least.min() == 1, "a peak of one step is within the band"
+    assert (band.first, band.last) == (1, 1)
+
+
+def test_a_line_rises_from_its_left_end_to_its_right_one() -> None:
+    (line,) = paths(logged(loss=lambda _rank, step: float(step)))
+    assert len(line) == 10 and line == sorted(line) and line[0][1] - line[-1][1] == pytest.approx(HEIGHT, abs=0.1)
+
+
+def test_where_no_value_is_finite_the_line_is_broken_and_the_end_says_so() -> None:
+    curves = logged(ranks=2, loss=lambda _rank, step: math.nan if step in (4, 9) else float(step))
+    assert [len(line) for line in paths(curves)] == [4, 4]
+    assert "nan" in texts(curves) and curve_text(bands(curves), "x") == "loss 0 → nan (x)"
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [1.0],
+        [0.0] * 5,
+        [1e300, -1e300, 5],
+        [math.nan] * 4,
+        [math.inf, 1, 2],
+        [5e-324, 0],
+        [1e15, 1e15 + 1],
+        [7, math.nan],
+    ],
+    ids=str,
+)
+@pytest.mark.filterwarnings("error")
+def test_any_values_make_a_picture(values: list[float]) -> None:
+    curves = logged(ranks=2, steps=len(values), loss=lambda _rank, step: values[step])
+    assert all(0 <= y <= 1000 for line in paths(curves) for _, y in line)
+    assert "nan" not in " ".join(texts(curves)[3:]).replace("inf", "") or not math.isfinite(values[-1])
+
+
+def test_what_is_logged_cannot_end_the_picture_s_text() -> None:
+    curves = Curves()
+    curves.add([(0, "a<b&'\"", 1, step, 1.0, 0.0) for step in range(3)])
+    assert "a<b&'\"" in texts(curves)
+
+
+def test_more_names_than_there_is_room_for_are_named() -> None:
+    curves = logged(**{f"n{number}": lambda *_: 1.0 for number in range(20)})
+    assert len(paths(curves)) == MOST_PANELS
+    assert texts(curves)[-1] == "14 more: n6, n7, n8, n9, n10, n11, n12, n13 … (%distributed watch log)"
+    assert curve_text(bands(curves), "step 9").endswith("14 more (step 9)")
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (0, 99, [0, 20, 40, 60, 80]),
+        (0.3, 3.4, [1, 2, 3]),
+        (-1, 1, [-1, -0.5, 0, 0.5, 1]),
+        (0, 3e-4, [0, 1e-4, 2e-4, 3e-4]),
+        (279, 1395, [500, 1000]),
+    ],
+)
+def test_ticks_are_round(low: float, high: float, expected: list[float]) -> None:
+    assert ticks(low, high, 5 if high == 99 else 4) == pytest.approx(expected)
+
+
+def test_figures_are_short() -> None:
+    told = {
+        0.123456: "0.1235",
+        3.0: "3",
+        9999.0: "9999",
+        12_345.0: "12.35k",
+        2.5e6: "2.5M",
+        1e-7: "1e-07",
+        -40e9: "-40G",
+    }
+    assert {value: short(value) for value in told} == told

@@ -1,0 +1,188 @@
+"""What a cell logged, drawn as an SVG without script: it stays in a saved notebook, and needs no kernel to be seen.
+
+One panel for each name. The line is the mean of the ranks, the band reaches from the least to the most of them; where
+there are more steps than pixels, both are over the steps of a pixel.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from allranks_backends.plan import rank_label
+
+from .curves import Curves, figure
+
+MOST_PANELS = 6
+WIDTH, GAP = 680, 24
+"""Pixels of the picture, and between two panels of a row."""
+HEIGHT, TITLE, AXIS, MARGIN = 110, 24, 20, 46
+"""Pixels of a panel's chart, of the line above it, of the figures below it, and of those to its left."""
+LINE, TEXT, GRID = "#2f7fd8", "#767676", "#808080"
+"""Colours that can be read on a white page and on a dark one: a picture is not told which it is on."""
+NOT_FINITE = "#d0433b"
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Band:
+    """The points of one name over all ranks, by step."""
+
+    name: str
+    ranks: tuple[int, ...]
+    steps: Floats
+    """Rising; of each column of pixels the last step."""
+    least: Floats
+    mean: Floats
+    most: Floats
+    """NaN where no value is finite."""
+    first: float
+    last: float
+    """The means at the first and at the last step."""
+
+    def said(self) -> str:
+        return f"{self.name} {short(self.first)} → {short(self.last)}"
+
+
+def bands(curves: Curves) -> list[Band]:
+    """A band for each name of which there are points."""
+    columns = WIDTH // 2 if len(curves.by_name()) == 1 else WIDTH // 4
+    return [_band(name, by_rank, columns) for name, by_rank in curves.by_name().items()]
+
+
+def _band(name: str, by_rank: dict[int, Sequence[tuple[float, float]]], columns: int) -> Band:
+    points = np.array([point for of_rank in by_rank.values() for point in of_rank], dtype=np.float64)
+    points = points[np.argsort(points[:, 0], kind="stable")]
+    steps, values = points[:, 0], points[:, 1]
+    finite = np.isfinite(values)
+    starts = _starts(steps, columns)
+    count = np.add.reduceat(finite.astype(np.float64), starts)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean = np.add.reduceat(np.where(finite, values, 0.0), starts) / count
+        least = np.where(count > 0, np.minimum.reduceat(np.where(finite, values, np.inf), starts), np.nan)
+        most = np.where(count > 0, np.maximum.reduceat(np.where(finite, values, -np.inf), starts), np.nan)
+    ends = np.append(starts[1:], len(steps)) - 1
+    first, last = (float(np.mean(values[steps == step])) for step in (steps[0], steps[-1]))
+    return Band(name, tuple(sorted(by_rank)), steps[ends], least, mean, most, first, last)
+
+
+def _starts(steps: Floats, columns: int) -> NDArray[np.intp]:
+    """Where the points of each column begin: one for each step, or as many columns as there are."""
+    keys = np.unique(steps, return_inverse=True)[1] if len(steps) else np.zeros(0)
+    if len(keys) and keys[-1] >= columns:
+        span = steps[-1] - steps[0]
+        keys = np.minimum((steps - steps[0]) / span * columns, columns - 1).astype(np.intp)
+    return np.flatnonzero(np.diff(keys, prepend=-1))
+
+
+def curve_text(found: Sequence[Band], heading: str) -> str:
+    """The same in a line: each name with its first and its last value."""
+    said = [band.said() for band in found[:MOST_PANELS]]
+    if left := len(found) - len(said):
+        said.append(f"{left} more")
+    return f"{', '.join(said)} ({heading})"
+
+
+def curve_picture(found: Sequence[Band], heading: str) -> str:
+    """An SVG of at most `MOST_PANELS` names, in two columns where there are several; `heading` stands above them."""
+    drawn = found[:MOST_PANELS]
+    across = min(len(drawn), 2)
+    width = (WIDTH - GAP * (across - 1)) / across
+    tall = TITLE + HEIGHT + AXIS
+    ranks = sorted({rank for band in drawn for rank in band.ranks})
+    how = f"{rank_label(tuple(ranks))}: mean, and from least to most" if len(ranks) > 1 else rank_label(tuple(ranks))
+    parts = [_text(0, 13, heading), _text(WIDTH, 13, how, "end")]
+    for number, band in enumerate(drawn):
+        x, y = (number % across) * (width + GAP), 20 + (number // across) * tall
+        parts += _panel(band, x + MARGIN, y + TITLE, width - MARGIN)
+    height = 20 + math.ceil(len(drawn) / across) * tall
+    if left := len(found) - len(drawn):
+        names = ", ".join(band.name for band in found[MOST_PANELS : MOST_PANELS + 8])
+        parts.append(_text(0, height + 13, f"{left} more: {names}{'' if left <= 8 else ' …'} (%distributed watch log)"))
+        height += 20
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{escape(curve_text(found, heading))}" '
+        f'width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" style="max-width:100%" '
+        f'font-family="system-ui,sans-serif" font-size="11" fill="{TEXT}">{"".join(parts)}</svg>'
+    )
+
+
+def _panel(band: Band, left: float, top: float, width: float) -> Iterator[str]:
+    """One chart, whose area begins at `left`, `top`."""
+    yield _text(left, top - 7, band.name, weight="bold")
+    yield _text(left + width, top - 7, short(band.last), "end", NOT_FINITE if not math.isfinite(band.last) else LINE)
+    known = np.isfinite(band.mean)
+    low, high = (float(band.least[known].min()), float(band.most[known].max())) if known.any() else (0.0, 1.0)
+    if high - low < 1e-300:
+        low, high = low - (abs(low) or 1.0) * 0.5, high + (abs(high) or 1.0) * 0.5
+    first, last = float(band.steps[0]), float(band.steps[-1])
+    x = left + width * ((band.steps - first) / (last - first) if last > first else np.zeros(len(band.steps)))
+    scale = HEIGHT / (high - low)
+
+    def y(values: Floats) -> Floats:
+        return top + HEIGHT - (values - low) * scale
+
+    for tick in ticks(low, high, 4):
+        at = top + HEIGHT - (tick - low) * scale
+        yield f'<path d="M{left:.0f} {at:.1f}h{width:.0f}" stroke="{GRID}" stroke-opacity="0.25"/>'
+        yield _text(left - 6, at + 4, short(tick), "end")
+    for tick in ticks(first, last, 5) if last > first else [first]:
+        share = (tick - first) / (last - first) if last > first else 0.0
+        anchor = "start" if share < 0.02 else "end" if share > 0.94 else "middle"
+        yield _text(left + width * share, top + HEIGHT + 14, short(tick), anchor)
+    for run in _runs(known):
+        mean, least, most = (_points(x[run], y(values[run])) for values in (band.mean, band.least, band.most))
+        if len(band.ranks) > 1 or len(band.steps) > width / 2 - 60:
+            around = "L".join([*most, *reversed(least)])
+            yield f'<path d="M{around}z" fill="{LINE}" fill-opacity="0.22"/>'
+        if len(mean) == 1:
+            yield f'<circle cx="{mean[0].split()[0]}" cy="{mean[0].split()[1]}" r="2.5" fill="{LINE}"/>'
+        else:
+            line = "L".join(mean)
+            yield f'<path d="M{line}" fill="none" stroke="{LINE}" stroke-width="1.6" stroke-linejoin="round"/>'
+
+
+def _runs(known: NDArray[np.bool_]) -> list[slice]:
+    """Where values are finite without a break."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], known, [False]]).astype(np.int8)))
+    return [slice(int(begin), int(end)) for begin, end in list(pairwise(edges))[::2]]
+
+
+def _points(x: Floats, y: Floats) -> list[str]:
+    return [f"{a:.1f} {b:.1f}" for a, b in zip(x, y)]
+
+
+def _text(x: float, y: float, text: str, anchor: str = "start", colour: str = "", weight: str = "") -> str:
+    how = "".join(
+        f' {name}="{value}"'
+        for name, value in (("text-anchor", anchor), ("fill", colour), ("font-weight", weight))
+        if value and value != "start"
+    )
+    return f'<text x="{x:.0f}" y="{y:.0f}"{how}>{escape(text)}</text>'
+
+
+def ticks(low: float, high: float, most: int) -> list[float]:
+    """At most so many round numbers from `low` to `high`, at distances of 1, 2 or 5 times a power of ten."""
+    rough = (high - low) / most
+    if not 1e-300 < rough < 1e300:
+        return []
+    power = 10.0 ** math.floor(math.log10(rough))
+    every = next(times * power for times in (1, 2, 5, 10) if times * power >= rough * (1 - 1e-9))
+    return [number * every for number in range(math.ceil(low / every - 1e-9), math.floor(high / every + 1e-9) + 1)]
+
+
+def short(value: float) -> str:
+    """Four significant digits at most: 0.1234, 1,234, 12k, 3.5M, 1e-05."""
+    if not math.isfinite(value):
+        return str(value)
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if abs(value) >= 10 * 1e3 and size <= abs(value) < 1e15:
+            return f"{value / size:.4g}{unit}"
+    return figure(float(f"{value:.4g}"))
