@@ -235,6 +235,32 @@ def test_a_rank_that_loses_its_connection_in_a_copy_is_asked_again(end: str, rin
     assert done.exists() and ring4.run("held", ranks=[2]).check()[2].value == 0
 
 
+FORMS_WITHOUT_CONNECTION = """
+import gc
+from allranks.rank.world.membership import World
+member = next(each for each in gc.get_objects() if isinstance(each, World))
+init = member._init
+def init_and_lose(*args, **kwargs):
+    exec(code)
+    return init(*args, **kwargs)
+member._init = init_and_lose
+"""
+
+
+def test_a_rank_that_loses_its_connection_while_it_joins_is_asked_again(ring4: Cluster, tmp_path: Path) -> None:
+    assert ring4._ranks is not None
+    done, port = tmp_path / "done", int(ring4._ranks.lifeline.url.rpartition(":")[2])
+    code = LOSES_ITS_CONNECTION.format(done=str(done), port=port)
+    ring4.run("held = rank * 10").check()
+    ring4.run(f"code = {code!r}\n{FORMS_WITHOUT_CONNECTION}", ranks=[0]).check()
+    before = ring4.snapshot.generation
+    kill(ring4, 2)
+    ring4.heal()
+    assert done.exists() and ring4.snapshot.generation == before + 2
+    assert ring4.pull("held", ranks=[0, 1, 3]) == [0, 10, 30]
+    assert ring4.run("mx.distributed.all_sum(mx.array(1)).item()").check()[2].value == 4
+
+
 @pytest.mark.mpi
 @pytest.mark.slow
 @pytest.mark.parametrize("step", ["stop_ranks", "plan_next", "launch", "form"])

@@ -12,7 +12,7 @@ from allranks.errors import CannotStart, HostCause
 from allranks.head.state.monitor import Monitor
 from allranks.machine.ports import says_transient
 from allranks.messages.lifeline import Lifeline
-from allranks.messages.questions import Reply, RequestFailed
+from allranks.messages.questions import LOST, Reply, RequestFailed
 from allranks.messages.requests import Form, GiveUpAborting, Joined, MayConnect, Meet, Refusals, Spawn, StopForming
 from allranks_backends.limits import Limits, limits
 from allranks_backends.plan import Host, Placement, WorldPlan, alike
@@ -106,7 +106,7 @@ def form(
             listing = "; ".join(f"{monitor.label(ranks)}: {failure}" for failure, ranks in alike(failures).items())
             raise CannotStart(
                 f"could not form the {plan.backend} world of {plan.size}. {listing}.",
-                transient=says_transient(listing),
+                transient=says_transient(listing) or LOST in failures.values(),
                 causes=[
                     HostCause(monitor.ranks[rank].host, f"rank {rank} could not join the world: {failure}.")
                     for rank, failure in failures.items()

@@ -234,15 +234,23 @@ class Ranks:
             self.sites(self.hosts)
         if self.monitor.state == "broken":
             self.save()  # before any rank leaves its world
-        world = self.plan, self.backend, self.monitor, self.lifeline, self.can_run
         try:
-            forming.form(*world, spawn=spawn, until_connected=self.connect)
+            self._join(spawn)
         except CannotStart as error:
-            lacks = shortages(self.host.directory.parent)
-            raise CannotStart(f"{error}{lacks}", transient=error.transient, causes=error.causes) from None
+            if not error.transient or self.backend.launcher != "engines" or any(r.dead for r in self.monitor.ranks):
+                lacks = shortages(self.host.directory.parent)
+                raise CannotStart(f"{error}{lacks}", transient=error.transient, causes=error.causes) from None
+            self.connect()  # a rank had lost its connection for a moment, say
+            self.plan_next(self.hosts, self.backend.name)
+            self._join()
         self.monitor.links = self.backend.links(self.plan)
         self.wait_for("ready", lambda rank: rank.ready)
         self.save()
+
+    def _join(self, spawn: Sequence[Spawn] = ()) -> None:
+        assert self.plan is not None
+        world = self.plan, self.backend, self.monitor, self.lifeline, self.can_run
+        forming.form(*world, spawn=spawn, until_connected=self.connect)
 
     def look_at_network(self, backend: str = "") -> None:
         """See that hosts reach each other; take the fastest of several networks. Raises CannotStart.
