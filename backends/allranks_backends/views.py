@@ -11,7 +11,10 @@ from typing import Literal
 
 from .plan import Link, alike, rank_label
 
-RankState = Literal["planned", "starting", "idle", "running", "waiting", "debugging", "failed", "stopped", "dead"]
+RankState = Literal[
+    "planned", "starting", "idle", "running", "waiting", "debugging", "failed", "unblocked", "stopped", "dead"
+]
+"""``failed``: its last cell raised an error of its own. ``unblocked``: its collective was aborted."""
 WorldState = Literal["planned", "starting", "whole", "broken", "incomplete", "down"]
 """``incomplete``: a change of the world ended before all ranks had their variables."""
 

@@ -307,7 +307,7 @@ def test_a_saved_notebook_is_readable(open_notebook: OpenNotebook, browser: Brow
     notebook.run()
     notebook.page.wait_for_selector(".arw-rank")
     # The tables, while the pictures are there.
-    notebook.page.get_by_text("generation 1 · whole").nth(1).wait_for(state="hidden")
+    notebook.page.get_by_text("ready").nth(1).wait_for(state="hidden")
     notebook.save()
     notebook.page.evaluate("() => window.panel.sessionContext.shutdown()")
     saved = Notebook(notebook.lab, browser, notebook.path, kernel=kernel)

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import nbformat
 import pytest
 
 from tests.browser.lab import Notebook
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
@@ -58,3 +63,29 @@ def test_curves_grow_while_the_cell_runs_and_come_back_after_a_reload(
     page.wait_for_selector(".arw-log-figure")
     page.wait_for_function(last)
     notebook.execute("%distributed down")
+
+
+PICTURE = ".jp-RenderedSVG img"
+
+
+def test_a_cell_shows_its_curve_that_stays_when_its_notebook_is_opened_without_a_kernel(
+    open_notebook: Callable[..., Notebook], browser: Browser
+) -> None:
+    train = "%%distributed\nfor step in range(30):\n    log(loss=1 / (step + 1) + rank, step=step)"
+    notebook = open_notebook(UP, train, "%distributed down")
+    notebook.page.set_viewport_size({"width": 1000, "height": 800})
+    notebook.run()
+    box, area = (notebook.page.locator(each).first.bounding_box() for each in (PICTURE, ".jp-Cell-outputArea"))
+    assert box is not None and area is not None and 100 < box["height"] < 250
+    assert box["x"] + box["width"] <= area["x"] + area["width"], "nothing is cut at the right"
+    notebook.save()
+    saved = nbformat.read(notebook.lab.notebooks / notebook.path, as_version=4)
+    (output,) = [each for each in saved.cells[1].outputs if "image/svg+xml" in each.get("data", {})]
+    assert "ranks 0-1: mean, and from least to most" in output.data["image/svg+xml"]
+    assert output.data["text/plain"].startswith("loss 1.5 → 0.5333 (step 29")
+    notebook.page.evaluate("() => window.panel.sessionContext.shutdown()")
+    again = Notebook(notebook.lab, browser, notebook.path, kernel=False)
+    try:
+        again.page.wait_for_selector(PICTURE)
+    finally:
+        again.page.close()

@@ -51,7 +51,7 @@ def test_bytes_for_people(n: int, said: str) -> None:
 
 def test_the_text_table() -> None:
     assert status_text(SNAPSHOT).splitlines() == [
-        'world "main" · 2 ranks · ring · generation 1 · whole',
+        'world "main" · 2 ranks · ring · ready',
         "rank  host       pid    state                                      memory  MLX active / peak",
         "0     localhost  12345  blocked in all_sum #17 f32[1000] (line 5)  1.5 GB  12.0 MB / 2.4 GB",
         "1     mac2       77     dead: killed by signal 9 (out of memory?)  –       –",
@@ -84,7 +84,7 @@ def test_the_html_table_says_the_same_and_needs_no_script_or_stylesheet() -> Non
     assert cells.rows[1][3] == "blocked in all_sum #17 f32[1000] (line 5)"
     assert cells.rows[2][3] == "dead: killed by signal 9 (out of memory?)"
     assert "background" not in page
-    assert "world &quot;main&quot; · 2 ranks · ring · generation 1 · whole" in page
+    assert "world &quot;main&quot; · 2 ranks · ring · ready" in page
 
 
 def test_what_ranks_say_is_shown_as_text() -> None:
@@ -116,5 +116,5 @@ def test_sixty_four_ranks_stay_in_columns_and_in_order() -> None:
 
 def test_a_world_without_ranks_is_a_head_line() -> None:
     snapshot = Snapshot("main", "ring", "starting", 0, ())
-    assert status_text(snapshot) == 'world "main" · 0 ranks · ring · generation 0 · starting'
+    assert status_text(snapshot) == 'world "main" · 0 ranks · ring · starting'
     assert "<table" not in status_html(snapshot)

@@ -223,7 +223,7 @@ def test_a_rank_that_has_not_come_is_named_with_its_line_and_nobody_is_freed() -
 
 def test_a_rank_whose_line_is_unknown_is_reported_as_such() -> None:
     said, _ = look(waiting(0), at(1, "running"), at(2, "running"))
-    assert said == [f"(0,): {BLOCKED}: ranks 1-2 have not entered it yet (running, line not known yet)"]
+    assert said == [f"(0,): {BLOCKED}: ranks 1-2 have not entered it yet (running)"]
 
 
 def test_a_rank_that_finished_without_coming() -> None:

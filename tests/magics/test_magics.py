@@ -19,7 +19,7 @@ def test_up_says_what_it_chose_and_shows_the_status(kernel: Notebook) -> None:
     cell = kernel.ok("%distributed up -n 2")
     assert re.match(r"backend: (ring|nccl|jaccl|jaccl-ring), since .*\.\n", cell.stdout)
     [text], [html] = cell.mime("text/plain"), cell.mime("text/html")
-    assert text.startswith('world "main" · 2 ranks · ') and "generation 1 · whole" in text.splitlines()[0]
+    assert text.startswith('world "main" · 2 ranks · ') and "ready" in text.splitlines()[0]
     assert "<table" in html and "<script" not in html
     status = kernel.ok("%distributed status")
     assert status.mime("text/plain")[0].splitlines()[1].split()[:4] == ["rank", "host", "pid", "state"]
@@ -221,7 +221,7 @@ def test_reloading_keeps_the_cluster(two: Notebook) -> None:
     [
         ("up --n 4", "unknown option --n. Did you mean -n?"),
         ("resize 1000000", "a rank needs about 64 MiB of memory. At most "),
-        ("up -n 3", "(started with n 2, not 3"),
+        ("up -n 3", "(running with -n 2)"),
     ],
 )
 def test_slips_in_numbers_of_ranks(line: str, said: str, two: Notebook) -> None:

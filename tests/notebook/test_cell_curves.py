@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import pytest
@@ -9,6 +10,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from allranks.head.state.logged import Row
 from allranks.notebook import cell_curves
+from allranks.notebook.cell_curves import KINDS_KEPT, RUNS_KEPT, CellCurves
 from allranks.notebook.fold import Block
 from allranks.notebook.show import Show
 from tests.notebook.page import ALL, Page, text
@@ -19,6 +21,7 @@ LOSS = "loss 1 → 0.1 (step 9 · 2.00 steps a second)"
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cell_curves, "PERIOD", 0.0)
+    CellCurves._ended.clear()
 
 
 def rows(steps: Sequence[int] = range(10), *, rank: int = 0) -> list[Row]:
@@ -96,3 +99,41 @@ def test_nothing_logged_draws_nothing(page: Page) -> None:
     show.logged([])
     show.close()
     assert page.outputs == []
+
+
+def lines_of(page: Page) -> tuple[int, int]:
+    """How many curves the last picture has, and how many of them are pale."""
+    svg = [shown["image/svg+xml"] for _, shown in page.outputs if isinstance(shown, dict)][-1]
+    return svg.count("stroke-linejoin"), svg.count('stroke-opacity="0.45"')
+
+
+def test_runs_of_the_same_cell_before_are_pale_and_of_another_are_not_there(page: Page) -> None:
+    for run in range(RUNS_KEPT + 2):
+        show = Show(ALL, live=True)
+        show.logged(rows(range(3)))
+        show.logged(rows(range(3, 10)))
+        show.close()
+        assert lines_of(page) == (1 + min(run, RUNS_KEPT), min(run, RUNS_KEPT))
+    show = Show(ALL, live=True)
+    show.logged([row._replace(name=name) for row in rows() for name in ("loss", "accuracy")])
+    show.close()
+    assert lines_of(page) == (2, 0)
+
+
+def test_runs_are_not_kept_without_end(page: Page) -> None:
+    for number in range(KINDS_KEPT + 5):
+        show = Show(ALL, live=True)
+        show.logged([row._replace(name=f"n{number}") for row in rows()])
+        show.close()
+    assert len(CellCurves._ended) == KINDS_KEPT and ("n0",) not in CellCurves._ended
+
+
+def test_a_run_that_has_begun_is_drawn_over_the_steps_of_the_run_before(page: Page) -> None:
+    show = Show(ALL, live=True)
+    show.logged(rows())
+    show.close()
+    show = Show(ALL, live=True)
+    show.logged(rows(range(3)))
+    svg = [shown["image/svg+xml"] for _, shown in page.outputs if isinstance(shown, dict)][-1]
+    pale, own = re.findall(r'<path d="M([^"]*)" fill="none"', svg)
+    assert pale.split("L")[:3] == own.split("L") and len(pale.split("L")) == 10

@@ -1,13 +1,13 @@
 """What a cell logged, drawn as an SVG without script: it stays in a saved notebook, and needs no kernel to be seen.
 
 One panel for each name. The line is the mean of the ranks, the band reaches from the least to the most of them; where
-there are more steps than pixels, both are over the steps of a pixel.
+there are more steps than pixels, both are over the steps of a pixel. Earlier runs are pale lines.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import pairwise
@@ -20,13 +20,14 @@ from allranks_backends.plan import rank_label
 from .curves import Curves, figure
 
 MOST_PANELS = 6
-WIDTH, GAP = 680, 24
+WIDTH, GAP = 560, 20
 """Pixels of the picture, and between two panels of a row."""
 HEIGHT, TITLE, AXIS, MARGIN = 110, 24, 20, 46
 """Pixels of a panel's chart, of the line above it, of the figures below it, and of those to its left."""
 LINE, TEXT, GRID = "#2f7fd8", "#767676", "#808080"
 """Colours that can be read on a white page and on a dark one: a picture is not told which it is on."""
 NOT_FINITE = "#d0433b"
+PALE = f'stroke="{GRID}" stroke-opacity="0.45"'
 
 Floats = NDArray[np.float64]
 
@@ -90,22 +91,27 @@ def curve_text(found: Sequence[Band], heading: str) -> str:
     return f"{', '.join(said)} ({heading})"
 
 
-def curve_picture(found: Sequence[Band], heading: str) -> str:
-    """An SVG of at most `MOST_PANELS` names, in two columns where there are several; `heading` stands above them."""
+def curve_picture(found: Sequence[Band], heading: str, before: Mapping[str, Sequence[Band]] | None = None) -> str:
+    """An SVG of at most `MOST_PANELS` names, in two columns where there are several.
+
+    `heading` stands above them; `before` has the bands of earlier runs by name.
+    """
     drawn = found[:MOST_PANELS]
     across = min(len(drawn), 2)
     width = (WIDTH - GAP * (across - 1)) / across
     tall = TITLE + HEIGHT + AXIS
     ranks = sorted({rank for band in drawn for rank in band.ranks})
     how = f"{rank_label(tuple(ranks))}: mean, and from least to most" if len(ranks) > 1 else rank_label(tuple(ranks))
-    parts = [_text(0, 13, heading), _text(WIDTH, 13, how, "end")]
+    if before:
+        how += " · pale: runs before"
+    parts = [_text(8, 13, heading), _text(WIDTH, 13, how, "end")]
     for number, band in enumerate(drawn):
         x, y = (number % across) * (width + GAP), 20 + (number // across) * tall
-        parts += _panel(band, x + MARGIN, y + TITLE, width - MARGIN)
+        parts += _panel(band, (before or {}).get(band.name, ()), x + MARGIN, y + TITLE, width - MARGIN)
     height = 20 + math.ceil(len(drawn) / across) * tall
     if left := len(found) - len(drawn):
         names = ", ".join(band.name for band in found[MOST_PANELS : MOST_PANELS + 8])
-        parts.append(_text(0, height + 13, f"{left} more: {names}{'' if left <= 8 else ' …'} (%distributed watch log)"))
+        parts.append(_text(8, height + 13, f"{left} more: {names}{'' if left <= 8 else ' …'} (%distributed watch log)"))
         height += 20
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{escape(curve_text(found, heading))}" '
@@ -114,16 +120,15 @@ def curve_picture(found: Sequence[Band], heading: str) -> str:
     )
 
 
-def _panel(band: Band, left: float, top: float, width: float) -> Iterator[str]:
+def _panel(band: Band, before: Sequence[Band], left: float, top: float, width: float) -> Iterator[str]:
     """One chart, whose area begins at `left`, `top`."""
     yield _text(left, top - 7, band.name, weight="bold")
     yield _text(left + width, top - 7, short(band.last), "end", NOT_FINITE if not math.isfinite(band.last) else LINE)
-    known = np.isfinite(band.mean)
-    low, high = (float(band.least[known].min()), float(band.most[known].max())) if known.any() else (0.0, 1.0)
-    if high - low < 1e-300:
-        low, high = low - (abs(low) or 1.0) * 0.5, high + (abs(high) or 1.0) * 0.5
-    first, last = float(band.steps[0]), float(band.steps[-1])
-    x = left + width * ((band.steps - first) / (last - first) if last > first else np.zeros(len(band.steps)))
+    low, high, first, last = _range([band, *before])
+
+    def x(steps: Floats) -> Floats:
+        return left + width * ((steps - first) / (last - first) if last > first else np.zeros(len(steps)))
+
     scale = HEIGHT / (high - low)
 
     def y(values: Floats) -> Floats:
@@ -137,16 +142,33 @@ def _panel(band: Band, left: float, top: float, width: float) -> Iterator[str]:
         share = (tick - first) / (last - first) if last > first else 0.0
         anchor = "start" if share < 0.02 else "end" if share > 0.94 else "middle"
         yield _text(left + width * share, top + HEIGHT + 14, short(tick), anchor)
-    for run in _runs(known):
-        mean, least, most = (_points(x[run], y(values[run])) for values in (band.mean, band.least, band.most))
+    for other in before:
+        for run in _runs(np.isfinite(other.mean)):
+            yield _line(_points(x(other.steps[run]), y(other.mean[run])), PALE, 1.2)
+    for run in _runs(np.isfinite(band.mean)):
+        mean, least, most = (_points(x(band.steps[run]), y(of[run])) for of in (band.mean, band.least, band.most))
         if len(band.ranks) > 1 or len(band.steps) > width / 2 - 60:
-            around = "L".join([*most, *reversed(least)])
-            yield f'<path d="M{around}z" fill="{LINE}" fill-opacity="0.22"/>'
-        if len(mean) == 1:
-            yield f'<circle cx="{mean[0].split()[0]}" cy="{mean[0].split()[1]}" r="2.5" fill="{LINE}"/>'
-        else:
-            line = "L".join(mean)
-            yield f'<path d="M{line}" fill="none" stroke="{LINE}" stroke-width="1.6" stroke-linejoin="round"/>'
+            yield f'<path d="M{"L".join([*most, *reversed(least)])}z" fill="{LINE}" fill-opacity="0.22"/>'
+        yield _line(mean, f'stroke="{LINE}"', 1.6)
+
+
+def _range(found: Sequence[Band]) -> tuple[float, float, float, float]:
+    """The least and the greatest value, and the first and the last step, of all of these."""
+    steps, values = (
+        np.concatenate(each) for each in zip(*[(each.steps, of) for each in found for of in (each.least, each.most)])
+    )
+    known = values[np.isfinite(values)]
+    low, high = (float(known.min()), float(known.max())) if len(known) else (0.0, 1.0)
+    if high - low < 1e-300:
+        low, high = low - (abs(low) or 1.0) * 0.5, high + (abs(high) or 1.0) * 0.5
+    return low, high, float(steps.min()), float(steps.max())
+
+
+def _line(points: Sequence[str], how: str, width: float) -> str:
+    """Through these points; where there is only one, a dot."""
+    path = "L".join(points) + ("h0" if len(points) == 1 else "")
+    ends = 'stroke-linejoin="round" stroke-linecap="round"'
+    return f'<path d="M{path}" fill="none" {how} stroke-width="{width}" {ends}/>'
 
 
 def _runs(known: NDArray[np.bool_]) -> list[slice]:

@@ -47,7 +47,8 @@ def status_html(snapshot: Snapshot) -> str:
 def _head(snapshot: Snapshot) -> str:
     size = len(snapshot.ranks)
     ranks = f"{size} {'rank' if size == 1 else 'ranks'}"
-    parts = (f'world "{snapshot.name}"', ranks, snapshot.backend, f"generation {snapshot.generation}", snapshot.state)
+    state = "ready" if snapshot.state == "whole" else snapshot.state
+    parts = (f'world "{snapshot.name}"', ranks, snapshot.backend, state)
     return " · ".join(map(_printable, parts))
 
 

@@ -54,7 +54,9 @@ REPLAY_WITHIN = 3.0
 """Seconds that a cell waits for ranks which still unblock others."""
 STOPPED_WITHIN = 120.0
 """Seconds that a cell, or a question, waits for ranks whose cell was stopped and that still compute."""
-NOT_UP = "the cluster {!r} is {}: call its up(), or use it in a with statement. %distributed up has allranks.current()."
+NOT_UP = (
+    "the cluster {!r} is {}: call up(), or use it in a with statement. After %distributed up, use allranks.current()."
+)
 
 
 _clusters: weakref.WeakSet[ClusterBase] = weakref.WeakSet()

@@ -233,8 +233,9 @@ class ClusterCells(ClusterFolder, ClusterShare):
         views = self._up().monitor.snapshot().ranks
         at_breakpoint = [view.rank for view in views if view.state == "debugging"]
         failed = [view.rank for view in views if view.state == "failed"]
-        raised = [rank for rank in self._culprits if rank in failed]  # and was not only unblocked
-        if found := at_breakpoint or raised or failed:
+        raised = [rank for rank in self._culprits if rank in failed]
+        unblocked = [view.rank for view in views if view.state == "unblocked"]
+        if found := at_breakpoint or raised or failed or unblocked:
             return found[0]
         raise UsageError("nothing to debug: no rank is at a breakpoint and none raised in its last cell")
 

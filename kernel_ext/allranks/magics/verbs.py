@@ -113,17 +113,14 @@ class Verbs:
         """`up` was run again, as with "Run All Cells". Raises UsageError where it asks for another cluster."""
         kept = {name: each for name, each in vars(options).items() if name not in ("yes", "timeout")}  # past with `up`
         if not self.up_with or any(now != self.up_with[name] for name, now in kept.items()):
-            differ = [
-                f"{name} {self.up_with[name]}, not {now}"
-                for name, now in kept.items()
-                if name in self.up_with and now != self.up_with[name]
-            ]
-            if [each.partition(" ")[0] for each in differ] == ["sync"]:
+            differ = [name for name, now in kept.items() if now != self.up_with.get(name, now)]
+            if differ == ["sync"]:
                 raise UsageError(
                     f"already up: {ranks_text(cluster.size, cluster.backend)}. %distributed sync "
                     f"{'--on' if options.sync else '--off'} switches what --sync does."
                 )
-            how = f" (started with {'; '.join(differ)})" if differ else ""
+            running = [_typed(name, self.up_with[name]) for name in differ]
+            how = f" (running with {' '.join(running)})" if differ else ""
             raise UsageError(
                 f"already up: {ranks_text(cluster.size, cluster.backend)}. Resize with %distributed resize "
                 f"{options.n or 'N'}, or stop them with %distributed down to start with other options{how}."
@@ -195,7 +192,7 @@ class Verbs:
 
     def _interrupt(self, _: argparse.Namespace) -> None:
         cluster = self._need()
-        if all(view.state in ("idle", "failed", "dead") for view in cluster.snapshot.ranks):
+        if all(view.state in ("idle", "failed", "unblocked", "dead") for view in cluster.snapshot.ranks):
             print("No cell is running.")
         if still := cluster.interrupt(within=RELEASE_WITHIN):
             print(f"Still busy: {still}. To replace them: %distributed heal --kill RANKS (loses their variables)")
@@ -331,3 +328,11 @@ def end(cluster: Cluster) -> str:
         f"Ended all ranks but those on {', '.join(cluster.not_ended)}, which cannot be reached. They end when that is "
         "possible again, as long as this kernel runs, or when their lease has run out."
     )
+
+
+def _typed(name: str, value: Any) -> str:
+    """An option of `up` as it would be typed."""
+    option = "-n" if name == "n" else f"--{name.replace('_', '-')}"
+    if value is None or isinstance(value, bool):
+        return option if value else f"without {option}"
+    return f"{option} {value}"

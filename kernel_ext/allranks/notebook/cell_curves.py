@@ -5,11 +5,14 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from allranks.head.state.logged import Row
 from allranks.units import three_digits
 from allranks_widgets.curves import Curves
+
+if TYPE_CHECKING:
+    from allranks_widgets.curve_picture import Band
 
 FEWEST_STEPS = 3
 """Steps from which on a curve is drawn."""
@@ -19,8 +22,19 @@ RATE_OVER = 10.0
 """Seconds over which the steps of a running cell are counted for their rate."""
 
 
+RUNS_KEPT = 3
+"""Earlier runs that are drawn beside the curves of a cell."""
+KINDS_KEPT = 20
+"""Cells that log different names, of which runs are kept."""
+
+Run = dict[str, "Band"]
+
+
 class CellCurves:
     """The curves of one cell. For one thread."""
+
+    _ended: ClassVar[dict[tuple[str, ...], deque[Run]]] = {}
+    """The last runs by the names that they logged: a cell that is run again logs the same."""
 
     def __init__(self) -> None:
         self._curves = Curves()
@@ -54,10 +68,15 @@ class CellCurves:
 
         self._changed, self._drawn_at = False, now
         found, heading = bands(self._curves), self._heading(ended)
-        return {
-            "data": {"image/svg+xml": curve_picture(found, heading), "text/plain": curve_text(found, heading)},
-            "metadata": {},
-        }
+        names = tuple(sorted(band.name for band in found))
+        runs = self._ended.pop(names, deque(maxlen=RUNS_KEPT))
+        self._ended[names] = runs  # the last that was used comes last
+        picture = curve_picture(found, heading, {name: [run[name] for run in runs] for name in names if runs})
+        if ended:
+            runs.append({band.name: band for band in found})
+            while len(self._ended) > KINDS_KEPT:
+                del self._ended[next(iter(self._ended))]
+        return {"data": {"image/svg+xml": picture, "text/plain": curve_text(found, heading)}, "metadata": {}}
 
     def _heading(self, ended: bool) -> str:
         """Which step it is at, and how many there are a second: of a cell that has ended over all of its time."""

@@ -61,7 +61,7 @@ class Alignment:
 
     def __str__(self) -> str:
         if len(self.offset) < 2:
-            return "One host, one clock."
+            return ""
         if not math.isfinite(self.bound):
             lost = ", ".join(host for host, error in self.error.items() if not math.isfinite(error))
             return f"The clock of {lost} is unknown: no answer. Its rows may be shifted against the others."

@@ -45,7 +45,7 @@ def _below(timeline: Timeline) -> list[str]:
     hidden = len(timeline.ranks) - MOST_RANKS
     if hidden > 0:
         said.append(f"{hidden} more ranks are in the file but not in the picture.")
-    return [*said, *timeline.notes, str(timeline.clocks)]
+    return list(filter(None, [*said, *timeline.notes, str(timeline.clocks)]))
 
 
 def _rank_rows(timeline: Timeline) -> list[tuple[str, ...]]:

@@ -80,6 +80,7 @@ const PATHS = {
   starting: "M6 1.5a4.5 4.5 0 1 1-4.5 4.5",
   idle: "M6 2a4 4 0 1 1 0 8a4 4 0 1 1 0-8z",
   running: "M3.5 1.8L10.2 6L3.5 10.2z",
+  exchanging: "M2 4.2h7M7 2l2.2 2.2L7 6.4M10 8.8H3M5 6.6L2.8 8.8L5 11",
   waiting: "M4 2v8M8 2v8",
   debugging: "M3.2 1.8v8.4M6.2 2.6L10.4 6L6.2 9.4z",
   failed: "M2.5 2.5l7 7M9.5 2.5l-7 7",

@@ -5,7 +5,7 @@ import "./style.css";
 import { Console } from "./console.js";
 import { h, icon, mark, say } from "./dom.js";
 import { Log } from "./log.js";
-import { advice, counts } from "./snapshot.js";
+import { advice, counts, stateOf } from "./snapshot.js";
 import { Status } from "./status.js";
 import { storeOf } from "./store.js";
 import { followTheme } from "./theme.js";
@@ -82,10 +82,13 @@ function render({ model, el }) {
     mark(root, "data-frames", store.frames);
     if (!snapshot) return;
     const size = snapshot.ranks.length;
-    say(world, `${snapshot.name} · ${size} ${size === 1 ? "rank" : "ranks"} · ${snapshot.backend} · generation ${snapshot.generation} · ${snapshot.state}`);
+    say(world, `${snapshot.name} · ${size} ${size === 1 ? "rank" : "ranks"} · ${snapshot.backend} · ${snapshot.state === "whole" ? "ready" : snapshot.state}`);
     /** @type {Map<string, number>} */
     const by = new Map();
-    for (const rank of snapshot.ranks) by.set(rank.state ?? "starting", (by.get(rank.state ?? "starting") ?? 0) + 1);
+    for (const rank of snapshot.ranks) {
+      const state = stateOf(rank, store.behind);
+      by.set(state, (by.get(state) ?? 0) + 1);
+    }
     say(states, [...by].map(([state, n]) => `${n} ${state}`).join(", "));
     const lines = (snapshot.notes ?? []).join("\n");
     for (const part of ofRanks) part.hidden = !size;

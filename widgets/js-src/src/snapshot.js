@@ -23,8 +23,18 @@ export function doing(rank) {
   return "";
 }
 
+/**
+ * The state of a rank in a word. Every collective takes its time: a rank waits only once that is long.
+ * @param {RankView} rank
+ * @param {number} behind seconds since the snapshot was made
+ */
+export function stateOf(rank, behind) {
+  if (rank.state === "waiting" && (rank.since ?? 0) + behind < HANGS_AFTER) return "exchanging";
+  return rank.state ?? "starting";
+}
+
 /** @param {string} state whether it counts on */
-export const counts = (state) => ["running", "waiting", "debugging"].includes(state);
+export const counts = (state) => ["running", "exchanging", "waiting", "debugging"].includes(state);
 
 const HANGS_AFTER = 2; // seconds in a collective before the ranks that are missing are named
 const ENDED_AFTER = 5; // seconds before a button ends what they wait for: a checkpoint takes long, too

@@ -1,7 +1,7 @@
 // What each rank does, as a table.
 
 import { h, icon, mark, say, setIcon } from "./dom.js";
-import { collective, counts, missing } from "./snapshot.js";
+import { collective, counts, missing, stateOf } from "./snapshot.js";
 import * as units from "./units.js";
 
 /** @typedef {import("./store.js").Store} Store */
@@ -45,7 +45,7 @@ export class Status {
     this.body.append(row);
     return (/** @type {RankView} */ rank) => {
       number = rank.rank;
-      const now = rank.state ?? "starting";
+      const now = stateOf(rank, this.store.behind);
       mark(row, "data-state", now);
       mark(row, "data-late", String(this.late.has(number)));
       mark(row, "data-selected", String(this.store.selected === number));

@@ -3,7 +3,7 @@
 import { h, icon, mark, say, setIcon, svg } from "./dom.js";
 import { layout, route } from "./layout.js";
 import { openMenu } from "./menu.js";
-import { counts, doing, findings, hostsOf, missing, shapeOf, sum, wiresOf } from "./snapshot.js";
+import { counts, doing, findings, hostsOf, missing, shapeOf, stateOf, sum, wiresOf } from "./snapshot.js";
 import * as units from "./units.js";
 
 /** @typedef {import("./types.js").Snapshot} Snapshot */
@@ -181,7 +181,7 @@ export class Topology {
     this.updates.push(() => {
       const view = this.ranks.get(rank);
       if (!view) return;
-      const state = view.state ?? "starting";
+      const state = stateOf(view, this.store.behind);
       mark(card, "data-state", state);
       const late = this.late.has(rank);
       mark(card, "data-late", String(late));

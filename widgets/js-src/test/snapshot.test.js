@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { advice, findings, hostsOf, median, operations, shapeOf, sum, wiresOf } from "../src/snapshot.js";
+import { advice, findings, hostsOf, median, operations, shapeOf, stateOf, sum, wiresOf } from "../src/snapshot.js";
 
 /** @typedef {import("../src/types.js").Snapshot} Snapshot */
 
@@ -81,6 +81,13 @@ test("a rank that others wait for is named with its line, and can be interrupted
   assert.equal(found?.text, "Ranks 0, 2 wait in all_sum #13 f32[3] for rank 1 (line 4: time.sleep(8)), for 6 s.");
   assert.deepEqual([found?.button, found?.verb, found?.ranks], ["Interrupt rank 1", "interrupt", [1]]);
   assert.deepEqual([advice(hanging(3), 0)?.button, advice(hanging(1), 0)], ["", null]);
+});
+
+test("a rank in a collective exchanges until that takes long", () => {
+  const states = (/** @type {number} */ seconds, behind = 0) => hanging(seconds).ranks.map((rank) => stateOf(rank, behind));
+  assert.deepEqual(states(1), ["exchanging", "running", "exchanging"]);
+  assert.deepEqual(states(1, 1.5), ["waiting", "running", "waiting"]);
+  assert.deepEqual(states(5), ["waiting", "running", "waiting"]);
 });
 
 test("a rank that finished the cell is not interrupted: the collective is aborted", () => {

@@ -76,7 +76,7 @@ def missing(here: set[int], snapshot: Snapshot, ended: Mapping[int, Ended], rank
         elif view.rank not in ranks:
             found = _elsewhere(view)
         elif view.state != "waiting" or view.entered < number:
-            found = NOT_YET, _activity(view)
+            found = NOT_YET, view.doing
         else:
             found = (AT_ANOTHER, view.doing) if _kind(view.collective) != kind else None
         if found:
@@ -110,20 +110,16 @@ def _missing_peer(
         elif view.rank not in ranks:
             absence, detail = _elsewhere(view)
         elif view.state == "waiting" or not known:
-            absence, detail = DOES, f"is {_activity(view)}"
+            absence, detail = DOES, f"is {view.doing}"
         else:
-            absence, detail = NOT_RECEIVED_YET if waits_in.op == "send" else NOT_SENT_YET, _activity(view)
+            absence, detail = NOT_RECEIVED_YET if waits_in.op == "send" else NOT_SENT_YET, view.doing
         told.append(f"{rank_label([view.rank])} {absence.of([view.rank], detail)}")
     return "; ".join(told if known else [GROUP_UNKNOWN, *told])
 
 
 def _elsewhere(view: RankView) -> tuple[Absence, str]:
     """Of a rank that the cell was not sent to."""
-    return (NOT_ASKED, "") if view.state in ("idle", "failed") else (ELSEWHERE, view.doing)
-
-
-def _activity(view: RankView) -> str:
-    return "running, line not known yet" if view.doing == "running" else view.doing
+    return (NOT_ASKED, "") if view.state in ("idle", "failed", "unblocked") else (ELSEWHERE, view.doing)
 
 
 def _kind(each: Collective | None) -> tuple[object, ...]:

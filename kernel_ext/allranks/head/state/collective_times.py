@@ -67,5 +67,5 @@ class CollectiveTimes:
         rank = max(self._waited, key=lambda each: self._waited[each])
         return (
             f"rank {rank} was last in {self._last[rank]} of {self.calls} timed calls; "
-            f"the others waited up to {self._waited[rank]:.3g} s for it"
+            f"the others waited {self._waited[rank]:.3g} s in all for it"
         )

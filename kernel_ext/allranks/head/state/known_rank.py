@@ -50,7 +50,9 @@ class Rank:
     seen: int = 0
     """`seq` of the last message of that cell."""
     failed: str | None = None
-    """What it raised in the last cell."""
+    """What it raised in the last cell, if that was an error of its own."""
+    unblocked: bool = False
+    """Its last cell ended since its collective was aborted."""
     dead: str | None = None
     """Why it is dead."""
     entered: int = 0
@@ -115,4 +117,4 @@ class Rank:
         if self.cell is not None:
             own = self.report.cell == self.cell or not self.report.running  # a task of an earlier cell is in its way
             return "waiting" if self.report.waiting and own else "running"
-        return "failed" if self.failed else "idle"
+        return "unblocked" if self.unblocked else "failed" if self.failed else "idle"

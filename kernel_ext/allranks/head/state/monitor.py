@@ -227,7 +227,8 @@ class Monitor:
         if done.timed is not None:
             members = sum(each.cell == done.cell or done.cell in each.past for each in self.ranks)
             self.times.add(done.cell, rank.rank, done.timed, members)
-        rank.failed = done.error.ename if done.error is not None else None
+        rank.unblocked = done.error is not None and done.error.aborted
+        rank.failed = done.error.ename if done.error is not None and not rank.unblocked else None
         rank.report = structs.replace(rank.report, running=False, waiting=False)
 
     def _is_new(self, rank: Rank, event: Output | Done) -> bool:
