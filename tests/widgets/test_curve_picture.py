@@ -90,7 +90,8 @@ def test_what_is_logged_cannot_end_the_picture_s_text() -> None:
 
 
 def test_more_names_than_there_is_room_for_are_named() -> None:
-    curves = logged(**{f"n{number}": lambda *_: 1.0 for number in range(20)})
+    curves = Curves()
+    curves.add([(0, f"n{number}", 1, step, 1.0, 0.0) for number in range(20) for step in range(3)])
     assert len(paths(curves)) == MOST_PANELS
     assert texts(curves)[-1] == "14 more: n6, n7, n8, n9, n10, n11, n12, n13 … (%distributed watch log)"
     assert curve_text(bands(curves), "step 9").endswith("14 more (step 9)")
