@@ -25,6 +25,7 @@ from allranks.cluster.result import CellResult
 from allranks.errors import AllranksError
 from allranks.notebook.fold import Block
 from allranks.notebook.watch import Nowhere
+from allranks_backends.views import AT_REST
 
 OPERATIONS = ("all_sum", "all_max", "all_min", "all_gather")
 DTYPES = ("float32", "float16", "bfloat16", "int32", "uint8", "int64")
@@ -388,7 +389,7 @@ def _play_cell(cluster: Cluster, program: Program, cell: str, run: Run) -> bool:
 def _wait_until_settled(cluster: Cluster, program: Program) -> None:
     """Until each rank is blocked or done, also on a busy machine: from then on the time is counted."""
     assert cluster._ranks is not None
-    settled = {"waiting", "idle", "failed", "dead"}
+    settled = {*AT_REST, "waiting", "dead"}
     if program.check == "strict":  # at its barrier ranks wait for who follows the cell
         settled.add("running")
     monitor = cluster._ranks.monitor

@@ -19,6 +19,7 @@ from typing import Any
 
 from allranks import Cluster
 from allranks.errors import AllranksError
+from allranks_backends.views import AT_REST
 
 from ._faults import Round, Wrong
 from ._leftovers import Leftovers
@@ -196,7 +197,7 @@ def soak(rounds: int, seed: int, size: int, backend: str, first: int = 1) -> Cou
             for kind, words in found:
                 print(f"               {kind}: {words}", flush=True)
                 wrong[kind] += 1
-            if cluster.state != "whole" or any(rank.state not in ("idle", "failed") for rank in cluster.snapshot.ranks):
+            if cluster.state != "whole" or any(rank.state not in AT_REST for rank in cluster.snapshot.ranks):
                 print("               the cluster cannot go on", flush=True)
                 break
         faulthandler.cancel_dump_traceback_later()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
+from allranks_backends.views import AT_REST
 from tests.needs import need
 
 if TYPE_CHECKING:
@@ -188,7 +189,7 @@ class Worlds:
 def _usable(cluster: Cluster, backend: str, size: int) -> bool:
     """A test that failed may have left it with other ranks than it is to have."""
     ranks = cluster.snapshot.ranks
-    idle = cluster.state == "whole" and all(rank.state in ("idle", "failed") for rank in ranks)
+    idle = cluster.state == "whole" and all(rank.state in AT_REST for rank in ranks)
     return idle and (cluster.backend, len(ranks)) == (backend, size)
 
 

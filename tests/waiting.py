@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from allranks import Cluster
-from allranks_backends.views import Snapshot
+from allranks_backends.views import AT_REST, Snapshot
 
 WITHIN = 60.0
 """Seconds for what takes milliseconds on a machine that is not busy."""
@@ -21,7 +21,7 @@ def comes_true(cluster: Cluster, condition: Callable[[Snapshot], bool], within: 
 
 def idle(cluster: Cluster, within: float = WITHIN) -> bool:
     """Whether all ranks are done with their cells, within so many seconds."""
-    return comes_true(cluster, lambda now: all(rank.state in ("idle", "failed", "dead") for rank in now.ranks), within)
+    return comes_true(cluster, lambda now: all(rank.state in {*AT_REST, "dead"} for rank in now.ranks), within)
 
 
 def eventually(look: Callable[[], object], within: float = WITHIN) -> bool:

@@ -15,6 +15,8 @@ RankState = Literal[
     "planned", "starting", "idle", "running", "waiting", "debugging", "failed", "unblocked", "stopped", "dead"
 ]
 """``failed``: its last cell raised an error of its own. ``unblocked``: its collective was aborted."""
+AT_REST = frozenset[RankState](("idle", "failed", "unblocked"))
+"""States of a rank that runs nothing, and can be given a cell."""
 WorldState = Literal["planned", "starting", "whole", "broken", "incomplete", "down"]
 """``incomplete``: a change of the world ended before all ranks had their variables."""
 

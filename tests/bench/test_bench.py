@@ -81,7 +81,13 @@ def test_the_fit_finds_latency_and_bandwidth() -> None:
     found = fit([row(nbytes, 1e-4 + nbytes / 2e9) for nbytes in (1024, 65536, 1 << 20, 1 << 26)])
     assert found is not None
     assert [found.latency, found.bandwidth, found.off] == pytest.approx([1e-4, 2e9, 0.0])
-    assert str(found) == "t = 100 µs + S / (2.00 GB/s), off by at most 0%"
+    assert str(found) == "t = 100 µs + S / (2.00 GB/s), off by up to 0%"
+
+
+def test_a_line_that_fits_badly_gives_no_figures() -> None:
+    found = fit([row(1024, 1e-4), row(65536, 1e-2), row(1 << 20, 2e-4)])
+    assert found is not None and found.off > 0.5
+    assert str(found).startswith("no line t = latency + S / bandwidth fits: the closest is off by up to ")
 
 
 def test_the_fit_counts_errors_as_shares() -> None:
@@ -269,7 +275,7 @@ def test_the_result_as_text_html_and_frame() -> None:
     text = str(found)
     assert repr(found) == text
     assert re.search(r"^ring +all_sum +1 KiB +9 +100 µs +100 µs +100 µs +0\.0102 +0\.0102$", text, re.M), text
-    assert "\nall_sum: t = 50.0 µs + S / (0.0205 GB/s), off by at most 0%" in text
+    assert "\nall_sum: t = 50.0 µs + S / (0.0205 GB/s), off by up to 0%" in text
     html = found._repr_html_()
     assert "<table" in html and "<svg" in html and "<script" not in html and "link 0-1" in html
     assert "<svg" not in result(row(1024, 1.0))._repr_html_()

@@ -221,7 +221,7 @@ def test_reloading_keeps_the_cluster(two: Notebook) -> None:
     [
         ("up --n 4", "unknown option --n. Did you mean -n?"),
         ("resize 1000000", "a rank needs about 64 MiB of memory. At most "),
-        ("up -n 3", "(running with -n 2)"),
+        ("up -n 3", "(running with -n 2"),
     ],
 )
 def test_slips_in_numbers_of_ranks(line: str, said: str, two: Notebook) -> None:

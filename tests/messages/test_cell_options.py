@@ -16,6 +16,7 @@ from allranks.magics.parsers import cell_parser, declared, line_parser, parse
 from allranks.messages import cell_options
 from allranks.messages.cell_options import CellOptions, CellRequest
 from allranks.messages.lifeline import Lifeline
+from allranks_backends.views import AT_REST
 from tests.waiting import WITHIN, comes_true
 
 FIELDS = set(CellOptions.__struct_fields__)
@@ -110,5 +111,5 @@ def test_what_has_no_number_is_dropped_and_the_next_cell_runs(ring2: Cluster) ->
         message = session.msg("execute_request", content=content, metadata={"allranks": junk})
         line._outbox.append((mux, session.serialize(message, ident=rank.uuid.encode()), None))
     line._wake()
-    assert comes_true(ring2, lambda now: now.ranks[0].state in ("idle", "failed"), WITHIN)
+    assert comes_true(ring2, lambda now: now.ranks[0].state in AT_REST, WITHIN)
     assert "junk" not in ring2.run("dir()", timeout=WITHIN).check()[0].value

@@ -12,6 +12,7 @@ from allranks import Cluster
 from allranks.messages import delivery
 from allranks.messages.cell_options import CellRequest
 from allranks.messages.lifeline import Lifeline
+from allranks_backends.views import AT_REST
 from tests.waiting import comes_true, idle
 
 COUNT = "ran = globals().get('ran', 0) + 1"
@@ -133,7 +134,7 @@ def test_what_never_arrives_fails_on_that_rank_and_does_not_run_later(
     assert len(lost) == 2
     monkeypatch.undo()
     line._execute(*lost[0])  # it comes after all
-    assert comes_true(ring2, lambda now: all(rank.state in ("idle", "failed") for rank in now.ranks), WITHIN)
+    assert comes_true(ring2, lambda now: all(rank.state in AT_REST for rank in now.ranks), WITHIN)
     assert ring2.run("ran", timeout=WITHIN)[1].value == 0
     ring2.run(COUNT, timeout=WITHIN).check()
     assert ring2.pull("ran") == [2, 1]

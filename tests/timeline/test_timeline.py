@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -210,7 +211,9 @@ def test_nobody_is_blamed_where_a_rank_can_tell_no_more() -> None:
     )
     assert [round(each.waited, 6) for each in whole.ranks] == [0.8, 0.1, 0.0]
     assert str(whole.waits()[0]) == "rank 0 waited 800 ms in all_sum #1 f32[10] (line 3) for rank 2"
-    assert "<svg" in whole._repr_html_(), "also of a cell without marks"
+    page = whole._repr_html_()
+    assert "<svg" in page, "also of a cell without marks"
+    assert re.findall(r">([\d.]+ m?s)</text>", page) == ["0.5 s", "1 s", "1.5 s", "2 s"]
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from allranks_widgets.curve_picture import HEIGHT, MOST_PANELS, bands, curve_picture, curve_text, short, ticks
+from allranks_widgets.axis import ticks
+from allranks_widgets.curve_picture import HEIGHT, MOST_PANELS, bands, curve_picture, curve_text, short
 from allranks_widgets.curves import Curves
 
 

@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from allranks.units import size_text, three_digits
+from allranks.units import size_text
+from allranks_widgets.axis import ticks
 
 from .figures import BenchRow
 
@@ -32,8 +33,8 @@ def chart(series: Mapping[str, Sequence[BenchRow]]) -> str:
 
     parts = [
         f'<line x1="{left}" x2="{left + width}" y1="{y(at):.1f}" y2="{y(at):.1f}" stroke="currentColor" opacity="0.2"/>'
-        f'<text x="{left - 6}" y="{y(at) + 4:.1f}" text-anchor="end">{three_digits(at)}</text>'
-        for at in (0.0, ceiling / 2, ceiling)
+        f'<text x="{left - 6}" y="{y(at) + 4:.1f}" text-anchor="end">{at:g}</text>'
+        for at in ticks(0.0, ceiling, 4)
     ]
     step = math.ceil(len(powers) / 6)
     parts += [

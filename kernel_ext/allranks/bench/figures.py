@@ -107,6 +107,10 @@ class BenchRow:
         return self.algbw * factor(self.op, self.ranks)
 
 
+FITS_WITHIN = 0.5
+"""Share by which a median may be off a line that still says something."""
+
+
 @dataclass(frozen=True)
 class Fit:
     """The line t = latency + S / bandwidth that lies closest to the medians."""
@@ -119,8 +123,10 @@ class Fit:
     """The largest distance of a median from the line, as a share of the line."""
 
     def __str__(self) -> str:
+        if self.off > FITS_WITHIN:
+            return f"no line t = latency + S / bandwidth fits: the closest is off by up to {self.off:.0%}"
         grows = f" + S / ({rate_text(self.bandwidth)} GB/s)" if math.isfinite(self.bandwidth) else " for any S"
-        return f"t = {seconds_text(self.latency)}{grows}, off by at most {self.off:.0%}"
+        return f"t = {seconds_text(self.latency)}{grows}, off by up to {self.off:.0%}"
 
 
 def fit(rows: Sequence[BenchRow]) -> Fit | None:

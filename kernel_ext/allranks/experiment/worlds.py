@@ -7,6 +7,7 @@ from typing import Any
 
 from allranks.cluster.cluster import Cluster
 from allranks.errors import AllranksError
+from allranks_backends.views import AT_REST
 
 from . import measured
 from .grid import Run
@@ -42,7 +43,7 @@ class Worlds:
     def _usable(self) -> bool:
         if self.cluster is None or self.cluster.state != "whole":
             return False
-        return all(rank.state in ("idle", "failed") for rank in self.cluster.snapshot.ranks)
+        return all(rank.state in AT_REST for rank in self.cluster.snapshot.ranks)
 
     def down(self) -> None:
         cluster, self.cluster, self._busbw = self.cluster, None, None

@@ -22,6 +22,7 @@ from allranks.notebook.show import Show
 from allranks.notebook.writer import Writer
 from allranks.units import lines_text, ranks_text
 from allranks_backends.plan import alike, rank_label
+from allranks_backends.views import AT_REST
 
 from . import auto
 
@@ -192,7 +193,7 @@ class Verbs:
 
     def _interrupt(self, _: argparse.Namespace) -> None:
         cluster = self._need()
-        if all(view.state in ("idle", "failed", "unblocked", "dead") for view in cluster.snapshot.ranks):
+        if all(view.state in {*AT_REST, "dead"} for view in cluster.snapshot.ranks):
             print("No cell is running.")
         if still := cluster.interrupt(within=RELEASE_WITHIN):
             print(f"Still busy: {still}. To replace them: %distributed heal --kill RANKS (loses their variables)")

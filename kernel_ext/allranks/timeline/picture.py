@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from allranks.units import seconds_text
+from allranks_widgets.axis import ticks
 
 from .rank_timeline import Mark, RankTimeline
 from .spans import computing, covered, transferring, waiting
@@ -154,13 +155,13 @@ def _fitting(name: str, width: float) -> str:
 
 def _axis(seconds: float, top: int) -> list[str]:
     parts = [f'<line x1="{LEFT}" x2="{LEFT + WIDTH}" y1="{top}" y2="{top}" stroke="currentColor" opacity="0.4"/>']
-    for part in range(5):
-        x = LEFT + WIDTH * part / 4
-        said = seconds_text(seconds * part / 4) if part else "0"
-        anchor = "start" if part == 0 else "middle"
+    scales = (("s", 1.0), ("ms", 1e3), ("µs", 1e6))
+    unit, scale = next((each for each in scales if seconds * each[1] >= 2), scales[-1])
+    for tick in ticks(0.0, seconds * scale, 5):
+        x = f"{LEFT + WIDTH * tick / (seconds * scale):.1f}"
         parts += [
             f'<line x1="{x}" x2="{x}" y1="{top}" y2="{top + 4}" stroke="currentColor" opacity="0.4"/>',
-            f'<text x="{x}" y="{top + 16}" text-anchor="{anchor}">{said}</text>',
+            f'<text x="{x}" y="{top + 16}" text-anchor="middle">{f"{tick:g} {unit}" if tick else "0"}</text>',
         ]
     return parts
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from allranks_backends.plan import rank_label
-from allranks_backends.views import Collective, RankView, Snapshot
+from allranks_backends.views import AT_REST, Collective, RankView, Snapshot
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def _missing_peer(
 
 def _elsewhere(view: RankView) -> tuple[Absence, str]:
     """Of a rank that the cell was not sent to."""
-    return (NOT_ASKED, "") if view.state in ("idle", "failed", "unblocked") else (ELSEWHERE, view.doing)
+    return (NOT_ASKED, "") if view.state in AT_REST else (ELSEWHERE, view.doing)
 
 
 def _kind(each: Collective | None) -> tuple[object, ...]:
