@@ -189,7 +189,7 @@ class Notebook:
             "import allranks\n"
             "cluster = allranks.current()\n"
             f"assert (cluster.backend, cluster.size, cluster.state) == ({backend!r}, {size}, 'whole')\n"
-            "assert all(rank.state in ('idle', 'failed') for rank in cluster.snapshot.ranks)"
+            "assert all(rank.state in ('idle', 'failed', 'unblocked') for rank in cluster.snapshot.ranks)"
         )
         if asked.error:
             self.run("%distributed down")

@@ -48,7 +48,7 @@ def goes_on(notebook: Notebook) -> None:
 
 def rests(notebook: Notebook) -> None:
     """Wait until no rank has a cell under way."""
-    notebook.comes_true("all(rank.state in ('idle', 'failed') for rank in now.ranks)")
+    notebook.comes_true("all(rank.state in ('idle', 'failed', 'unblocked') for rank in now.ranks)")
 
 
 # What is typed before anything is up.
