@@ -11,7 +11,23 @@ import json
 import sys
 from pathlib import Path
 
-from . import allreduce, busbw, cell, editrun, flood, hosts, idle, link, odd_hosts, overhead, share, start, step, sync
+from . import (
+    allreduce,
+    busbw,
+    cell,
+    editrun,
+    flood,
+    hosts,
+    idle,
+    link,
+    odd_hosts,
+    overhead,
+    setup,
+    share,
+    start,
+    step,
+    sync,
+)
 from ._machine import describe_machine, other_work
 from ._processes import nothing_left
 from ._table import Table, as_text
@@ -32,6 +48,7 @@ BENCHMARKS = {
         sync,
         share,
         editrun,
+        setup,
         odd_hosts,
     )
 }

@@ -21,6 +21,9 @@ from ._table import Bar, Row, Table
 
 HOSTS = 4
 SIZE, FILES, MBIT = 1_000_000_000, 4, 200
+MANY = 20_000
+SMALL = 1000
+"""Bytes of each of `MANY` files."""
 
 
 def measure(repeat: int | None, *, quick: bool = False) -> Table:
@@ -29,22 +32,25 @@ def measure(repeat: int | None, *, quick: bool = False) -> Table:
     if reason := missing() or forbidden():
         table.notes.append(f"Not measured here: {reason}.")
         return table
-    size = SIZE // (20 if quick else 1)
-    samples = [_first_copy(size) for _ in range(1 if quick else repeat or 3)]
-    what = f"{size / 1e9:g} GB from one host to {HOSTS - 1} others, links of {MBIT} Mbit/s"
-    ours, theirs = [each[0] for each in samples], [each[1] for each in samples]
-    table.rows.append(Row(what, "s", ours, theirs, "one scp over one link", Bar("at most", 1.25)))
+    size, many = (SIZE // 20, MANY // 20) if quick else (SIZE, MANY)
+    for what, count, each, bar in (
+        (f"{size / 1e9:g} GB", FILES, size // FILES, Bar("at most", 1.25)),
+        (f"{many:,} files of {SMALL / 1e3:g} kB", many, SMALL, None),
+    ):
+        samples = [_first_copy(count, each) for _ in range(1 if quick else repeat or 3)]
+        what += f" from one host to {HOSTS - 1} others, links of {MBIT} Mbit/s"
+        table.rows.append(Row(what, "s", *map(list, zip(*samples)), "one scp over one link", bar))
     return table
 
 
-def _first_copy(size: int) -> tuple[float, float]:
-    """Seconds to all hosts, and of one `scp` from the same host to one."""
+def _first_copy(count: int, size: int) -> tuple[float, float]:
+    """Seconds for so many files of so many bytes to all hosts, and of one `scp` from the same host to one."""
     with made_apart(HOSTS) as apart:
         hosts, (first, second, *_) = apart.hosts, apart.names
         model = apart.home(first) / "model"
         model.mkdir()
-        for number in range(FILES):
-            (model / f"{number}.safetensors").write_bytes(os.urandom(size // FILES))
+        for number in range(count):
+            (model / f"{number}.safetensors").write_bytes(os.urandom(size))
         for name in apart.names:
             hosts.slow(name, MBIT)
             hosts.slow_towards(name, MBIT)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from allranks.notebook.fold import GRACE, PATIENCE, Block, Fold
+from allranks.notebook.rank_queue import LOOK
 from tests.growth import growth
 
 
@@ -43,6 +44,24 @@ def test_differing_items_come_in_rank_order_item_by_item() -> None:
         ((1,), "a1"),
         ((0,), "b0"),
         ((1,), "b1"),
+    ]
+
+
+def test_many_that_all_differ_stand_together_by_rank_and_no_rank_has_the_page_for_itself() -> None:
+    lines = [text(*(f"line {line} of {rank}" for line in range(120))) for rank in range(8)]
+    blocks = folded(*lines)
+    assert [block.ranks for block in blocks] == [(rank,) for _ in range(2) for rank in range(8)]
+    assert [block.content.count("\n") for block in blocks] == [LOOK] * 8 + [120 - LOOK] * 8
+
+
+def test_what_ranks_say_alike_among_many_that_differ_stays_between_them() -> None:
+    lines = [text(*("middle" if line == 30 else f"line {line} of {rank}" for line in range(40))) for rank in range(2)]
+    assert [(block.ranks, block.content.count("\n")) for block in folded(*lines)] == [
+        ((0,), 30),
+        ((1,), 30),
+        ((0, 1), 1),
+        ((0,), 9),
+        ((1,), 9),
     ]
 
 

@@ -84,10 +84,18 @@ def test_any_values_make_a_picture(values: list[float]) -> None:
     assert "nan" not in " ".join(texts(curves)[3:]).replace("inf", "") or not math.isfinite(values[-1])
 
 
-def test_what_is_logged_cannot_end_the_picture_s_text() -> None:
+@pytest.mark.parametrize(("name", "shown"), [("a<b&'\"", "a<b&'\""), ("a\0\x1b[1m\nb", "a  [1m b"), ("\ud800", " ")])
+def test_any_name_can_be_shown(name: str, shown: str) -> None:
     curves = Curves()
-    curves.add([(0, "a<b&'\"", 1, step, 1.0, 0.0) for step in range(3)])
-    assert "a<b&'\"" in texts(curves)
+    curves.add([(0, name, 1, step, 1.0, 0.0) for step in range(3)])
+    assert shown in texts(curves)
+
+
+def test_a_long_name_is_cut() -> None:
+    curves = Curves()
+    curves.add([(0, "n" * 10_000, 1, step, 1.0, 0.0) for step in range(3)])
+    assert any(text.startswith("nnn") and text.endswith("n…") and len(text) < 80 for text in texts(curves))
+    assert len(curve_picture(bands(curves), "step 2")) < 5000
 
 
 def test_more_names_than_there_is_room_for_are_named() -> None:

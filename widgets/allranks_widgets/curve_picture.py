@@ -115,7 +115,7 @@ def curve_picture(found: Sequence[Band], heading: str, before: Mapping[str, Sequ
         parts.append(_text(8, height + 13, f"{left} more: {names}{'' if left <= 8 else ' …'} (%distributed watch log)"))
         height += 20
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{escape(curve_text(found, heading))}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{_said(curve_text(found, heading), 1000)}" '
         f'width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" style="max-width:100%" '
         f'font-family="system-ui,sans-serif" font-size="11" fill="{TEXT}">{"".join(parts)}</svg>'
     )
@@ -123,7 +123,7 @@ def curve_picture(found: Sequence[Band], heading: str, before: Mapping[str, Sequ
 
 def _panel(band: Band, before: Sequence[Band], left: float, top: float, width: float) -> Iterator[str]:
     """One chart, whose area begins at `left`, `top`."""
-    yield _text(left, top - 7, band.name, weight="bold")
+    yield _text(left, top - 7, _cut(band.name, width - 60), weight="bold")
     yield _text(left + width, top - 7, short(band.last), "end", NOT_FINITE if not math.isfinite(band.last) else LINE)
     low, high, first, last = _range([band, *before])
 
@@ -188,7 +188,19 @@ def _text(x: float, y: float, text: str, anchor: str = "start", colour: str = ""
         for name, value in (("text-anchor", anchor), ("fill", colour), ("font-weight", weight))
         if value and value != "start"
     )
-    return f'<text x="{x:.0f}" y="{y:.0f}"{how}>{escape(text)}</text>'
+    return f'<text x="{x:.0f}" y="{y:.0f}"{how}>{_said(text)}</text>'
+
+
+def _cut(name: str, width: float) -> str:
+    """As much of a name as has room."""
+    room = int(width / 6.5)
+    return name if len(name) <= room else f"{name[: room - 1]}…"
+
+
+def _said(text: str, most: int = 100) -> str:
+    """Text for an SVG, in which most control characters may not stand; a very long one is cut."""
+    text = "".join(char if char.isprintable() else " " for char in text)
+    return escape(text if len(text) <= most else f"{text[: most - 1]}…")
 
 
 def short(value: float) -> str:

@@ -18,6 +18,10 @@ PATIENCE = 2.0
 """The same where these have put something out lately: they do the same, and are only slower."""
 
 
+APART_FROM = 8
+"""Items in succession that differ on all ranks from which on those of each rank stand together."""
+
+
 # A named tuple, since a frozen dataclass takes three times as long to make: a third of the time of folding lines that
 # all differ.
 class Block(NamedTuple):
@@ -84,9 +88,10 @@ class Fold:
     """Takes each rank's items in order and gives them back as blocks; every item comes out once, per rank in order.
 
     Equal items at the heads of all queues make one block. Where heads differ they come out in rank order, one of each
-    rank, equal ones together; but when most ranks agree on an item that another has further on, that one's extra items
-    come first, so that a header printed by one rank does not put the rest out of step. A rank with nothing to show is
-    waited for until the oldest waiting head is ``grace`` seconds old, or ``patience`` if it has lately shown something.
+    rank, equal ones together; of many that all differ, up to `LOOK` of each rank come out together. But when most ranks
+    agree on an item that another has further on, that one's extra items come first, so that a header printed by one
+    rank does not put the rest out of step. A rank with nothing to show is waited for until the oldest waiting head is
+    ``grace`` seconds old, or ``patience`` if it has lately shown something.
     """
 
     def __init__(self, ranks: Sequence[int], grace: float | None = None, patience: float | None = None) -> None:
@@ -143,8 +148,7 @@ class Fold:
             for own in zip(*[queue.take(same) for queue in present], strict=True):
                 out.add(ranks, own[0], own)
         elif step := self._rows_in_step(present, rows):
-            for row in zip(*[queue.take(step) for queue in present], strict=True):
-                _emit_row(present, row, out)
+            _emit_rows(present, list(zip(*[queue.take(step) for queue in present], strict=True)), out)
         else:
             going = _extra(present) or present
             _emit_row(going, [queue.take(1)[0] for queue in going], out)
@@ -182,6 +186,24 @@ def _further_on(queues: list[RankQueue], row: Sequence[Item], step: int, common:
             if item != own and queue.seen.get(item, -1) > queue.taken + step:
                 return True
     return False
+
+
+def _emit_rows(queues: Sequence[RankQueue], rows: Sequence[tuple[Item, ...]], out: _Blocks) -> None:
+    """Rows one by one, but where many differ on all ranks, some of each rank together, since they can be read so."""
+    size, begin = len(queues), 0
+    while begin < len(rows):
+        end = begin
+        while end < len(rows) and len(set(rows[end])) == size:
+            end += 1
+        if end - begin < APART_FROM:
+            end = max(end, begin + 1)
+            for row in rows[begin:end]:
+                _emit_row(queues, row, out)
+        else:
+            for place, queue in enumerate(queues):
+                for row in rows[begin:end]:
+                    out.add(queue.only, row[place], (row[place],))
+        begin = end
 
 
 def _emit_row(queues: Sequence[RankQueue], row: Sequence[Item], out: _Blocks) -> None:
