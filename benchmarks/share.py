@@ -39,7 +39,8 @@ def measure(repeat: int | None, *, quick: bool = False) -> Table:
     ):
         samples = [_first_copy(count, each) for _ in range(1 if quick else repeat or 3)]
         what += f" from one host to {HOSTS - 1} others, links of {MBIT} Mbit/s"
-        table.rows.append(Row(what, "s", *map(list, zip(*samples)), "one scp over one link", bar))
+        ours, theirs = [one[0] for one in samples], [one[1] for one in samples]
+        table.rows.append(Row(what, "s", ours, theirs, "one scp over one link", bar))
     return table
 
 

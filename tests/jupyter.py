@@ -13,9 +13,13 @@ from typing import Any
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import KernelManager, start_new_kernel
 
+from allranks_backends.views import AT_REST
+
 WITHIN = 120.0
 """Seconds a cell may take unless the test says otherwise."""
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+ALL_AT_REST = f"all(rank.state in {sorted(AT_REST)} for rank in now.ranks)"
+"""For `Notebook.comes_true`."""
 OUTPUTS = ("stream", "display_data", "update_display_data", "execute_result", "error", "clear_output")
 
 
@@ -189,7 +193,7 @@ class Notebook:
             "import allranks\n"
             "cluster = allranks.current()\n"
             f"assert (cluster.backend, cluster.size, cluster.state) == ({backend!r}, {size}, 'whole')\n"
-            "assert all(rank.state in ('idle', 'failed', 'unblocked') for rank in cluster.snapshot.ranks)"
+            f"now = cluster.snapshot\nassert {ALL_AT_REST}"
         )
         if asked.error:
             self.run("%distributed down")

@@ -13,7 +13,7 @@ import pytest
 
 from allranks import Cluster
 from allranks.errors import AllranksError, Busy, CellInterrupted, UsageError
-from tests.jupyter import CellOutputs, Notebook
+from tests.jupyter import ALL_AT_REST, CellOutputs, Notebook
 from tests.needs import need
 from tests.waiting import comes_true, idle
 
@@ -288,14 +288,14 @@ def test_ctrl_c_and_a_timeout_at_the_prompt_give_it_back(kernel: Notebook, need_
     code = f"if rank == 2:\n    breakpoint()\n    x = 1\n{SUM}"
     stopped = Typist(kernel).run(f"%%distributed\n{code}", kernel.interrupt)
     assert stopped.error.startswith(("KeyboardInterrupt", CellInterrupted.__name__))
-    kernel.comes_true("all(rank.state in ('idle', 'failed', 'unblocked') for rank in now.ranks)")
+    kernel.comes_true(ALL_AT_REST)
     kernel.ok(STANDS_STILL)
     try:
         late = Typist(kernel).run(f"%%distributed --timeout 3\n{code}", lambda: None)
     finally:
         kernel.ok("allranks.cluster.cell.time, conversation.ask = time, real_ask")
     assert late.error.startswith("CellTimeout: the cell was stopped after 3 s"), late.all
-    kernel.comes_true("all(rank.state in ('idle', 'failed', 'unblocked') for rank in now.ranks)")
+    kernel.comes_true(ALL_AT_REST)
     assert kernel.ok(f"%%distributed\n{SUM}").by_rank == dict.fromkeys(range(4), "4\n")
 
 

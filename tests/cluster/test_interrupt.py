@@ -15,10 +15,9 @@ from allranks.messages.requests import Pending
 from allranks.notebook import fold
 from allranks.notebook.watch import Nowhere
 from tests.frames import frames_of_ours
-from tests.jupyter import CellOutputs, Notebook
+from tests.jupyter import ALL_AT_REST, CellOutputs, Notebook
 from tests.waiting import comes_true, idle
 
-AT_REST = "all(rank.state in ('idle', 'failed', 'unblocked') for rank in now.ranks)"
 PROMPT = 2.0
 """Seconds within which the prompt is promised to be back."""
 PATIENCE = 60.0
@@ -60,7 +59,7 @@ def test_stop_ends_python_code_on_all_ranks(kind: str, notebook: Notebook) -> No
     running = notebook.begin(f"%%distributed\n{BUSY[kind]}")
     notebook.shows(running, "here")
     stopped(notebook, running)
-    notebook.comes_true(AT_REST)
+    notebook.comes_true(ALL_AT_REST)
     assert notebook.ok("%%distributed\nkept - rank").by_rank == dict.fromkeys(range(4), "100\n")
     assert notebook.ok(SUM).by_rank == dict.fromkeys(range(4), "4\n")
 
@@ -84,7 +83,7 @@ def test_stop_frees_ranks_that_wait_in_a_collective(notebook: Notebook, kernel_w
     )
     notebook.shows(running, "here")
     stopped(notebook, running)
-    notebook.comes_true(f"now.state == 'whole' and {AT_REST}")
+    notebook.comes_true(f"now.state == 'whole' and {ALL_AT_REST}")
     assert notebook.ok(SUM).by_rank == dict.fromkeys(range(4), "4\n")
     assert notebook.ok("%%distributed\nkept - rank").by_rank == dict.fromkeys(range(4), "100\n")
 
@@ -98,7 +97,7 @@ def test_stop_while_all_ranks_go_through_collectives(notebook: Notebook, kernel_
     )
     notebook.shows(running, "here")
     stopped(notebook, running)
-    notebook.comes_true(f"now.state == 'whole' and {AT_REST}")
+    notebook.comes_true(f"now.state == 'whole' and {ALL_AT_REST}")
     assert notebook.ok(SUM).by_rank == dict.fromkeys(range(4), "4\n")
     assert notebook.ok("%%distributed\nkept - rank").by_rank == dict.fromkeys(range(4), "100\n")
 
@@ -116,7 +115,7 @@ def test_code_that_refuses_to_stop_does_not_keep_the_prompt(notebook: Notebook, 
     assert "rank 2" in cell.traceback and "Still busy" in cell.traceback
     go.touch()
     notebook.run("%distributed interrupt")
-    notebook.comes_true(AT_REST)
+    notebook.comes_true(ALL_AT_REST)
 
 
 def test_code_may_clean_up_when_it_is_stopped(notebook: Notebook, kernel_waits: None) -> None:
@@ -133,7 +132,7 @@ def test_timeout_of_a_cell(notebook: Notebook) -> None:
     cell = notebook.run("%%distributed --timeout 0.5\nimport time\ntime.sleep(600)")
     assert cell.error.startswith("CellTimeout: the cell was stopped after 0.5 s."), cell.all
     assert cell.seconds < 0.5 + PROMPT + PATIENCE
-    notebook.comes_true(AT_REST)
+    notebook.comes_true(ALL_AT_REST)
     assert notebook.ok("%%distributed\n'alive'").by_rank == dict.fromkeys(range(4), "'alive'\n")
 
 
@@ -143,7 +142,7 @@ def test_interrupt_of_a_cell_in_the_background(notebook: Notebook) -> None:
     # The next cell follows at once, as in "Run All".
     assert notebook.ok("%distributed interrupt").all == ""
     notebook.shows(running, "KeyboardInterrupt")
-    notebook.comes_true(AT_REST)
+    notebook.comes_true(ALL_AT_REST)
     assert notebook.ok("%%distributed\n'alive'").by_rank == dict.fromkeys(range(4), "'alive'\n")
 
 

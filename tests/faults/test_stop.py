@@ -15,7 +15,7 @@ from allranks.errors import CellInterrupted, CellTimeout
 from tests.faults.kept import KEEP, keep, look, sums_are_right
 from tests.faults.stop import WITHIN, running, stop_pressed, waiting
 from tests.faults.test_silence import Shown
-from tests.jupyter import Notebook
+from tests.jupyter import ALL_AT_REST, Notebook
 from tests.waiting import comes_true, idle
 
 SKIPS = "if rank != 1:\n    mx.eval(mx.distributed.all_sum(mx.ones(1000)))"
@@ -49,7 +49,7 @@ def test_the_stop_button_of_a_notebook(notebook: Notebook) -> None:
     assert cell.error.startswith(("KeyboardInterrupt", "CellInterrupted")), cell.all
     assert "Re-formed the world in" in cell.stdout and "Still busy" not in cell.error
     notebook.ok("allranks.cluster.cell.INTERRUPT_WITHIN = within")
-    notebook.comes_true("all(rank.state in ('idle', 'failed', 'unblocked') for rank in now.ranks)")
+    notebook.comes_true(ALL_AT_REST)
     same = notebook.ok("%%distributed\nid(held) == which, (held - rank).tolist()")
     assert same.by_rank == dict.fromkeys(range(4), "(True, [0, 1, 2])\n")
     total = notebook.ok("%%distributed\nmx.distributed.all_sum(mx.array(1)).item()")
@@ -154,7 +154,7 @@ def test_stop_pressed_again_and_again_is_one_stop(notebook: Notebook) -> None:
     assert any(not notebook.run("with pressing: over.set()").error for _ in range(4)), (
         "each press stops one cell at most"
     )
-    notebook.comes_true("all(rank.state in ('idle', 'failed', 'unblocked') for rank in now.ranks)")
+    notebook.comes_true(ALL_AT_REST)
     total = notebook.ok("%%distributed\nmx.distributed.all_sum(mx.array(1)).item()")
     assert total.by_rank == dict.fromkeys(range(4), "4\n")
     notebook.ok("assert pressed >= 1 and allranks.current().snapshot.generation == generation + 1")

@@ -241,6 +241,7 @@ from allranks.rank.world.membership import World
 member = next(each for each in gc.get_objects() if isinstance(each, World))
 init = member._init
 def init_and_lose(*args, **kwargs):
+    member._init = init
     exec(code)
     return init(*args, **kwargs)
 member._init = init_and_lose

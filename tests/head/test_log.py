@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from allranks.errors import NoCluster, UsageError
-from allranks.head.state.logged import DRAWN, MOST_POINTS, MOST_SERIES, Logged
+from allranks.head.state.logged import DRAWN, MOST_POINTS, MOST_SERIES, RECENT, Logged, Row
 from allranks.messages.events import LogCall
+from allranks.notebook.watch import Nowhere
 from allranks.rank.metrics.log import KEEP
 from allranks_widgets import Dashboard, replay
 from tests.faults.absent import blocked
@@ -177,3 +179,33 @@ def test_names_without_end_are_not_kept_and_counted() -> None:
     logged.take(0, "process", 0, [LogCall(1, 0, 1e9, {f"name {n}": 1.0}) for n in range(MOST_SERIES + 3)])
     frame = logged.frame()
     assert (len(frame), frame.attrs["lost"]) == (MOST_SERIES, 3)
+
+
+def test_who_has_missed_too_much_is_told_all_of_it_thinned() -> None:
+    logged = Logged()
+    logged.take(0, "a", 0, [LogCall(1, step, 0.0, {"loss": 1.0}) for step in range(10)])
+    seen, _ = logged.since(0)
+    logged.take(0, "a", 10, [LogCall(1, step, 0.0, {"loss": 1.0}) for step in range(10, RECENT + 20)])
+    count, rows = logged.since(seen)
+    assert count == RECENT + 20 and len(rows) <= DRAWN + 1 and rows[0].step < 100 and rows[-1].step == RECENT + 19
+    logged.take(0, "a", RECENT + 20, [LogCall(1, 0, 0.0, {"loss": 1.0})])
+    assert [row.step for row in logged.since(count)[1]] == [0]
+
+
+class Logs(Nowhere):
+    """A screen that keeps what it is told was logged."""
+
+    def __init__(self) -> None:
+        self.rows = list[Row]()
+
+    def logged(self, rows: Sequence[Row]) -> None:
+        self.rows += rows
+
+
+def test_the_screen_of_a_cell_is_told_what_this_cell_logged_also_if_it_is_followed_late(ring: Cluster) -> None:
+    ring.run("log(before=1)").check()
+    screen = Logs()
+    cell = ring.begin("for step in range(50): log(loss=step)", ranks=[1], screen=screen)
+    assert until(lambda: len(ring.logged()) == 52)
+    cell.finish().check()
+    assert [(row.rank, row.name, row.value) for row in screen.rows] == [(1, "loss", step) for step in range(50)]

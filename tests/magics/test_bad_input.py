@@ -15,7 +15,7 @@ import pytest
 from allranks_backends.registry import cannot_run, on_one, this_platform
 from tests.conftest import BUSY
 from tests.frames import frames_of_ours
-from tests.jupyter import WITHIN, CellOutputs, Notebook, uncoloured
+from tests.jupyter import ALL_AT_REST, WITHIN, CellOutputs, Notebook, uncoloured
 from tests.needs import need
 
 pytestmark = pytest.mark.slow
@@ -48,7 +48,7 @@ def goes_on(notebook: Notebook) -> None:
 
 def rests(notebook: Notebook) -> None:
     """Wait until no rank has a cell under way."""
-    notebook.comes_true("all(rank.state in ('idle', 'failed', 'unblocked') for rank in now.ranks)")
+    notebook.comes_true(ALL_AT_REST)
 
 
 # What is typed before anything is up.

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from allranks import Cluster
+from allranks.magics.verbs import _typed
 from tests.conftest import BUSY
 from tests.frames import frames_of_ours
 from tests.jupyter import Notebook, uncoloured
@@ -226,6 +228,21 @@ def test_reloading_keeps_the_cluster(two: Notebook) -> None:
 )
 def test_slips_in_numbers_of_ranks(line: str, said: str, two: Notebook) -> None:
     assert said in two.run(f"%distributed {line}").error
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "typed"),
+    [
+        ("n", None, "-n 2"),
+        ("keep", True, "--keep"),
+        ("keep", False, "no --keep"),
+        ("hosts", ["a", "b"], "--hosts a,b"),
+        ("env", [("HF_TOKEN", "secret")], "--env HF_TOKEN=…"),
+        ("ipp_profile", "mpi", "--ipp-profile mpi"),
+    ],
+)
+def test_options_are_said_as_they_are_typed_and_no_secret(name: str, value: object, typed: str, ring2: Cluster) -> None:
+    assert _typed(name, value, ring2) == typed
 
 
 def test_a_timeout_must_be_above_zero(two: Notebook) -> None:

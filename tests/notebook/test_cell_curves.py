@@ -20,7 +20,8 @@ LOSS = "loss 1 → 0.1 (step 9 · 2.00 steps a second)"
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cell_curves, "PERIOD", 0.0)
+    for name, value in (("PERIOD", 0.0), ("SHARE", 1e18), ("CHANGES", 1e18)):
+        monkeypatch.setattr(cell_curves, name, value)
     CellCurves._ended.clear()
 
 
@@ -80,7 +81,7 @@ def test_it_has_no_label_and_takes_none_from_what_follows(page: Page) -> None:
 
 def test_ranks_that_log_different_values_make_a_band(page: Page) -> None:
     show = Show(ALL, live=True)
-    show.logged([row for rank in ALL for row in rows(rank=rank)])
+    show.logged([row._replace(value=row.value + rank) for rank in ALL for row in rows(rank=rank)])
     show.close()
     (svg,) = [shown["image/svg+xml"] for _, shown in page.outputs if isinstance(shown, dict)]
     assert "ranks 0-3: mean, and from least to most" in svg and svg.count("fill-opacity") == 1
@@ -137,3 +138,68 @@ def test_a_run_that_has_begun_is_drawn_over_the_steps_of_the_run_before(page: Pa
     svg = [shown["image/svg+xml"] for _, shown in page.outputs if isinstance(shown, dict)][-1]
     pale, own = re.findall(r'<path d="M([^"]*)" fill="none"', svg)
     assert pale.split("L")[:3] == own.split("L") and len(pale.split("L")) == 10
+
+
+def test_a_loop_that_starts_again_starts_the_curve_and_its_heading_again(page: Page) -> None:
+    show = Show(ALL, live=True)
+    show.logged(rows())
+    show.logged([row._replace(at=row.at + 1000) for row in rows(range(4))])
+    assert pictures(page) == ["loss 1 → 0.7 (step 3 · 2.00 steps a second)"]
+    show.close()
+    assert pictures(page) == ["loss 1 → 0.7 (step 3 · 2.00 steps a second)"]
+
+
+def test_the_rate_is_by_the_clock_of_one_rank(page: Page) -> None:
+    show = Show(ALL, live=True)
+    for step in range(10):
+        ranks = (0, 1) if step % 2 else (1, 0)
+        show.logged([rows([step], rank=rank)[0]._replace(at=100 + step / 2 + 50 * rank) for rank in ranks])
+    show.close()
+    assert "2.00 steps a second" in pictures(page)[0]
+
+
+@pytest.mark.parametrize("back", [-1000.0, 0.0])
+def test_a_clock_that_goes_back_is_no_harm(page: Page, back: float) -> None:
+    show = Show(ALL, live=True)
+    show.logged([row._replace(at=row.at + (back if row.step > 4 else 0)) for row in rows()])
+    show.close()
+    assert pictures(page)[0].startswith("loss 1 → 0.1 (step 9")
+
+
+def test_a_picture_that_cannot_be_drawn_does_not_end_the_cell(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("cannot be drawn")
+
+    monkeypatch.setattr("allranks_widgets.curve_picture.Drawn.of", fail)
+    show = Show(ALL, live=True)
+    show.logged(rows())
+    show.blocks([text("goes on\n")])
+    show.close()
+    assert page.text() == "ranks 0-3 │ goes on\n"
+
+
+def test_a_screen_that_is_closed_has_let_go_of_the_curves(page: Page) -> None:
+    show = Show(ALL, live=True)
+    show.logged(rows())
+    show.close()
+    show.close()
+    assert pictures(page) == [LOSS] and [len(runs) for runs in CellCurves._ended.values()] == [1]
+    show.logged([row._replace(name="other") for row in rows()])
+    assert pictures(page) == [LOSS, LOSS.replace("loss", "other")]
+
+
+def test_names_that_come_later_keep_the_runs_before(page: Page) -> None:
+    for _ in range(2):
+        show = Show(ALL, live=True)
+        show.logged(rows())
+        show.logged([row._replace(name="late") for row in rows(range(5))])
+        show.close()
+    assert lines_of(page) == (4, 2) and list(CellCurves._ended) == [("late", "loss")]
+
+
+def test_runs_over_other_steps_are_not_drawn(page: Page) -> None:
+    for first in (0, 10):
+        show = Show(ALL, live=True)
+        show.logged(rows(range(first, first + 10)))
+        show.close()
+    assert lines_of(page) == (1, 0)

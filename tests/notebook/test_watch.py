@@ -185,5 +185,5 @@ def test_pictures_that_are_not_there_are_refused(ring2: Cluster) -> None:
 def test_the_last_state_stays_when_the_cluster_is_down() -> None:
     with Cluster(1) as cluster:
         dashboard = cluster.watch()
-        assert "whole" in repr(dashboard)
+        assert "ready" in repr(dashboard)
     assert "down" in repr(dashboard)

@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from allranks_widgets.axis import ticks
-from allranks_widgets.curve_picture import HEIGHT, MOST_PANELS, bands, curve_picture, curve_text, short
+from allranks_widgets.axis import labels, short, ticks
+from allranks_widgets.curve_picture import HEIGHT, LINE, MOST_PANELS, Band, Drawn
 from allranks_widgets.curves import Curves
 
 
@@ -22,17 +22,26 @@ def logged(*, ranks: int = 1, steps: int = 10, **names: Callable[[int, int], flo
     return curves
 
 
+def bands(curves: Curves) -> tuple[Band, ...]:
+    return Drawn.of(curves).bands
+
+
+def svg(curves: Curves, *before: Curves, ended: bool = True) -> str:
+    """The picture, with earlier runs that logged the same."""
+    runs = [{band.name: band for band in bands(each)} for each in before]
+    others = {band.name: [run[band.name] for run in runs] for band in bands(curves)}
+    return Drawn.of(curves).picture("step 9", others, ended=ended)
+
+
 def paths(curves: Curves) -> list[list[tuple[float, float]]]:
     """The points of every line, without those of the grid and the bands."""
-    root = ET.fromstring(curve_picture(bands(curves), "step 9"))
-    lines = [each.attrib["d"] for each in root if each.attrib.get("fill") == "none"]
+    root = ET.fromstring(svg(curves))
+    lines = [each.attrib["d"] for each in root if each.attrib.get("fill") == "none" and each.attrib["stroke"] == LINE]
     return [[(float(x), float(y)) for x, y in re.findall(r"([\d.]+) ([\d.]+)", line)] for line in lines]
 
 
 def texts(curves: Curves) -> list[str]:
-    return [
-        each.text or "" for each in ET.fromstring(curve_picture(bands(curves), "step 9")) if each.tag.endswith("text")
-    ]
+    return [each.text or "" for each in ET.fromstring(svg(curves)) if each.tag.endswith("text")]
 
 
 def test_the_line_is_the_mean_and_the_band_reaches_from_least_to_most() -> None:
@@ -60,7 +69,7 @@ def test_a_line_rises_from_its_left_end_to_its_right_one() -> None:
 def test_where_no_value_is_finite_the_line_is_broken_and_the_end_says_so() -> None:
     curves = logged(ranks=2, loss=lambda _rank, step: math.nan if step in (4, 9) else float(step))
     assert [len(line) for line in paths(curves)] == [4, 4]
-    assert "nan" in texts(curves) and curve_text(bands(curves), "x") == "loss 0 → nan (x)"
+    assert "nan" in texts(curves) and Drawn.of(curves).text("x") == "loss 0 → nan (x)"
 
 
 @pytest.mark.parametrize(
@@ -95,7 +104,7 @@ def test_a_long_name_is_cut() -> None:
     curves = Curves()
     curves.add([(0, "n" * 10_000, 1, step, 1.0, 0.0) for step in range(3)])
     assert any(text.startswith("nnn") and text.endswith("n…") and len(text) < 80 for text in texts(curves))
-    assert len(curve_picture(bands(curves), "step 2")) < 5000
+    assert len(svg(curves)) < 5000
 
 
 def test_more_names_than_there_is_room_for_are_named() -> None:
@@ -103,7 +112,7 @@ def test_more_names_than_there_is_room_for_are_named() -> None:
     curves.add([(0, f"n{number}", 1, step, 1.0, 0.0) for number in range(20) for step in range(3)])
     assert len(paths(curves)) == MOST_PANELS
     assert texts(curves)[-1] == "14 more: n6, n7, n8, n9, n10, n11, n12, n13 … (%distributed watch log)"
-    assert curve_text(bands(curves), "step 9").endswith("14 more (step 9)")
+    assert Drawn.of(curves).text("step 9").endswith("14 more (step 9)")
 
 
 @pytest.mark.parametrize(
@@ -131,3 +140,65 @@ def test_figures_are_short() -> None:
         -40e9: "-40G",
     }
     assert {value: short(value) for value in told} == told
+
+
+@pytest.mark.parametrize(
+    ("low", "high"),
+    [
+        (100_000, 100_010),
+        (1_234_000, 1_234_050),
+        (10.001, 10.004),
+        (100.01, 100.04),
+        (0, 1),
+        (-3e-7, 9),
+        (1e15, 1e15 + 9),
+    ],
+)
+def test_labels_tell_the_ticks_of_an_axis_apart(low: float, high: float) -> None:
+    said = labels(ticks(low, high, 5))
+    assert len(said) > 2 and len(set(said)) == len(said), said
+
+
+def test_steps_are_whole_where_those_logged_are() -> None:
+    assert texts(logged(steps=3, loss=lambda _rank, step: step))[-3:] == ["0", "1", "2"]
+
+
+def test_a_run_before_that_went_wrong_does_not_flatten_this_one() -> None:
+    now = logged(loss=lambda _rank, step: float(step))
+    wrong = logged(loss=lambda _rank, step: 10.0**step)
+    root = ET.fromstring(svg(now, wrong))
+    own, pale = ([each.attrib["d"] for each in root if each.attrib.get("stroke-width") == w] for w in ("1.6", "1.2"))
+    ends = [float(y) for _, y in re.findall(r"([\d.]+) ([\d.]+)", own[0])]
+    assert len(own) == len(pale) == 1 and max(ends) - min(ends) > HEIGHT / 3
+
+
+def test_a_run_that_has_ended_is_drawn_over_its_own_steps() -> None:
+    short_one, long_one = (logged(steps=steps, loss=lambda _rank, step: float(step)) for steps in (10, 100))
+    for ended, last in ((False, "80"), (True, "8")):
+        assert last in re.findall(r">(\d+)</text>", svg(short_one, long_one, ended=ended))
+
+
+def test_a_single_step_far_from_many_has_no_effect_on_the_band_of_the_others() -> None:
+    curves = logged(steps=1990, loss=lambda _rank, step: 50.0 if step == 700 else 1.0)
+    curves.add([(0, "loss", 1, 1_000_000, 1.0, 0.0)])
+    (band,) = bands(curves)
+    assert band.most.max() == 50 and "fill-opacity" in svg(curves)
+
+
+def test_the_last_value_is_not_that_of_the_fastest_rank() -> None:
+    curves = Curves()
+    curves.add([(rank, "loss", 1, step, float(rank), 0.0) for rank in range(3) for step in range(10 + (rank == 2))])
+    assert bands(curves)[0].last == 1
+
+
+def test_curves_that_are_too_many_are_counted() -> None:
+    curves = Curves()
+    curves.add([(rank, f"n{name}", 1, step, 1.0, 0.0) for step in range(3) for rank in range(64) for name in range(5)])
+    assert "64 curves not drawn" in " ".join(texts(curves))
+
+
+def test_a_rank_that_logs_few_steps_keeps_them_when_another_logs_many() -> None:
+    curves = Curves()
+    curves.add([(1, "loss", 1, step, 1.0, 0.0) for step in range(9, 2000, 10)])
+    curves.add([(0, "loss", 1, step, 1.0, 0.0) for step in range(2001)])
+    assert {len(points) for points in curves.by_name()["loss"].values()} == {200, 1001} and curves.table()

@@ -10,21 +10,24 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from itertools import pairwise
+from itertools import islice, pairwise
+from statistics import median_low
 
 import numpy as np
 from numpy.typing import NDArray
 
 from allranks_backends.plan import rank_label
 
-from .axis import ticks
-from .curves import Curves, figure
+from .axis import labels, short, ticks
+from .curves import Curves
 
 MOST_PANELS = 6
 WIDTH, GAP = 560, 20
 """Pixels of the picture, and between two panels of a row."""
 HEIGHT, TITLE, AXIS, MARGIN = 110, 24, 20, 46
 """Pixels of a panel's chart, of the line above it, of the figures below it, and of those to its left."""
+ABOVE = 20
+"""Pixels of the heading."""
 LINE, TEXT, GRID = "#2f7fd8", "#767676", "#808080"
 """Colours that can be read on a white page and on a dark one: a picture is not told which it is on."""
 NOT_FINITE = "#d0433b"
@@ -35,134 +38,161 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Band:
-    """The points of one name over all ranks, by step."""
+    """The points of one name over all ranks, by step; by column of pixels where there are more steps than columns."""
 
     name: str
     ranks: tuple[int, ...]
     steps: Floats
-    """Rising; of each column of pixels the last step."""
+    """In rising order; the last step of each column."""
     least: Floats
     mean: Floats
     most: Floats
     """NaN where no value is finite."""
     first: float
     last: float
-    """The means at the first and at the last step."""
+    """The means at the first step, and at the last one that half of the ranks have reached."""
 
-    def said(self) -> str:
+    def __str__(self) -> str:
         return f"{self.name} {short(self.first)} → {short(self.last)}"
 
 
-def bands(curves: Curves) -> list[Band]:
-    """A band for each name of which there are points."""
-    columns = WIDTH // 2 if len(curves.by_name()) == 1 else WIDTH // 4
-    return [_band(name, by_rank, columns) for name, by_rank in curves.by_name().items()]
+@dataclass(frozen=True)
+class Drawn:
+    """What is drawn of some curves, and what is not."""
+
+    bands: tuple[Band, ...]
+    more: tuple[str, ...]
+    """Names for which there is no panel."""
+    refused: int
+    """Curves that were too many to be kept."""
+
+    @classmethod
+    def of(cls, curves: Curves) -> Drawn:
+        by_name = curves.by_name()
+        columns = WIDTH // 2 if len(by_name) == 1 else WIDTH // 4
+        with np.errstate(all="ignore"):
+            found = tuple(_band(*each, columns) for each in islice(by_name.items(), MOST_PANELS))
+        return cls(found, tuple(by_name)[MOST_PANELS:], len(curves.refused))
+
+    def text(self, heading: str) -> str:
+        """All of it in a line: each name with its first and its last value."""
+        said = [*map(str, self.bands), *([f"{len(self.more)} more"] if self.more else [])]
+        return f"{', '.join(said)} ({heading})"
+
+    def picture(self, heading: str, before: Mapping[str, Sequence[Band]], *, ended: bool) -> str:
+        """An SVG, in two columns where there are several names.
+
+        `heading` stands above them; `before` has the bands of earlier runs by name. Until the run has `ended`, there is
+        room for all steps of these.
+        """
+        across = min(len(self.bands), 2)
+        width = (WIDTH - GAP * (across - 1)) / across
+        tall = TITLE + HEIGHT + AXIS
+        parts = [_text(8, 13, heading), _text(WIDTH, 13, self._caption(before), "end")]
+        with np.errstate(all="ignore"):
+            for number, band in enumerate(self.bands):
+                x, y = (number % across) * (width + GAP), ABOVE + (number // across) * tall
+                others = before.get(band.name, ())
+                parts += _panel(band, others, x + MARGIN, y + TITLE, width - MARGIN, ended)
+        height = ABOVE + math.ceil(len(self.bands) / across) * tall
+        if self.more:
+            names = ", ".join(self.more[:8]) + (" …" if len(self.more) > 8 else "")
+            parts.append(_text(8, height + 13, f"{len(self.more)} more: {names} (%distributed watch log)"))
+            height += ABOVE
+        return (
+            f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{_said(self.text(heading), 1000)}" '
+            f'width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" style="max-width:100%" '
+            f'font-family="system-ui,sans-serif" font-size="11" fill="{TEXT}">{"".join(parts)}</svg>'
+        )
+
+    def _caption(self, before: Mapping[str, Sequence[Band]]) -> str:
+        ranks = sorted({rank for band in self.bands for rank in band.ranks})
+        said = [rank_label(tuple(ranks)) + (": mean, and from least to most" if len(ranks) > 1 else "")]
+        if self.refused:
+            said.append(f"{self.refused} curves not drawn")
+        if any(before.values()):
+            said.append("pale: runs before")
+        return " · ".join(said)
 
 
-def _band(name: str, by_rank: dict[int, Sequence[tuple[float, float]]], columns: int) -> Band:
+def _band(name: str, by_rank: Mapping[int, Sequence[tuple[float, float]]], columns: int) -> Band:
     points = np.array([point for of_rank in by_rank.values() for point in of_rank], dtype=np.float64)
     points = points[np.argsort(points[:, 0], kind="stable")]
     steps, values = points[:, 0], points[:, 1]
     finite = np.isfinite(values)
     starts = _starts(steps, columns)
     count = np.add.reduceat(finite.astype(np.float64), starts)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        mean = np.add.reduceat(np.where(finite, values, 0.0), starts) / count
-        least = np.where(count > 0, np.minimum.reduceat(np.where(finite, values, np.inf), starts), np.nan)
-        most = np.where(count > 0, np.maximum.reduceat(np.where(finite, values, -np.inf), starts), np.nan)
+    known = [np.where(finite, values, otherwise) for otherwise in (np.inf, 0.0, -np.inf)]
+    reduced = (np.minimum.reduceat(known[0], starts), np.add.reduceat(known[1], starts) / count)
+    least, mean, most = (
+        np.where(count > 0, each, np.nan) for each in (*reduced, np.maximum.reduceat(known[2], starts))
+    )
     ends = np.append(starts[1:], len(steps)) - 1
-    first, last = (float(np.mean(values[steps == step])) for step in (steps[0], steps[-1]))
+    reached = median_low([of_rank[-1][0] for of_rank in by_rank.values()])
+    first, last = (float(np.mean(values[steps == step])) for step in (steps[0], reached))
     return Band(name, tuple(sorted(by_rank)), steps[ends], least, mean, most, first, last)
 
 
 def _starts(steps: Floats, columns: int) -> NDArray[np.intp]:
     """Where the points of each column begin: one for each step, or as many columns as there are."""
-    keys = np.unique(steps, return_inverse=True)[1] if len(steps) else np.zeros(0)
-    if len(keys) and keys[-1] >= columns:
+    keys = np.unique(steps, return_inverse=True)[1]
+    if keys[-1] >= columns:
         span = steps[-1] - steps[0]
         keys = np.minimum((steps - steps[0]) / span * columns, columns - 1).astype(np.intp)
     return np.flatnonzero(np.diff(keys, prepend=-1))
 
 
-def curve_text(found: Sequence[Band], heading: str) -> str:
-    """The same in a line: each name with its first and its last value."""
-    said = [band.said() for band in found[:MOST_PANELS]]
-    if left := len(found) - len(said):
-        said.append(f"{left} more")
-    return f"{', '.join(said)} ({heading})"
-
-
-def curve_picture(found: Sequence[Band], heading: str, before: Mapping[str, Sequence[Band]] | None = None) -> str:
-    """An SVG of at most `MOST_PANELS` names, in two columns where there are several.
-
-    `heading` stands above them; `before` has the bands of earlier runs by name.
-    """
-    drawn = found[:MOST_PANELS]
-    across = min(len(drawn), 2)
-    width = (WIDTH - GAP * (across - 1)) / across
-    tall = TITLE + HEIGHT + AXIS
-    ranks = sorted({rank for band in drawn for rank in band.ranks})
-    how = f"{rank_label(tuple(ranks))}: mean, and from least to most" if len(ranks) > 1 else rank_label(tuple(ranks))
-    if before:
-        how += " · pale: runs before"
-    parts = [_text(8, 13, heading), _text(WIDTH, 13, how, "end")]
-    for number, band in enumerate(drawn):
-        x, y = (number % across) * (width + GAP), 20 + (number // across) * tall
-        parts += _panel(band, (before or {}).get(band.name, ()), x + MARGIN, y + TITLE, width - MARGIN)
-    height = 20 + math.ceil(len(drawn) / across) * tall
-    if left := len(found) - len(drawn):
-        names = ", ".join(band.name for band in found[MOST_PANELS : MOST_PANELS + 8])
-        parts.append(_text(8, height + 13, f"{left} more: {names}{'' if left <= 8 else ' …'} (%distributed watch log)"))
-        height += 20
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{_said(curve_text(found, heading), 1000)}" '
-        f'width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" style="max-width:100%" '
-        f'font-family="system-ui,sans-serif" font-size="11" fill="{TEXT}">{"".join(parts)}</svg>'
-    )
-
-
-def _panel(band: Band, before: Sequence[Band], left: float, top: float, width: float) -> Iterator[str]:
+def _panel(band: Band, before: Sequence[Band], left: float, top: float, width: float, ended: bool) -> Iterator[str]:
     """One chart, whose area begins at `left`, `top`."""
-    yield _text(left, top - 7, _cut(band.name, width - 60), weight="bold")
-    yield _text(left + width, top - 7, short(band.last), "end", NOT_FINITE if not math.isfinite(band.last) else LINE)
-    low, high, first, last = _range([band, *before])
-
-    def x(steps: Floats) -> Floats:
-        return left + width * ((steps - first) / (last - first) if last > first else np.zeros(len(steps)))
-
+    low, high = _range(band, before, ended)
     scale = HEIGHT / (high - low)
+    steps = [band.steps, *(other.steps for other in before if not ended)]
+    first, last = float(min(each[0] for each in steps)), float(max(each[-1] for each in steps))
 
-    def y(values: Floats) -> Floats:
-        return top + HEIGHT - (values - low) * scale
+    def points(of: Band, values: Floats, run: slice) -> list[str]:
+        x = left + width * (of.steps[run] - first) / ((last - first) or 1.0)
+        return [f"{a:.1f} {b:.1f}" for a, b in zip(x, top + HEIGHT - (values[run] - low) * scale)]
 
-    for tick in ticks(low, high, 4):
+    yield _text(left, top - 7, _cut(band.name, width - 60), weight="bold")
+    yield _text(left + width, top - 7, short(band.last), "end", LINE if math.isfinite(band.last) else NOT_FINITE)
+    rows = ticks(low, high, 4)
+    for tick, label in zip(rows, labels(rows)):
         at = top + HEIGHT - (tick - low) * scale
         yield f'<path d="M{left:.0f} {at:.1f}h{width:.0f}" stroke="{GRID}" stroke-opacity="0.25"/>'
-        yield _text(left - 6, at + 4, short(tick), "end")
-    for tick in ticks(first, last, 5) if last > first else [first]:
+        yield _text(left - 6, at + 4, label, "end")
+    whole = all(float(step).is_integer() for step in band.steps)
+    at_steps = [tick for tick in ticks(first, last, 5) if tick == int(tick) or not whole] or [first]
+    for tick, label in zip(at_steps, labels(at_steps)):
         share = (tick - first) / (last - first) if last > first else 0.0
         anchor = "start" if share < 0.02 else "end" if share > 0.94 else "middle"
-        yield _text(left + width * share, top + HEIGHT + 14, short(tick), anchor)
+        yield _text(left + width * share, top + HEIGHT + 14, label, anchor)
     for other in before:
-        for run in _runs(np.isfinite(other.mean)):
-            yield _line(_points(x(other.steps[run]), y(other.mean[run])), PALE, 1.2)
+        seen = (other.mean >= low) & (other.mean <= high) & (other.steps >= first) & (other.steps <= last)
+        for run in _runs(seen):
+            yield _line(points(other, other.mean, run), PALE, 1.2)
     for run in _runs(np.isfinite(band.mean)):
-        mean, least, most = (_points(x(band.steps[run]), y(of[run])) for of in (band.mean, band.least, band.most))
-        if len(band.ranks) > 1 or len(band.steps) > width / 2 - 60:
-            yield f'<path d="M{"L".join([*most, *reversed(least)])}z" fill="{LINE}" fill-opacity="0.22"/>'
-        yield _line(mean, f'stroke="{LINE}"', 1.6)
+        if (band.most[run] > band.least[run]).any():
+            around = [*points(band, band.most, run), *reversed(points(band, band.least, run))]
+            yield f'<path d="M{"L".join(around)}z" fill="{LINE}" fill-opacity="0.22"/>'
+        yield _line(points(band, band.mean, run), f'stroke="{LINE}"', 1.6)
 
 
-def _range(found: Sequence[Band]) -> tuple[float, float, float, float]:
-    """The least and the greatest value, and the first and the last step, of all of these."""
-    steps, values = (
-        np.concatenate(each) for each in zip(*[(each.steps, of) for each in found for of in (each.least, each.most)])
-    )
-    known = values[np.isfinite(values)]
-    low, high = (float(known.min()), float(known.max())) if len(known) else (0.0, 1.0)
-    if high - low < 1e-300:
-        low, high = low - (abs(low) or 1.0) * 0.5, high + (abs(high) or 1.0) * 0.5
-    return low, high, float(steps.min()), float(steps.max())
+def _range(band: Band, before: Sequence[Band], ended: bool) -> tuple[float, float]:
+    """The least and the greatest value to be drawn: all of the band's own, and of earlier runs what is near them.
+
+    A run that has begun has hardly a range of its own yet: there, what is of its magnitude is near.
+    """
+    known = np.isfinite(band.mean)
+    low, high = (float(band.least[known].min()), float(band.most[known].max())) if known.any() else (0.0, 1.0)
+    magnitude = max(abs(low), abs(high)) or 1.0
+    span = high - low if 0 < high - low < math.inf else magnitude
+    if not ended:
+        span = max(span, magnitude)
+    near = [other.mean[(other.mean >= low - span) & (other.mean <= high + span)] for other in before]
+    low, high = (float(of([end, *np.concatenate([[end], *near])])) for of, end in ((min, low), (max, high)))
+    if not 1e-300 < high - low < 1e300:  # equal, or too far apart to be told
+        low, high = max(low - span / 2, -1e299), min(high + span / 2, 1e299)
+    return low, high
 
 
 def _line(points: Sequence[str], how: str, width: float) -> str:
@@ -173,13 +203,9 @@ def _line(points: Sequence[str], how: str, width: float) -> str:
 
 
 def _runs(known: NDArray[np.bool_]) -> list[slice]:
-    """Where values are finite without a break."""
+    """Where values are known without a break."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], known, [False]]).astype(np.int8)))
     return [slice(int(begin), int(end)) for begin, end in list(pairwise(edges))[::2]]
-
-
-def _points(x: Floats, y: Floats) -> list[str]:
-    return [f"{a:.1f} {b:.1f}" for a, b in zip(x, y)]
 
 
 def _text(x: float, y: float, text: str, anchor: str = "start", colour: str = "", weight: str = "") -> str:
@@ -198,16 +224,6 @@ def _cut(name: str, width: float) -> str:
 
 
 def _said(text: str, most: int = 100) -> str:
-    """Text for an SVG, in which most control characters may not stand; a very long one is cut."""
+    """Text for an SVG, which may not have control characters; a very long one is cut."""
     text = "".join(char if char.isprintable() else " " for char in text)
     return escape(text if len(text) <= most else f"{text[: most - 1]}…")
-
-
-def short(value: float) -> str:
-    """Four significant digits at most: 0.1234, 1,234, 12k, 3.5M, 1e-05."""
-    if not math.isfinite(value):
-        return str(value)
-    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if abs(value) >= 10 * 1e3 and size <= abs(value) < 1e15:
-            return f"{value / size:.4g}{unit}"
-    return figure(float(f"{value:.4g}"))

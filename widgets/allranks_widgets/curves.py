@@ -38,6 +38,8 @@ class Curves:
 
     def __init__(self) -> None:
         self._curves: dict[tuple[str, int], Curve] = {}
+        self.refused = set[tuple[str, int]]()
+        """Name and rank of curves beyond `MOST_CURVES`."""
 
     def __bool__(self) -> bool:
         return bool(self._curves)
@@ -50,6 +52,8 @@ class Curves:
                 curve.add(row)
                 if len(curve.points) > MOST_POINTS:
                     self._thin(row[1], curve)
+            else:
+                self.refused.add(key)
 
     def _thin(self, name: str, long: Curve) -> None:
         """Leave out every second step of a `long` curve on all ranks, so that a mean is one over all of them."""
@@ -58,7 +62,7 @@ class Curves:
             return
         out = {step for step, _ in long.points[1::2]}
         for (other, _), curve in self._curves.items():
-            if other == name:
+            if other == name and len(curve.points) > MOST_POINTS // 2:  # one with few points has other steps
                 curve.points = [point for point in curve.points if point[0] not in out]
 
     def by_name(self) -> dict[str, dict[int, Sequence[tuple[float, float]]]]:

@@ -108,7 +108,7 @@ class BenchRow:
 
 
 FITS_WITHIN = 0.5
-"""Share by which a median may be off a line that still says something."""
+"""Largest relative error of a fit whose figures are reported."""
 
 
 @dataclass(frozen=True)

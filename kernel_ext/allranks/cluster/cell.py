@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 INTERRUPT_WITHIN = 1.6
 """Seconds ranks get to handle an interrupt before the prompt is given back without them."""
-LOOK_EVERY = 0.5
-"""Seconds at most between two looks at what was logged."""
+POLL_LOGGED = 0.5
+"""Seconds between two looks at what was logged."""
 DRAW_EVERY = 0.1
 """Seconds after which what has come is drawn, and a stop noticed, though more keeps coming."""
 
@@ -87,7 +87,7 @@ class Cell:
         self._before, self._on_end = before, on_end
         self._first: dict[int, int] = {}
         self._logged = monitor.logged.count
-        """Figures that had been logged before, or have been shown since."""
+        """Number of the last logged figure that is not to be drawn any more."""
         self._started = time.monotonic()
         self._events: CellUpdates = queue.SimpleQueue()
         self._pressed = Stop()
@@ -201,7 +201,7 @@ class Cell:
                 self._conversation.next_look(),
                 self._unblocking.next_look(),
             )
-            until = [now + LOOK_EVERY, *(moment for moment in moments if moment is not None)]
+            until = [now + POLL_LOGGED, *(moment for moment in moments if moment is not None)]
             try:
                 event = self._events.get(timeout=max(0.0, min(until) - now))
             except queue.Empty:

@@ -120,8 +120,8 @@ class Verbs:
                     f"already up: {ranks_text(cluster.size, cluster.backend)}. %distributed sync "
                     f"{'--on' if options.sync else '--off'} switches what --sync does."
                 )
-            running = [_typed(name, self.up_with[name]) for name in differ]
-            how = f" (running with {' '.join(running)})" if differ else ""
+            running = ", ".join(_typed(name, self.up_with[name], cluster) for name in differ)
+            how = f" (running with {running})" if differ else ""
             raise UsageError(
                 f"already up: {ranks_text(cluster.size, cluster.backend)}. Resize with %distributed resize "
                 f"{options.n or 'N'}, or stop them with %distributed down to start with other options{how}."
@@ -331,9 +331,13 @@ def end(cluster: Cluster) -> str:
     )
 
 
-def _typed(name: str, value: Any) -> str:
-    """An option of `up` as it would be typed."""
+def _typed(name: str, value: Any, cluster: Cluster) -> str:
+    """An option of `up` as it would be typed; the values of variables may be secret."""
     option = "-n" if name == "n" else f"--{name.replace('_', '-')}"
+    if name == "n":
+        value = cluster.size
     if value is None or isinstance(value, bool):
-        return option if value else f"without {option}"
+        return option if value else f"no {option}"
+    if isinstance(value, list):
+        value = ",".join(f"{each[0]}=…" if isinstance(each, tuple) else str(each) for each in value)
     return f"{option} {value}"

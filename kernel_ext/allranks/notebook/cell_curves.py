@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -17,33 +18,38 @@ if TYPE_CHECKING:
 FEWEST_STEPS = 3
 """Steps from which on a curve is drawn."""
 PERIOD = 0.5
-"""Seconds between two pictures of a running cell."""
+"""Seconds at least between two pictures of a running cell."""
+SHARE = 0.05
+"""Of the time, the most that goes to drawing."""
+CHANGES = 200
+"""Pictures of a long run: a two hundredth of it more makes no other picture."""
 RATE_OVER = 10.0
 """Seconds over which the steps of a running cell are counted for their rate."""
-
-
 RUNS_KEPT = 3
 """Earlier runs that are drawn beside the curves of a cell."""
 KINDS_KEPT = 20
 """Cells that log different names, of which runs are kept."""
 
-Run = dict[str, "Band"]
+PastRun = dict[str, "Band"]
 
 
 class CellCurves:
     """The curves of one cell. For one thread."""
 
-    _ended: ClassVar[dict[tuple[str, ...], deque[Run]]] = {}
+    _ended: ClassVar[dict[tuple[str, ...], deque[PastRun]]] = {}
     """The last runs by the names that they logged: a cell that is run again logs the same."""
+    _changing: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(self) -> None:
         self._curves = Curves()
         self._steps = set[float]()
-        """The first ones."""
+        """The first `FEWEST_STEPS` steps."""
+        self._counted: int | None = None
+        """The rank whose steps are counted: hosts have clocks of their own."""
         self._reached = deque[tuple[float, float]]()
-        """When a step was logged first that was later than all before, and the step."""
+        """Time and number of each new largest step of that rank, oldest first."""
         self._began: tuple[float, float] | None = None
-        self._drawn_at = float("-inf")
+        self._started, self._next = time.monotonic(), 0.0
         self._changed = False
 
     def add(self, rows: Sequence[Row]) -> None:
@@ -53,35 +59,62 @@ class CellCurves:
             self._changed = True
             if len(self._steps) < FEWEST_STEPS:
                 self._steps.add(row.step)
-            if not self._reached or row.step > self._reached[-1][1]:
-                self._reached.append((row.at, row.step))
-            self._began = self._began or self._reached[0]
-        while len(self._reached) > 2 and self._reached[1][0] < self._reached[-1][0] - RATE_OVER:
+            if self._counted is None:
+                self._counted = row.rank
+            if row.rank == self._counted:
+                self._reach(row)
+
+    def _reach(self, row: Row) -> None:
+        if self._reached and row.step < self._reached[-1][1]:  # the loop starts again, and the curves with it
+            self._reached.clear()
+            self._began = None
+        if not self._reached or row.step > self._reached[-1][1]:
+            self._reached.append((row.at, row.step))
+        self._began = self._began or self._reached[0]
+        while len(self._reached) > 2 and abs(self._reached[-1][0] - self._reached[1][0]) > RATE_OVER:
             self._reached.popleft()
 
     def due(self, *, ended: bool = False) -> dict[str, Any] | None:
         """What to show now: a bundle with the picture, and a line of text; None where there is nothing new."""
-        now = time.monotonic()
-        if len(self._steps) < FEWEST_STEPS or not (ended or (self._changed and now - self._drawn_at >= PERIOD)):
+        began = time.monotonic()
+        if len(self._steps) < FEWEST_STEPS or not (ended or (self._changed and began >= self._next)):
             return None
-        from allranks_widgets.curve_picture import bands, curve_picture, curve_text  # numpy, which takes its time
+        from allranks_widgets.curve_picture import Drawn  # numpy, which takes its time
 
-        self._changed, self._drawn_at = False, now
-        found, heading = bands(self._curves), self._heading(ended)
-        names = tuple(sorted(band.name for band in found))
-        runs = self._ended.pop(names, deque(maxlen=RUNS_KEPT))
-        self._ended[names] = runs  # the last that was used comes last
-        picture = curve_picture(found, heading, {name: [run[name] for run in runs] for name in names if runs})
+        found, heading = Drawn.of(self._curves), self._heading(ended)
+        runs = self._runs_before(found.bands)
+        before = {band.name: [run[band.name] for run in runs] for band in found.bands}
+        picture = found.picture(heading, before, ended=ended)
         if ended:
-            runs.append({band.name: band for band in found})
+            self._keep({band.name: band for band in found.bands})
+        now = time.monotonic()
+        self._changed = False
+        self._next = now + max(PERIOD, (now - began) / SHARE, (now - self._started) / CHANGES)
+        return {"data": {"image/svg+xml": picture, "text/plain": found.text(heading)}, "metadata": {}}
+
+    def _runs_before(self, bands: Sequence[Band]) -> list[PastRun]:
+        """The last runs that logged these names over some of these steps."""
+        with self._changing:
+            runs = list(self._ended.get(_names(bands), ()))
+        return [run for run in runs if all(run[band.name].steps[-1] > band.steps[0] for band in bands)]
+
+    def _keep(self, run: PastRun) -> None:
+        with self._changing:
+            names = _names(list(run.values()))
+            runs = self._ended.pop(names, None) or deque(maxlen=RUNS_KEPT)
+            runs.append(run)
+            self._ended[names] = runs  # the last that was added comes last
             while len(self._ended) > KINDS_KEPT:
                 del self._ended[next(iter(self._ended))]
-        return {"data": {"image/svg+xml": picture, "text/plain": curve_text(found, heading)}, "metadata": {}}
 
     def _heading(self, ended: bool) -> str:
-        """Which step it is at, and how many there are a second: of a cell that has ended over all of its time."""
+        """Which step it is at, and how many there are a second: of a cell that has ended, over all of its time."""
         first = self._began if ended and self._began else self._reached[0]
         last = self._reached[-1]
         step = f"step {last[1]:,.10g}"
         seconds, steps = last[0] - first[0], last[1] - first[1]
         return f"{step} · {three_digits(steps / seconds)} steps a second" if seconds > 0 else step
+
+
+def _names(bands: Sequence[Band]) -> tuple[str, ...]:
+    return tuple(sorted(band.name for band in bands))

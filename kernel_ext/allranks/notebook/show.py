@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 from IPython.display import clear_output
@@ -38,7 +40,7 @@ class Show:
         self._room = PageRoom() if live else None
         self._curves = CellCurves()
         self._picture: Display | None = None
-        """Of these. It is of no rank, and stays when ranks clear their output."""
+        """The curves. It belongs to no rank, so it stays when ranks clear their output."""
         # What the output shows, so that it can be written again when part of it is taken back. The first ``_painted``
         # of it are on the screen; ``_stale`` says that those are no longer right.
         self._model: list[Block | Display] = []
@@ -62,10 +64,20 @@ class Show:
             self._live_area.want(lines, self._room.summary())
 
     def logged(self, rows: Sequence[Row]) -> None:
-        """What the ranks logged since: drawn as curves where they were shown first."""
-        self._curves.add(rows)
-        if self.live and (bundle := self._curves.due()):
-            self._show_picture(bundle)
+        """What the ranks logged since. Its curves are drawn always in the same place of the output."""
+        with self._no_harm():
+            self._curves.add(rows)
+            if self.live and (bundle := self._curves.due()):
+                self._show_picture(bundle)
+
+    @contextmanager
+    def _no_harm(self) -> Iterator[None]:
+        """A picture that cannot be drawn must not end the cell."""
+        try:
+            yield
+        except Exception:
+            logging.getLogger("allranks").exception("the curves of a cell could not be drawn")
+            self._curves = CellCurves()
 
     def _show_picture(self, bundle: Mapping[str, Any]) -> None:
         if self._picture is None:
@@ -81,8 +93,10 @@ class Show:
         if self._live_area and self._room:
             self._live_area.want({})
             self._writer.write(self._room.conclude())
-        if bundle := self._curves.due(ended=True):
-            self._show_picture(bundle)
+        with self._no_harm():
+            if bundle := self._curves.due(ended=True):
+                self._show_picture(bundle)
+        self._curves, self._picture = CellCurves(), None
         for shown in self._model:
             if isinstance(shown, Display):
                 shown.bundle = {}

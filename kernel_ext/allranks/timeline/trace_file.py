@@ -48,7 +48,7 @@ def document(timeline: Timeline) -> dict[str, Any]:
         "cell": timeline.count,
         "code": timeline.code,
         "began": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(timeline.at)),
-        "clocks": str(clocks),
+        **({"clocks": str(clocks)} if len(clocks.offset) > 1 else {}),
         "clock offset of each host (us)": {host: offset * 1e6 for host, offset in clocks.offset.items()},
         "clock error of each host (us)": {
             host: error * 1e6 if math.isfinite(error) else "unknown" for host, error in clocks.error.items()

@@ -84,6 +84,7 @@ const PATHS = {
   waiting: "M4 2v8M8 2v8",
   debugging: "M3.2 1.8v8.4M6.2 2.6L10.4 6L6.2 9.4z",
   failed: "M2.5 2.5l7 7M9.5 2.5l-7 7",
+  unblocked: "M2.5 6h7",
   stopped: "M2.5 2.5h7v7h-7z",
   dead: "M6 1.2L11 10.4H1zM6 4.6v2.6M6 8.7v.4",
   warning: "M6 1.2L11 10.4H1zM6 4.6v2.6M6 8.7v.4",

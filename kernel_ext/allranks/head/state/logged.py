@@ -104,10 +104,13 @@ class Logged:
             self.lost = 0
 
     def since(self, seen: int) -> tuple[int, list[Row]]:
-        """What came after the first `seen` rows, and how many there are now; from 0 on, thinned to what is drawn."""
+        """What came after the first `seen` rows, and how many there are now.
+
+        From 0 on, and where more have come than wait here, it is all there is, thinned to what is drawn.
+        """
         with self._lock:
-            new = min(self._count - seen, len(self._recent))
-            if seen:
+            new = self._count - seen
+            if seen and new <= len(self._recent):
                 return self._count, [self._recent[n] for n in range(-new, 0)]
             rows = [
                 Row(rank, name, series.cells[n], series.steps[n], series.values[n], series.times[n])

@@ -136,7 +136,8 @@ class Monitor:
             self._listeners[cell] = updates
             for number in ranks:
                 rank = self.ranks[number]
-                rank.cell, rank.seen, rank.failed, rank.since = cell, 0, None, time.monotonic()
+                rank.cell, rank.seen, rank.since = cell, 0, time.monotonic()
+                rank.failed, rank.unblocked = None, False
                 rank.report = structs.replace(rank.report, line=None, source=None, waiting=False)
         return updates
 

@@ -237,11 +237,11 @@ class Ranks:
         try:
             self._join(spawn)
         except CannotStart as error:
-            if not error.transient or self.backend.launcher != "engines" or any(r.dead for r in self.monitor.ranks):
-                lacks = shortages(self.host.directory.parent)
-                raise CannotStart(f"{error}{lacks}", transient=error.transient, causes=error.causes) from None
-            self.connect()  # a rank had lost its connection for a moment, say
+            if not self._may_join_again(error):
+                raise
+            self.connect()
             self.plan_next(self.hosts, self.backend.name)
+            self.save()
             self._join()
         self.monitor.links = self.backend.links(self.plan)
         self.wait_for("ready", lambda rank: rank.ready)
@@ -250,7 +250,19 @@ class Ranks:
     def _join(self, spawn: Sequence[Spawn] = ()) -> None:
         assert self.plan is not None
         world = self.plan, self.backend, self.monitor, self.lifeline, self.can_run
-        forming.form(*world, spawn=spawn, until_connected=self.connect)
+        try:
+            forming.form(*world, spawn=spawn, until_connected=self.connect)
+        except CannotStart as error:
+            lacks = shortages(self.host.directory.parent)
+            raise CannotStart(f"{error}{lacks}", transient=error.transient, causes=error.causes) from None
+
+    def _may_join_again(self, error: CannotStart) -> bool:
+        """Whether the same ranks may join the next generation, as after a connection that was lost for a moment.
+
+        A first world, and ranks of mpirun, are started again instead.
+        """
+        alive = all(rank.dead is None for rank in self.monitor.ranks)
+        return error.transient and alive and self.monitor.generation > 0 and self.backend.launcher == "engines"
 
     def look_at_network(self, backend: str = "") -> None:
         """See that hosts reach each other; take the fastest of several networks. Raises CannotStart.
