@@ -53,7 +53,7 @@ def test_what_is_found_is_bounded_over_all_ranks_and_counted_for_each(ring2: Clu
     blocks, counts = text.find("step")
     assert counts == {0: 3000, 1: 3001}
     assert sum(block.content.count("\n") for block in blocks) == FOUND
-    assert len(lines_of(blocks, 0)) == len(lines_of(blocks, 1)) == FOUND // 2
+    assert min(len(lines_of(blocks, rank)) for rank in range(2)) >= FOUND // 4, "no rank has the page for itself"
 
 
 def test_a_line_of_several_parts_is_found_and_shown_around_the_text(ring2: Cluster, tmp_path: Path) -> None:

@@ -227,7 +227,7 @@ def test_a_damaged_block_is_asked_for_again(hosts: Hosts) -> None:
     damaged = itertools.count()
 
     def once(_file: int, block: int, data: bytes) -> bytes:
-        return b"x" + data[1:] if block == 1 and not next(damaged) else data
+        return bytes([data[0] ^ 1]) + data[1:] if block == 1 and not next(damaged) else data
 
     listener = blocks_of(hosts, once)
     assert hosts.bring("host", listener.ports).state == "whole"
