@@ -144,3 +144,10 @@ def test_a_forked_child_writes_nothing_into_it(tmp_path: Path) -> None:
     assert forked.exitcode == 0
     printed.write("goes on")
     assert whole(printed, 1) == "x" * (IN_MEMORY + 1) + "parent goes on"
+
+
+def test_text_that_is_no_unicode_is_kept_as_it_can_be(tmp_path: Path) -> None:
+    printed = Printed(tmp_path)
+    printed.begin(1)
+    printed.write("a\ud800b\n")
+    assert whole(printed, 1) == "a\\ud800b\n"

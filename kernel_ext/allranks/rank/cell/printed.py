@@ -49,7 +49,7 @@ class _Text:
         """Never raises: what cannot be kept is `incomplete`."""
         if self.incomplete:
             return
-        data, room = text.encode(), MOST - self._written - len(self._rest)
+        data, room = text.encode(errors="backslashreplace"), MOST - self._written - len(self._rest)
         if len(data) > room:
             self.incomplete, data = "only the first 1 GiB of a cell is kept", data[:room]
         self._rest += data
