@@ -137,7 +137,7 @@ def test_the_record_outlives_the_cluster() -> None:
     from allranks import Cluster
 
     cluster = Cluster(1, name="past")
-    with pytest.raises(NoCluster, match="call its up"):
+    with pytest.raises(NoCluster, match="call up"):
         cluster.logged()
     with cluster:
         cluster.run("log(loss=1.5)").check()

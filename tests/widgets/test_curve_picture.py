@@ -7,10 +7,11 @@ import re
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 from allranks_widgets.axis import labels, short, ticks
-from allranks_widgets.curve_picture import HEIGHT, LINE, MOST_PANELS, Band, Drawn
+from allranks_widgets.curve_picture import HEIGHT, LINE, MOST_PANELS, NOT_FINITE, Band, Drawn
 from allranks_widgets.curves import Curves
 
 
@@ -185,10 +186,18 @@ def test_a_single_step_far_from_many_has_no_effect_on_the_band_of_the_others() -
     assert band.most.max() == 50 and "fill-opacity" in svg(curves)
 
 
-def test_the_last_value_is_not_that_of_the_fastest_rank() -> None:
-    curves = Curves()
-    curves.add([(rank, "loss", 1, step, float(rank), 0.0) for rank in range(3) for step in range(10 + (rank == 2))])
-    assert bands(curves)[0].last == 1
+def test_where_one_rank_diverges_the_line_ends_and_the_band_goes_on() -> None:
+    curves = logged(ranks=2, loss=lambda rank, step: math.nan if rank and step > 5 else 1.0 + 5 * rank)
+    (band,) = bands(curves)
+    assert list(np.isfinite(band.mean)) == [step <= 5 for step in range(10)] and np.isfinite(band.most).all()
+    assert len(paths(curves)[0]) == 6 and svg(curves).count(f'stroke="{NOT_FINITE}"') == 1
+
+
+def test_the_value_at_the_right_is_where_the_line_ends() -> None:
+    curves = logged(ranks=2, steps=5, loss=lambda rank, step: 1.0 + rank)
+    curves.add([(0, "loss", 1, step, 1.0, 0.0) for step in range(5, 10)])
+    (band,) = bands(curves)
+    assert (band.last, band.mean[-1], band.steps[-1]) == (1.0, 1.0, 9)
 
 
 def test_curves_that_are_too_many_are_counted() -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+MOST_DIGITS = 5
+"""For which there is room beside an axis."""
+
 
 def ticks(low: float, high: float, most: int) -> list[float]:
     """Round numbers from `low` to `high`, about `most` of them, at distances of 1, 2 or 5 times a power of ten.
@@ -20,11 +23,13 @@ def ticks(low: float, high: float, most: int) -> list[float]:
 
 
 def labels(at: Sequence[float]) -> list[str]:
-    """What to write at these ticks: as many digits as tell them apart."""
+    """What to write at these ticks: as many digits as tell them apart, or how much each is more than the first."""
     digits = 4
     if len(at) > 1:
         digits = max(digits, _power(max(map(abs, at))) - _power(at[1] - at[0]) + 1)
-    return [short(each, min(digits, 17)) for each in at]
+    if digits > MOST_DIGITS:
+        return [short(at[0]), *(f"+{short(each - at[0])}" for each in at[1:])]
+    return [short(each, digits) for each in at]
 
 
 def _power(value: float) -> int:
@@ -35,7 +40,7 @@ def short(value: float, digits: int = 4) -> str:
     """At most so many significant digits: 0.1234, 1234, 12k, 3.5M, 1e-05."""
     if not math.isfinite(value):
         return str(value)
-    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if 10_000 <= abs(value) < 1e15 and size <= abs(value):
+    for unit, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if 10_000 <= abs(value) < 1e16 and size <= abs(value):
             return f"{value / size:.{digits}g}{unit}"
     return f"{value:.{digits}g}"

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import islice, pairwise
-from statistics import median_low
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +30,7 @@ ABOVE = 20
 LINE, TEXT, GRID = "#2f7fd8", "#767676", "#808080"
 """Colours that can be read on a white page and on a dark one: a picture is not told which it is on."""
 NOT_FINITE = "#d0433b"
-PALE = f'stroke="{GRID}" stroke-opacity="0.45"'
+PALE = f'stroke="{GRID}" stroke-opacity="0.7"'
 
 Floats = NDArray[np.float64]
 
@@ -47,10 +46,10 @@ class Band:
     least: Floats
     mean: Floats
     most: Floats
-    """NaN where no value is finite."""
+    """The mean is NaN where a value is not finite; the others are of finite values, and NaN where there is none."""
     first: float
     last: float
-    """The means at the first step, and at the last one that half of the ranks have reached."""
+    """The means at the first and at the last step."""
 
     def __str__(self) -> str:
         return f"{self.name} {short(self.first)} → {short(self.last)}"
@@ -121,16 +120,20 @@ def _band(name: str, by_rank: Mapping[int, Sequence[tuple[float, float]]], colum
     steps, values = points[:, 0], points[:, 1]
     finite = np.isfinite(values)
     starts = _starts(steps, columns)
-    count = np.add.reduceat(finite.astype(np.float64), starts)
-    known = [np.where(finite, values, otherwise) for otherwise in (np.inf, 0.0, -np.inf)]
-    reduced = (np.minimum.reduceat(known[0], starts), np.add.reduceat(known[1], starts) / count)
-    least, mean, most = (
-        np.where(count > 0, each, np.nan) for each in (*reduced, np.maximum.reduceat(known[2], starts))
+    least, total, most = (
+        of.reduceat(np.where(finite, values, otherwise), starts)
+        for of, otherwise in ((np.minimum, np.inf), (np.add, 0.0), (np.maximum, -np.inf))
     )
-    ends = np.append(starts[1:], len(steps)) - 1
-    reached = median_low([of_rank[-1][0] for of_rank in by_rank.values()])
-    first, last = (float(np.mean(values[steps == step])) for step in (steps[0], reached))
-    return Band(name, tuple(sorted(by_rank)), steps[ends], least, mean, most, first, last)
+    sizes = np.diff(starts, append=len(steps))
+    known = np.add.reduceat(finite.astype(np.intp), starts)
+    mean = np.where(known == sizes, total / sizes, np.nan)  # where one rank diverges, the others are no mean
+    first, last = (float(np.mean(values[steps == step])) for step in (steps[0], steps[-1]))
+    ranks = tuple(sorted(by_rank))
+    return Band(name, ranks, steps[starts + sizes - 1], _where(known, least), mean, _where(known, most), first, last)
+
+
+def _where(known: NDArray[np.intp], values: Floats) -> Floats:
+    return np.where(known > 0, values, np.nan)
 
 
 def _starts(steps: Floats, columns: int) -> NDArray[np.intp]:
@@ -155,7 +158,7 @@ def _panel(band: Band, before: Sequence[Band], left: float, top: float, width: f
 
     yield _text(left, top - 7, _cut(band.name, width - 60), weight="bold")
     yield _text(left + width, top - 7, short(band.last), "end", LINE if math.isfinite(band.last) else NOT_FINITE)
-    rows = ticks(low, high, 4)
+    rows = ticks(low, high, 4) if np.isfinite(band.most).any() else []
     for tick, label in zip(rows, labels(rows)):
         at = top + HEIGHT - (tick - low) * scale
         yield f'<path d="M{left:.0f} {at:.1f}h{width:.0f}" stroke="{GRID}" stroke-opacity="0.25"/>'
@@ -170,11 +173,15 @@ def _panel(band: Band, before: Sequence[Band], left: float, top: float, width: f
         seen = (other.mean >= low) & (other.mean <= high) & (other.steps >= first) & (other.steps <= last)
         for run in _runs(seen):
             yield _line(points(other, other.mean, run), PALE, 1.2)
-    for run in _runs(np.isfinite(band.mean)):
+    for run in _runs(np.isfinite(band.most)):
         if (band.most[run] > band.least[run]).any():
             around = [*points(band, band.most, run), *reversed(points(band, band.least, run))]
             yield f'<path d="M{"L".join(around)}z" fill="{LINE}" fill-opacity="0.22"/>'
+    for run in _runs(np.isfinite(band.mean)):
         yield _line(points(band, band.mean, run), f'stroke="{LINE}"', 1.6)
+    for run in _runs(np.isnan(band.mean)):  # from where on it is not a number
+        at = points(band, np.zeros(len(band.mean)), slice(run.start, run.start + 1))[0].split()[0]
+        yield f'<path d="M{at} {top:.0f}v{HEIGHT}" stroke="{NOT_FINITE}" stroke-opacity="0.6" stroke-dasharray="3 3"/>'
 
 
 def _range(band: Band, before: Sequence[Band], ended: bool) -> tuple[float, float]:
@@ -182,7 +189,7 @@ def _range(band: Band, before: Sequence[Band], ended: bool) -> tuple[float, floa
 
     A run that has begun has hardly a range of its own yet: there, what is of its magnitude is near.
     """
-    known = np.isfinite(band.mean)
+    known = np.isfinite(band.most)
     low, high = (float(band.least[known].min()), float(band.most[known].max())) if known.any() else (0.0, 1.0)
     magnitude = max(abs(low), abs(high)) or 1.0
     span = high - low if 0 < high - low < math.inf else magnitude

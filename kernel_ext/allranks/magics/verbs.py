@@ -122,9 +122,14 @@ class Verbs:
                 )
             running = ", ".join(_typed(name, self.up_with[name], cluster) for name in differ)
             how = f" (running with {running})" if differ else ""
+            advice = []
+            if options.n and options.n != cluster.size:
+                advice.append(f"Resize with %distributed resize {options.n}. ")
+            if options.backend not in (None, "auto", cluster.backend):
+                advice.append(f"Change the backend with %distributed rewire --backend {options.backend}. ")
             raise UsageError(
-                f"already up: {ranks_text(cluster.size, cluster.backend)}. Resize with %distributed resize "
-                f"{options.n or 'N'}, or stop them with %distributed down to start with other options{how}."
+                f"already up: {ranks_text(cluster.size, cluster.backend)}. {''.join(advice)}Other options take "
+                f"%distributed down before up{how}."
             )
         print("already up:")
         display(cluster)  # type: ignore[no-untyped-call]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from allranks.head.state.logged import Row
-from allranks.units import three_digits
+from allranks_widgets.axis import short
 from allranks_widgets.curves import Curves
 
 if TYPE_CHECKING:
@@ -84,13 +84,14 @@ class CellCurves:
         found, heading = Drawn.of(self._curves), self._heading(ended)
         runs = self._runs_before(found.bands)
         before = {band.name: [run[band.name] for run in runs] for band in found.bands}
+        text = found.text(heading)
         picture = found.picture(heading, before, ended=ended)
         if ended:
             self._keep({band.name: band for band in found.bands})
         now = time.monotonic()
         self._changed = False
         self._next = now + max(PERIOD, (now - began) / SHARE, (now - self._started) / CHANGES)
-        return {"data": {"image/svg+xml": picture, "text/plain": found.text(heading)}, "metadata": {}}
+        return {"data": {"image/svg+xml": picture, "text/plain": text}, "metadata": {"image/svg+xml": {"alt": text}}}
 
     def _runs_before(self, bands: Sequence[Band]) -> list[PastRun]:
         """The last runs that logged these names over some of these steps."""
@@ -113,7 +114,7 @@ class CellCurves:
         last = self._reached[-1]
         step = f"step {last[1]:,.10g}"
         seconds, steps = last[0] - first[0], last[1] - first[1]
-        return f"{step} · {three_digits(steps / seconds)} steps a second" if seconds > 0 else step
+        return f"{step} · {short(steps / seconds, 3)} steps a second" if seconds > 0 else step
 
 
 def _names(bands: Sequence[Band]) -> tuple[str, ...]:

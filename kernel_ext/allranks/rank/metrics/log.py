@@ -57,7 +57,7 @@ class Log:
             Values are numbers, or arrays of one element, which are evaluated, as ``.item()`` would. An array that
             waits for a collective is not: all ranks must enter that, and ``log`` may be called on one. Its value is
             taken once the code has evaluated it; what is still pending at the cell's end is named, and lost. `step` is
-            the one after the last if it is not given.
+            the one after the last of the cell if it is not given, from 0 on.
 
             `%distributed watch log` draws it, `cluster.logged()` has it as a DataFrame. Raises TypeError for what is
             no number, and RuntimeError inside a function that mx.compile, mx.grad or mx.vmap traces.
@@ -146,6 +146,7 @@ class Log:
 
     def end_cell(self) -> str:
         """Called in the main thread when a cell is over; returns what to say of values that were never computed."""
+        self._next_step = 0.0  # ranks that logged more or less often in this cell are in step again
         with suppress(RuntimeError):  # MLX's, of what could not be computed: the word that the cell is over must go
             self._settle(over=True)
         for _step, _at, name, _array in self._held:
