@@ -180,8 +180,9 @@ def _panel(band: Band, before: Sequence[Band], left: float, top: float, width: f
     for run in _runs(np.isfinite(band.mean)):
         yield _line(points(band, band.mean, run), f'stroke="{LINE}"', 1.6)
     for run in _runs(np.isnan(band.mean)):  # from where on it is not a number
-        at = points(band, np.zeros(len(band.mean)), slice(run.start, run.start + 1))[0].split()[0]
-        yield f'<path d="M{at} {top:.0f}v{HEIGHT}" stroke="{NOT_FINITE}" stroke-opacity="0.6" stroke-dasharray="3 3"/>'
+        place = points(band, np.zeros(len(band.mean)), slice(run.start, run.start + 1))[0].split()[0]
+        dashes = 'stroke-opacity="0.6" stroke-dasharray="3 3"'
+        yield f'<path d="M{place} {top:.0f}v{HEIGHT}" stroke="{NOT_FINITE}" {dashes}/>'
 
 
 def _range(band: Band, before: Sequence[Band], ended: bool) -> tuple[float, float]:
