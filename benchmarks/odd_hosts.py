@@ -23,7 +23,7 @@ def measure(repeat: int | None = None, *, quick: bool = False) -> Table:
     if reason := missing() or forbidden():
         table.notes.append(f"Not measured here: {reason}.")
         return table
-    outcomes = _tried("", suite_only=quick)
+    outcomes, not_tried = _tried("", suite_only=quick)
     refusals = [each for each in outcomes if each.up_said]
     table.rows.append(
         Row("do not agree", "", [float(sum(bool(each.wrong) for each in outcomes))], bar=Bar("at most", 0))
@@ -33,12 +33,13 @@ def measure(repeat: int | None = None, *, quick: bool = False) -> Table:
         ("slowest refusal of the doctor", [each.doctor_seconds for each in refusals]),
     ):
         table.rows.append(Row(who, "s", [max(seconds, default=0.0)], bar=Bar("at most", QUICK)))
-    table.notes.append(f"{len(outcomes)} oddities.")
+    table.notes.append(f"{len(outcomes)} oddities tried; not tried: {', '.join(not_tried) or 'none'}.")
     return table
 
 
-def _tried(*words: str, suite_only: bool = False) -> list[Outcome]:
-    outcomes = []
+def _tried(*words: str, suite_only: bool = False) -> tuple[list[Outcome], list[str]]:
+    """What came of each, and the names of those that could not be tried here."""
+    outcomes, not_tried = [], []
     os.environ.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
     with made(2) as hosts:
         for oddity in ODDITIES:
@@ -46,16 +47,18 @@ def _tried(*words: str, suite_only: bool = False) -> list[Outcome]:
                 continue
             if oddity.needs and shutil.which(oddity.needs) is None:
                 print(f"skipped  {oddity.name}: there is no {oddity.needs}")
+                not_tried.append(oddity.name)
                 continue
             try:
                 outcome = tried(hosts, oddity)
             except Exception as error:  # one that cannot be planted here, say
                 print(f"{oddity.name}: could not be tried: {type(error).__name__}: {str(error)[:200]}", flush=True)
                 hosts.restart_sshd(BAD)
+                not_tried.append(oddity.name)
                 continue
             outcomes.append(outcome)
             print(_line(outcome), flush=True)
-    return outcomes
+    return outcomes, not_tried
 
 
 def _line(outcome: Outcome) -> str:
@@ -72,5 +75,5 @@ def _line(outcome: Outcome) -> str:
 
 
 if __name__ == "__main__":
-    outcomes = _tried(*(sys.argv[1:] or [""]))
-    print(f"{sum(bool(each.wrong) for each in outcomes)} of {len(outcomes)} do not agree")
+    outcomes, not_tried = _tried(*(sys.argv[1:] or [""]))
+    print(f"{sum(bool(each.wrong) for each in outcomes)} of {len(outcomes)} do not agree; {len(not_tried)} not tried")

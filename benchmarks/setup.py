@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from unittest import mock
 
 from allranks import Cluster
 from allranks.environments.setup import setup
@@ -41,8 +42,11 @@ def measure(repeat: int | None, *, quick: bool = False) -> Table:
 
 def _round() -> tuple[float, float, float]:
     version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
-    with made_apart(HOSTS) as apart, tempfile.TemporaryDirectory() as cache:
-        os.environ["XDG_CACHE_HOME"] = cache  # so that wheels are made anew
+    with (
+        made_apart(HOSTS) as apart,
+        tempfile.TemporaryDirectory() as cache,
+        mock.patch.dict(os.environ, XDG_CACHE_HOME=cache),  # so that the wheels are built again
+    ):
         for name in apart.names:
             python = apart.hosts.home(name) / "bin" / version
             python.parent.mkdir(exist_ok=True)
