@@ -206,6 +206,15 @@ def test_curves_that_are_too_many_are_counted() -> None:
     assert "64 curves not drawn" in " ".join(texts(curves))
 
 
+def test_a_cell_that_starts_again_drops_the_curves_of_an_earlier_cell_on_all_ranks() -> None:
+    curves = Curves()
+    curves.add([(rank, "loss", 1, step, 1.0, 0.0) for step in range(3) for rank in range(2)])
+    curves.add([(0, "loss", 2, 3, 2.0, 0.0)])
+    assert {rank: len(points) for rank, points in curves.by_name()["loss"].items()} == {0: 4, 1: 3}
+    curves.add([(0, "loss", 3, 0, 5.0, 0.0), (2, "loss", 3, 0, 7.0, 0.0)])
+    assert curves.by_name() == {"loss": {0: [(0.0, 5.0)], 2: [(0.0, 7.0)]}}
+
+
 def test_a_rank_that_logs_few_steps_keeps_them_when_another_logs_many() -> None:
     curves = Curves()
     curves.add([(1, "loss", 1, step, 1.0, 0.0) for step in range(9, 2000, 10)])

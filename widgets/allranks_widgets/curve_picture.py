@@ -19,6 +19,7 @@ from allranks_backends.plan import rank_label
 
 from .axis import labels, short, ticks
 from .curves import Curves
+from .status import printable
 
 MOST_PANELS = 6
 WIDTH, GAP = 560, 20
@@ -233,5 +234,5 @@ def _cut(name: str, width: float) -> str:
 
 def _said(text: str, most: int = 100) -> str:
     """Text for an SVG, which may not have control characters; a very long one is cut."""
-    text = "".join(char if char.isprintable() else " " for char in text)
+    text = printable(text)
     return escape(text if len(text) <= most else f"{text[: most - 1]}…")

@@ -21,16 +21,20 @@ LoggedRow = Sequence[Any]
 @dataclass
 class Curve:
     points: list[tuple[float, float]] = field(default_factory=list)
-    """Step and value. A step that goes back restarts the curve: a cell was run again."""
+    """Step and value. A step that goes back restarts the curve."""
     row: LoggedRow = ()
     """The newest."""
 
-    def add(self, row: LoggedRow) -> None:
+    def add(self, row: LoggedRow) -> bool:
+        """Whether a cell restarts the curve of another cell."""
         step, value = float(row[3]), float(row[4])
-        if self.points and step < self.points[-1][0]:
+        restarts = bool(self.points) and step < self.points[-1][0]
+        other_cell = restarts and row[2] != self.row[2]
+        if restarts:
             self.points.clear()
         self.points.append((step, value))
         self.row = row
+        return other_cell
 
 
 class Curves:
@@ -49,11 +53,18 @@ class Curves:
             key = (row[1], row[0])
             if key in self._curves or len(self._curves) < MOST_CURVES:
                 curve = self._curves.setdefault(key, Curve())
-                curve.add(row)
+                if curve.add(row):
+                    self._drop_older(row)
                 if len(curve.points) > MOST_POINTS:
                     self._thin(row[1], curve)
             else:
                 self.refused.add(key)
+
+    def _drop_older(self, row: LoggedRow) -> None:
+        """Drop the name's curves of the other ranks: they belong to an earlier run."""
+        rank, name = row[:2]
+        for key in [(name, other) for (of, other) in self._curves if of == name and other != rank]:
+            del self._curves[key]
 
     def _thin(self, name: str, long: Curve) -> None:
         """Leave out every second step of a `long` curve on all ranks, so that a mean is one over all of them."""

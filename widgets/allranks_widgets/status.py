@@ -29,7 +29,7 @@ def human_bytes(n: float) -> str:
 def status_text(snapshot: Snapshot) -> str:
     """A head line, a table with a line for each rank, and the notes."""
     table = text_table(HEADINGS, [_shortened(_row(view)) for view in _in_order(snapshot)])
-    notes = [_printable(note) for note in snapshot.notes]
+    notes = [printable(note) for note in snapshot.notes]
     return "\n".join([_head(snapshot), *([table] if snapshot.ranks else []), *notes])
 
 
@@ -40,7 +40,7 @@ def status_html(snapshot: Snapshot) -> str:
         views = list(_in_order(snapshot))
         gone = {number for number, view in enumerate(views) if view.state in ("dead", "failed")}
         parts.append(html_table(HEADINGS, [_row(view) for view in views], bold=gone))
-    parts += [f'<div style="padding:2px 0">{escape(_printable(note))}</div>' for note in snapshot.notes]
+    parts += [f'<div style="padding:2px 0">{escape(printable(note))}</div>' for note in snapshot.notes]
     return f'<div style="padding:2px 6px">{"".join(parts)}</div>'  # in line with text output in JupyterLab
 
 
@@ -49,7 +49,7 @@ def _head(snapshot: Snapshot) -> str:
     ranks = f"{size} {'rank' if size == 1 else 'ranks'}"
     state = "ready" if snapshot.state == "whole" else snapshot.state
     parts = (f'world "{snapshot.name}"', ranks, snapshot.backend, state)
-    return " · ".join(map(_printable, parts))
+    return " · ".join(map(printable, parts))
 
 
 def _in_order(snapshot: Snapshot) -> list[RankView]:
@@ -61,7 +61,7 @@ def _row(view: RankView) -> tuple[str, ...]:
     mlx = f"{_memory(view.mlx_active)} / {_memory(view.mlx_peak)}"
     if view.mlx_active is None and view.mlx_peak is None:
         mlx = UNKNOWN
-    return str(view.rank), _printable(view.host), pid, _printable(view.doing), _memory(view.rss), mlx
+    return str(view.rank), printable(view.host), pid, printable(view.doing), _memory(view.rss), mlx
 
 
 def _shortened(row: Sequence[str]) -> tuple[str, ...]:
@@ -72,6 +72,6 @@ def _memory(n: int | None) -> str:
     return UNKNOWN if n is None else human_bytes(n)
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """On one line and without control characters: causes and source lines come from the ranks."""
     return "".join(char if char.isprintable() else " " for char in text)

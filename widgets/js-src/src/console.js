@@ -402,9 +402,9 @@ export class Console {
 
   #counts() {
     const { cell } = this;
-    if (!cell) return say(this.counts, "No cell has run yet");
+    if (!cell) return say(this.counts, "No cell has run since this was opened");
     const parts = [`${units.count(cell.lines)} ${cell.lines === 1 ? "line" : "lines"}`];
-    if (cell.said !== cell.lines) parts.push(`folded from ${units.count(cell.said)} that ${cell.ranks.length} ranks printed`);
+    if (cell.said !== cell.lines && cell.ranks.length) parts.push(`folded from ${units.count(cell.said)} that ${cell.ranks.length} ranks printed`);
     if (cell.dropped) parts.push(`the first ${units.count(cell.dropped)} are no longer kept`);
     if (cell.done) parts.push(`${cell.ok === false ? "failed" : "done"}${cell.seconds === null ? "" : ` in ${units.seconds(cell.seconds)}`}`);
     else parts.push("running");

@@ -2,7 +2,7 @@
 
 /** @typedef {[number, string, number, number, number | string, number]} Row rank, name, cell, step, value, time */
 /** @typedef {number | null} Value */
-/** @typedef {{steps: number[], values: Value[], last: number | string}} Curve */
+/** @typedef {{steps: number[], values: Value[], last: number | string, cell: number}} Curve */
 
 export const MOST_POINTS = 2000; // of a curve; then every second step of all ranks goes
 export const MOST_CURVES = 256;
@@ -17,11 +17,15 @@ export class Curves {
 
   /** @param {Row[]} rows */
   add(rows) {
-    for (const [rank, name, , step, value] of rows) {
+    for (const [rank, name, cell, step, value] of rows) {
       const curve = this.#curve(name, rank);
       if (!curve) continue;
-      // A step that goes back: a cell was run again.
-      if (step < curve.steps[curve.steps.length - 1]) curve.steps.length = curve.values.length = 0;
+      // A step that goes back: a loop starts again. In another cell, all curves of the name belong to an earlier run.
+      if (step < curve.steps[curve.steps.length - 1]) {
+        curve.steps.length = curve.values.length = 0;
+        if (cell !== curve.cell) this.#keepOnly(name, rank);
+      }
+      curve.cell = cell;
       curve.steps.push(step);
       curve.values.push(typeof value === "number" ? value : null);
       curve.last = value;
@@ -41,10 +45,22 @@ export class Curves {
     if (curve) return curve;
     if (this.count >= MOST_CURVES) return null;
     if (!ranks) this.byName.set(name, (ranks = new Map()));
-    curve = { steps: [], values: [], last: 0 };
+    curve = { steps: [], values: [], last: 0, cell: 0 };
     ranks.set(rank, curve);
     this.count++;
     return curve;
+  }
+
+  /**
+   * Drop the curves of the other ranks.
+   * @param {string} name
+   * @param {number} rank
+   */
+  #keepOnly(name, rank) {
+    const ranks = /** @type {Map<number, Curve>} */ (this.byName.get(name));
+    for (const other of [...ranks.keys()]) {
+      if (other !== rank && ranks.delete(other)) this.count--;
+    }
   }
 
   /**
@@ -60,6 +76,7 @@ export class Curves {
     }
     const out = new Set(long.steps.filter((_, i) => i % 2 === 1));
     for (const curve of this.byName.get(name)?.values() ?? []) {
+      if (curve.steps.length <= MOST_POINTS / 2) continue; // it has other steps
       curve.values = curve.values.filter((_, i) => !out.has(curve.steps[i]));
       curve.steps = curve.steps.filter((step) => !out.has(step));
     }

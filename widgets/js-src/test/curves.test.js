@@ -25,9 +25,26 @@ test("what is no finite number breaks the line, also that of the mean, and is to
   assert.equal(curves.last("loss", 0), "nan");
 });
 
-test("a cell that is run again begins its curve anew, other ranks' stay", () => {
+test("a loop that starts again restarts the curve of its rank, other ranks' stay", () => {
   const curves = curvesOf([[0, "loss", 0, 1], [0, "loss", 1, 2], [1, "loss", 1, 7], [0, "loss", 0, 9]]);
   assert.deepEqual(curves.columns("loss", "rank"), [[0, 1], [9, undefined], [undefined, 7]]);
+});
+
+test("a cell that starts again drops the curves of an earlier cell on all ranks, and one that goes on keeps them", () => {
+  const curves = curvesOf([[0, "loss", 0, 1], [0, "loss", 1, 2], [1, "loss", 1, 7], [1, "acc", 1, 5]]);
+  curves.add([[0, "loss", 2, 2, 3, 0]]);
+  assert.deepEqual(curves.columns("loss", "rank"), [[0, 1, 2], [1, 2, 3], [undefined, 7, undefined]]);
+  curves.add([[0, "loss", 3, 0, 9, 0], [2, "loss", 3, 0, 8, 0]]);
+  assert.deepEqual(curves.columns("loss", "rank"), [[0], [9], [8]]);
+  assert.deepEqual(curves.ranks("loss"), [0, 2]);
+  assert.deepEqual(curves.ranks("acc"), [1]);
+  assert.equal(curves.count, 3);
+});
+
+test("a curve with few points keeps them when others are thinned", () => {
+  const curves = curvesOf([[1, "loss", 1, 7], [1, "loss", 3, 8]]);
+  for (let step = 0; step <= MOST_POINTS; step++) curves.add([[0, "loss", 1, step, step, 0]]);
+  assert.deepEqual(curves.byName.get("loss")?.get(1)?.steps, [1, 3]);
 });
 
 test("a long run is thinned and still there from its first step to its last", () => {
