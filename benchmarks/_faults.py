@@ -6,14 +6,17 @@ import contextlib
 import os
 import random
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from unittest import mock
 
 from allranks import Cluster
 from allranks.cluster.cell import Cell
-from allranks.errors import CellInterrupted, CellTimeout
+from allranks.errors import AllranksError, CellInterrupted, CellTimeout
+from allranks.notebook import stop
 
 STATES = {
     "idle": "pass",
@@ -28,6 +31,10 @@ STATES = {
 
 WITHIN = 30.0
 """Seconds a cell may take to end, and a death to be known: a machine that is busy with other things gets them all."""
+
+
+LONGEST_FREEZE = 20.0
+"""Seconds for which the notebook is stopped at most."""
 
 
 class Wrong(Exception):
@@ -158,6 +165,29 @@ def _stop_and_continue(cluster: Cluster, round: Round) -> None:
         raise Wrong(f"after SIGCONT the cell ended so: {result!r}")
 
 
+def _freeze_notebook(cluster: Cluster, round: Round) -> None:
+    """This process is stopped for some seconds, while the ranks go on with a cell."""
+    seconds = LONGEST_FREEZE * 2 * round.delay
+    cell = cluster.begin(round.cell())
+    me = os.getpid()
+    freezer = subprocess.Popen(["sh", "-c", f"kill -STOP {me}; sleep {seconds:.2f}; kill -CONT {me}"])
+    result = cell.finish(WITHIN + seconds)
+    freezer.wait()
+    if not result.ok or any(each.value != 64 for each in result.values()):
+        raise Wrong(f"after the notebook was stopped for {seconds:.0f} s the cell ended so: {result!r}")
+
+
+def _interrupt_heal(cluster: Cluster, round: Round) -> None:
+    """Stop pressed in a `heal`, which another one finishes."""
+    _kill(cluster, round)
+    with (
+        mock.patch.object(stop, "PATIENCE", 0.0),  # a stop is acted on in the next wait of a change
+        _stop_pressed(6 * round.delay, None),
+        contextlib.suppress(KeyboardInterrupt, AllranksError),
+    ):
+        cluster.heal(source=round.source)
+
+
 def _end(cluster: Cluster, cell: Cell, round: Round) -> None:
     """Follow a cell in which the victim dies: those in a loop without end are stopped."""
     in_collective = round.state in ("in a collective", "in a compiled step")
@@ -229,5 +259,7 @@ FAULTS = {
     "timeout": Fault("rank {victim} loops for ever, the others", _time_out),
     "kill": Fault("kill -9 of rank {victim}", _kill, kills=True),
     "exit": Fault("os._exit of rank {victim}", _exit, kills=True),
+    "heal": Fault("kill -9 of rank {victim}, and stop pressed in heal", _interrupt_heal, kills=True),
+    "freeze": Fault("the notebook stopped for some seconds", _freeze_notebook),
     "stop": Fault("SIGSTOP and SIGCONT of rank {victim}", _stop_and_continue),
 }

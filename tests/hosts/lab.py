@@ -178,10 +178,11 @@ class Hosts:
         """Cut a host's cable (``down``) or plug it in again (``up``)."""
         _run("ip", "link", "set", f"v{self._tag}{self.names.index(name)}", state)
 
-    def cut_off(self, cut: bool) -> None:
-        """Let nothing pass between this machine and the hosts, or let it pass again; they reach each other."""
-        for chain, way in (("INPUT", "-i"), ("OUTPUT", "-o")):
-            _run("iptables", "-w", "-I" if cut else "-D", chain, way, self._bridge, "-j", "DROP")
+    def cut_off(self, cut: bool, *names: str) -> None:
+        """Let nothing pass between this machine and these hosts, or let it pass again; all hosts reach each other."""
+        for address in map(self.address, names or self.names):
+            for chain, way, end in (("INPUT", "-i", "-s"), ("OUTPUT", "-o", "-d")):
+                _run("iptables", "-w", "-I" if cut else "-D", chain, way, self._bridge, end, address, "-j", "DROP")
 
     def slow(self, name: str, mbit: int) -> None:
         """Limit what the host sends to `mbit` Mbit/s."""

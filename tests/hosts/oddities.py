@@ -757,8 +757,10 @@ def _rule(hosts: Hosts, rule: str, name: str = BAD, chain: str = "INPUT") -> Any
     fixed_by="sudo iptables",
 )
 def drops(hosts: Hosts) -> Iterator[Options]:
-    with _ran(hosts, f"iptables -w -A INPUT -s {hosts.address('host1')} -p tcp -j DROP", "iptables -w -F"):
+    flush = "iptables -w -F"  # also the rules of the doctor's fix, which is for both hosts
+    with _ran(hosts, f"iptables -w -A INPUT -s {hosts.address('host1')} -p tcp -j DROP", flush):
         yield {}
+    hosts.inside("host1", *flush.split())
 
 
 @odd("a firewall that rejects", "host1 cannot reach host2", doctor="TCP connections from host1")
