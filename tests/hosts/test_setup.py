@@ -71,6 +71,8 @@ def test_a_host_without_an_index_gets_wheels_and_up_uses_them(apart: Apart) -> N
     assert any("sent" in line for line in lines)
     assert str(setup(hosts=[name])).startswith("host1: matches this notebook already: "), "what was chosen last time"
     (first,) = environments(apart, name)
+    sources, compiled = ([*first.glob(f"lib/**/*.{kind}")] for kind in ("py", "pyc"))
+    assert len(compiled) > 0.9 * len(sources), "ranks start without compiling"
     with Cluster(hosts=[name, "localhost"], backend="ring") as cluster:
         there, here = (rank.value for rank in cluster.run(WHERE, timeout=60.0).check().values())
         assert there[0] == str(first) and there[1].startswith(str(first)) and there[2] == here[2] == [2.0, 2.0]

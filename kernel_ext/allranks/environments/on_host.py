@@ -238,11 +238,15 @@ class EnvironmentMaker:
             options = [
                 "--disable-pip-version-check",
                 "--no-input",
+                "--no-compile",
                 "--no-warn-script-location",
                 "--progress-bar",
                 "off",
             ]
             self._call([target, pip, "install", *options, *where, *what])
+            # pip would use one core. Files that cannot be compiled, such as templates, are no failure.
+            self.progress("compiles the packages")
+            self._run([target, "-m", "compileall", "-q", "-j", "0", os.path.join(self._folder, "lib")])
         site = [each for each in os.listdir(os.path.join(self._folder, "lib")) if each.startswith("python")]
         packages = os.listdir(os.path.join(self._folder, "lib", site[0], "site-packages"))
         return sum(name.endswith(".dist-info") for name in packages)
