@@ -157,7 +157,7 @@ def test_hosts_may_be_named_as_in_the_magic() -> None:
     ("arguments", "said"),
     [
         ({"n": 0}, "-n 0: a world needs at least 1 rank"),
-        ({"n": 2, "backend": "gloo"}, "Unknown backend 'gloo'"),
+        ({"n": 2, "backend": "gloo"}, "unknown backend 'gloo'"),
         ({"n": 2, "hosts": ["localhost"]}, "cannot be combined"),
         ({"hosts": ["localhost"], "ranks_per_host": 0}, "--ranks-per-host 0"),
         ({"n": 2, "connections": 0}, "--connections 0"),

@@ -41,10 +41,11 @@ class ClusterMembers(ClusterBase):
         dead = [rank.rank for rank in ranks.monitor.ranks if rank.dead]
         doomed = self.choose_ranks(kill) if kill else []
         busy = [rank.rank for rank in ranks.monitor.busy(range(self.size))]
+        copied = self.choose_ranks(source) if source is not None else []
         self._refuse_stopped([rank for rank in range(self.size) if rank not in doomed])
         if not dead and not doomed and not ranks.owed and ranks.monitor.state == "whole":
             return self._unchanged("heal", busy)
-        if source is not None and self.choose_ranks(source)[0] in (*dead, *doomed):
+        if {*copied} & {*dead, *doomed}:
             raise UsageError(f"cannot copy from rank {source}: it is dead. Choose a living rank.")
         self._refuse_empty(source)
         stopped = self._running_cells([rank for rank in busy if rank not in doomed])

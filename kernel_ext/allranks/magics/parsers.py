@@ -36,6 +36,9 @@ class Parser(argparse.ArgumentParser):
 
 def _with_suggestion(message: str) -> str:
     """Argparse's complaint about a choice (CPython 3.11), with the one that was probably meant."""
+    if number := re.fullmatch(r"argument (.*): invalid (int|float) value: (.*)", message):
+        whole = "a whole number" if number[2] == "int" else "a number"
+        return f"invalid {number[1]} {number[3]}: use {whole}"
     found = re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message)
     if found is None:
         return re.sub(r"^argument [^:]*: (?=invalid (ranks|numbers|setting) )", "", message)

@@ -43,12 +43,14 @@ class Verbs:
         return self.cluster
 
     def _up(self, options: argparse.Namespace) -> None:
-        if self.cluster is not None and self.cluster.state != "down":
-            self._still_up(self.cluster, options)
+        up = self.cluster if self.cluster is not None and self.cluster.state != "down" else None
+        if up is not None and self._as_it_is_up(options):
+            print("already up:")
+            display(up)  # type: ignore[no-untyped-call]
             return
         if options.n is not None and not options.yes:
             not_too_many(f"-n {options.n}", options.n)
-        cluster = Cluster(
+        cluster = Cluster(  # raises UsageError for what can never be, also where one is up
             options.n,
             backend=options.backend,
             hosts=options.hosts,
@@ -69,6 +71,8 @@ class Verbs:
             ordered=options.ordered,
             sync=options.sync,
         )
+        if up is not None:
+            raise self._already_up(up, options)
         if cluster.was_left_behind():
             print(f"{options.name} still runs, and its notebook is gone: taking it over, with all variables.")
             try:
@@ -110,29 +114,29 @@ class Verbs:
             made = setup.asked_by(options, progress)
         display(made)  # type: ignore[no-untyped-call]
 
-    def _still_up(self, cluster: Cluster, options: argparse.Namespace) -> None:
-        """`up` was run again, as with "Run All Cells". Raises UsageError where it asks for another cluster."""
+    def _as_it_is_up(self, options: argparse.Namespace) -> bool:
+        """Whether `up` was run again with the same options, as with "Run All Cells"."""
+        return bool(self.up_with) and not self._other_than_up(options)
+
+    def _other_than_up(self, options: argparse.Namespace) -> list[str]:
+        """Options that differ from those of the `up` that started the cluster."""
         kept = {name: each for name, each in vars(options).items() if name not in ("yes", "timeout")}  # past with `up`
-        if not self.up_with or any(now != self.up_with[name] for name, now in kept.items()):
-            differ = [name for name, now in kept.items() if now != self.up_with.get(name, now)]
-            if differ == ["sync"]:
-                raise UsageError(
-                    f"already up: {ranks_text(cluster.size, cluster.backend)}. %distributed sync "
-                    f"{'--on' if options.sync else '--off'} switches what --sync does."
-                )
-            running = ", ".join(_typed(name, self.up_with[name], cluster) for name in differ)
-            how = f" (running with {running})" if differ else ""
-            advice = []
-            if options.n and options.n != cluster.size:
-                advice.append(f"Resize with %distributed resize {options.n}. ")
-            if options.backend not in (None, "auto", cluster.backend):
-                advice.append(f"Change the backend with %distributed rewire --backend {options.backend}. ")
-            raise UsageError(
-                f"already up: {ranks_text(cluster.size, cluster.backend)}. {''.join(advice)}Other options take "
-                f"%distributed down before up{how}."
-            )
-        print("already up:")
-        display(cluster)  # type: ignore[no-untyped-call]
+        return [name for name, now in kept.items() if now != self.up_with.get(name, now)]
+
+    def _already_up(self, cluster: Cluster, options: argparse.Namespace) -> UsageError:
+        """The error where `up` asks for another cluster than the one that is up."""
+        what, differ = f"already up: {ranks_text(cluster.size, cluster.backend)}.", self._other_than_up(options)
+        if differ == ["sync"]:
+            switch = "--on" if options.sync else "--off"
+            return UsageError(f"{what} %distributed sync {switch} switches what --sync does.")
+        running = ", ".join(_typed(name, self.up_with[name], cluster) for name in differ)
+        how = f" (running with {running})" if differ else ""
+        advice = []
+        if options.n and options.n != cluster.size:
+            advice.append(f"Resize with %distributed resize {options.n}. ")
+        if options.backend not in (None, "auto", cluster.backend):
+            advice.append(f"Change the backend with %distributed rewire --backend {options.backend}. ")
+        return UsageError(f"{what} {''.join(advice)}Other options take %distributed down before up{how}.")
 
     def _attach(self, options: argparse.Namespace) -> None:
         if self.cluster is not None and self.cluster.state != "down":
@@ -298,7 +302,7 @@ class Verbs:
 
     def _debug(self, options: argparse.Namespace) -> None:
         cluster = self._need()
-        rank = cluster.to_debug() if options.rank is None else options.rank
+        rank = cluster.to_debug() if options.rank is None else cluster.choose_ranks(options.rank)[0]
         if not can_ask(self.shell):
             raise UsageError(
                 "no interactive input here, which %distributed debug needs. From Python: "
