@@ -497,6 +497,8 @@ def test_what_waits_for_all_ranks_is_not_pulled_from_some(ring2: allranks.Cluste
 def test_debug_goes_to_the_rank_that_raised(ring2: allranks.Cluster) -> None:
     ring2.run("if rank == 1:\n    raise ValueError\nmx.eval(mx.distributed.all_sum(mx.ones(3)))")
     assert ring2.to_debug() == 1
+    ring2.run("raise ValueError", ranks=0)
+    assert ring2.to_debug() == 0, "the newest"
     ring2.run("1")
     with pytest.raises(UsageError, match="none raised in its last cell"):
         ring2.to_debug()

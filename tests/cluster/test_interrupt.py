@@ -205,6 +205,8 @@ def test_ctrl_c_in_a_script_interrupts_the_ranks(
     assert ring2.pull("kept") == [1, 1]
     assert cell.result is not None and not cell.result.ok
     assert {rank.error.ename for rank in cell.result.values() if rank.error} == {"KeyboardInterrupt"}
+    assert "idle (last cell interrupted)" in ring2.status() and "failed" not in ring2.status()
+    assert ring2.to_debug() == 0, "it can be looked at all the same"
 
 
 def test_a_cell_under_way_can_be_interrupted_from_python(ring2: Cluster) -> None:

@@ -89,8 +89,6 @@ class ClusterBase:
         """What the ranks told, also after `down`."""
         self._cells = itertools.count(1)
         self._following: list[Cell] = []
-        self._culprits: list[int] = []
-        """The ranks that raised of their own in the last cell."""
         self._formed_late = ""
         """What the next cell says of a world that could not be re-formed at the end of the cell before."""
         self._changing = threading.RLock()

@@ -15,6 +15,7 @@ from allranks.messages.requests import Console, KeepCall
 from allranks.notebook.watch import Nowhere, Tee
 from allranks.timeline.recording import Recording
 from allranks_backends.plan import rank_label
+from allranks_backends.views import AT_REST
 
 from . import debug
 from .calls import Arguments, Call, Calls, RemoteFunction, Returned, finished
@@ -145,7 +146,6 @@ class ClusterCells(ClusterFolder, ClusterShare):
     def _after_cell(self, cell: Cell) -> str | None:
         """Re-form the world if the cell had to break it; returns a message for the user."""
         ranks = self._ranks
-        self._culprits = sorted(cell.result.errors) if cell.result is not None else []
         if cell.result is not None and cell.result.timeline is not None:
             self.last_timeline = cell.result.timeline
         if cell in self._following:
@@ -229,14 +229,18 @@ class ClusterCells(ClusterFolder, ClusterShare):
     # Looking into a rank.
 
     def to_debug(self) -> int:
-        """The first rank that is at a breakpoint, or else the first whose last cell raised. Raises UsageError."""
-        views = self._up().monitor.snapshot().ranks
-        at_breakpoint = [view.rank for view in views if view.state == "debugging"]
-        failed = [view.rank for view in views if view.state == "failed"]
-        raised = [rank for rank in self._culprits if rank in failed]
-        unblocked = [view.rank for view in views if view.state == "unblocked"]
-        if found := at_breakpoint or raised or failed or unblocked:
-            return found[0]
+        """The first rank that is at a breakpoint, or else the first that raised in the newest cell that did.
+
+        Ranks that were stopped or unblocked come after all of those. Raises UsageError.
+        """
+        monitor = self._up().monitor
+        newest = sorted(monitor.ranks, key=lambda rank: -max(rank.past, default=0))
+        ended = [rank for rank in newest if rank.state in AT_REST]
+        at_breakpoint = [rank for rank in monitor.ranks if rank.state == "debugging"]
+        failed = [rank for rank in ended if rank.failed]
+        stopped = [rank for rank in ended if rank.unblocked or rank.interrupted]
+        if found := at_breakpoint or failed or stopped:
+            return found[0].rank
         raise UsageError("nothing to debug: no rank is at a breakpoint and none raised in its last cell")
 
     def debug(self, rank: int) -> Debugger:

@@ -53,6 +53,7 @@ def rank_view(rank: Rank, host: str, times: CollectiveTimes, away: Away | None =
     report = rank.report
     memory = report.memory
     compiler = report.compiler if rank.cell is not None else None
+    interrupted = rank.interrupted and rank.state == "idle"
     place = rank.debugger if rank.debugger is not None and rank.in_debugger else report
     return RankView(
         rank=rank.rank,
@@ -68,7 +69,7 @@ def rank_view(rank: Rank, host: str, times: CollectiveTimes, away: Away | None =
         rss=memory.rss,
         mlx_active=memory.mlx_active,
         mlx_peak=memory.mlx_peak,
-        cause=rank.dead or rank.failed,
+        cause=rank.dead or rank.failed or ("last cell interrupted" if interrupted else None),
         effective=report.effective if rank.dead is None else None,
         ops=tuple(
             OpView(each.op, each.calls, each.nbytes, each.smallest, each.largest, *times.times(rank.rank, each.op))
