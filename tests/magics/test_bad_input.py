@@ -199,6 +199,21 @@ def test_while_ranks_are_up(notebook: Notebook, cell: str, words: list[str]) -> 
     goes_on(notebook)
 
 
+def test_every_verb_names_ranks_that_are_all_dead_and_what_to_type(empty: Notebook) -> None:
+    empty.ok("import allranks, os, signal\n%distributed up -n 2 --backend ring")
+    empty.ok("%%distributed\nx = 1\nprint('hi')")
+    empty.ok("for rank in allranks.current().snapshot.ranks:\n    os.kill(rank.pid, signal.SIGKILL)")
+    empty.comes_true("all(rank.state == 'dead' for rank in now.ranks)")
+    for line in (
+        *("status", "vars", "diff x", "gather x", "pull x -r 0", "push signal", "console -r 0", "output", "bench"),
+        *("sync", "fetch x", "share /etc/hosts", "debug", "debug -r 0", "abort", "interrupt", "resize 3", "rewire"),
+        "watch log",
+    ):
+        said = empty.run(f"%distributed {line}").all
+        assert re.search(r"rank(s 0-1| 0\D)|dead: killed", said, re.I) and "%distributed heal" in said, said
+    assert empty.ok("%distributed down").stdout == "Ranks 0-1 were dead already.\n"
+
+
 def test_a_syntax_error_is_shown_once_with_its_line(notebook: Notebook) -> None:
     cell = notebook.run("%%distributed\nx = 1\ndef f(:")
     refused(cell, "ranks 0-3 raised SyntaxError", "(line 3)")

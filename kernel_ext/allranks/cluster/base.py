@@ -54,6 +54,8 @@ REPLAY_WITHIN = 3.0
 """Seconds that a cell waits for ranks which still unblock others."""
 STOPPED_WITHIN = 120.0
 """Seconds that a cell, or a question, waits for ranks whose cell was stopped and that still compute."""
+HEALS = "%distributed heal replaces dead ranks."
+"""What to type after a sentence that names them."""
 NOT_UP = (
     "the cluster {!r} is {}: call up(), or use it in a with statement. After %distributed up, use allranks.current()."
 )
@@ -266,6 +268,18 @@ class ClusterBase:
         known = self._up().monitor.ranks
         return {rank: cause for rank in self.choose_ranks(ranks) if (cause := known[rank].dead)}
 
+    def _refuse_dead(self, chosen: Sequence[int], others: Callable[[str], str] = lambda _ranks: "") -> None:
+        """Raises WorldBroken where all of these ranks are dead, NoAnswer with a sentence on `others` where some are."""
+        dead = self._dead(chosen)
+        if not dead:
+            return
+        living = [rank for rank in chosen if rank not in dead]
+        if not living:
+            self._refuse_if_broken(self._up())
+        answered = others(rank_list(living).replace(" ", "")) if living else ""
+        causes = "; ".join(f"{rank_label(members)} died ({why})" for why, members in alike(dead).items())
+        raise NoAnswer(f"{causes}.{' ' if answered else ''}{answered} {HEALS}")
+
     def _replies(self, asked: Mapping[int, Future[Reply[A]]]) -> tuple[dict[int, Answered[A]], list[int]]:
         """What the ranks answered, and which do not answer. Raises WorldBroken for one that died meanwhile."""
         replies, silent = dict[int, Answered[A]](), list[int]()
@@ -291,7 +305,7 @@ class ClusterBase:
         for rank in silent:
             if rank >= len(views) or views[rank].state == "dead":
                 cause = views[rank].cause if rank < len(views) else "the cluster went down"
-                raise WorldBroken(f"rank {rank} ended in the meantime: {cause}.")
+                raise WorldBroken(f"rank {rank} ended in the meantime: {cause}. {HEALS}")
         return replies, silent
 
     def _moved(self, rank: int) -> tuple[int, int]:
@@ -315,13 +329,11 @@ class ClusterBase:
         """What `ranks` answered. Raises NoAnswer where some do not, or are dead, with a sentence on `others`."""
         dead = self._dead(ranks)
         replies, silent = self._replies(asked)
-        if not silent and not dead:
-            return replies
-        answered = others(rank_list(list(replies)).replace(" ", "")) if replies else ""
         if silent:
-            raise no_answer(silent, answered)
-        causes = "; ".join(f"{rank_label(members)} died ({why})" for why, members in alike(dead).items())
-        raise NoAnswer(f"{causes}.{' ' if answered else ''}{answered} %distributed heal replaces dead ranks.")
+            raise no_answer(silent, others(rank_list(list(replies)).replace(" ", "")) if replies else "")
+        if dead:
+            self._refuse_dead(self.choose_ranks(ranks), others)
+        return replies
 
     def _checked(self, rank: int, reply: Answered[A], name: str) -> Reply[A]:
         """The reply. Raises what the rank raised: CannotTravel, UsageError for a name it lacks, RankError otherwise."""

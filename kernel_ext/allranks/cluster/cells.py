@@ -14,10 +14,11 @@ from allranks.head.world.ranks import Ranks
 from allranks.messages.requests import Console, KeepCall
 from allranks.notebook.watch import Nowhere, Tee
 from allranks.timeline.recording import Recording
-from allranks_backends.plan import rank_label
+from allranks_backends.plan import alike, rank_label
 from allranks_backends.views import AT_REST
 
 from . import debug
+from .base import HEALS
 from .calls import Arguments, Call, Calls, RemoteFunction, Returned, finished
 from .cell import Cell, Screen
 from .cell_text import CellText
@@ -241,7 +242,12 @@ class ClusterCells(ClusterFolder, ClusterShare):
         stopped = [rank for rank in ended if rank.unblocked or rank.interrupted]
         if found := at_breakpoint or failed or stopped:
             return found[0].rank
-        raise UsageError("nothing to debug: no rank is at a breakpoint and none raised in its last cell")
+        dead = alike({rank.rank: rank.dead for rank in monitor.ranks if rank.dead})
+        causes = "".join(f". {rank_label(ranks).capitalize()} died ({why})" for why, ranks in dead.items())
+        raise UsageError(
+            "nothing to debug: no rank is at a breakpoint and none raised in its last cell"
+            + (f"{causes}. {HEALS}" if dead else "")
+        )
 
     def debug(self, rank: int) -> Debugger:
         """The debugger of one rank: at its ``breakpoint()``, or a look back at what its last cell raised.

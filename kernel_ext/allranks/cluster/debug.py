@@ -111,7 +111,7 @@ def enter(ranks: Ranks, number: int) -> Debugger:
     monitor, lifeline = ranks.monitor, ranks.lifeline
     rank = monitor.ranks[number]
     if rank.dead:
-        raise UsageError(f"nothing to debug: rank {number} is dead ({rank.dead}).")
+        raise UsageError(f"nothing to debug: rank {number} is dead ({rank.dead}). %distributed heal replaces it.")
     if rank.debugger is None or not rank.debugger.open:
         if monitor.busy([number]):
             raise Busy(

@@ -176,6 +176,7 @@ def line_parser() -> Parser:
     held.add_argument("names", nargs="*", metavar="NAME")
     differ = verbs.add_parser("diff", help="show where a variable differs between ranks, and by how much")
     differ.add_argument("name", metavar="NAME")
+    differ.add_argument("-r", "--ranks", type=parse_ranks, help="only these ranks, e.g. 0,2-3")
     sync = verbs.add_parser("sync", help="bring the notebook's folder to all hosts, and reload changed modules")
     sync.add_argument("--limit", metavar="SIZE", help="send up to so much: 200M, 2G (default 50M)")
     sync.add_argument(

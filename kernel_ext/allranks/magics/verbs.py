@@ -9,6 +9,7 @@ from typing import Any
 from IPython.display import display
 
 from allranks.arguments import not_too_many, writable
+from allranks.cluster.base import HEALS
 from allranks.cluster.cell_text import SHOWN
 from allranks.cluster.cluster import Cluster
 from allranks.discovery import discover, doctor
@@ -195,7 +196,10 @@ class Verbs:
 
     def _abort(self, options: argparse.Namespace) -> None:
         waited = self._need().abort_collectives(ranks=options.ranks)
-        print(f"Aborted on {rank_label(waited)}." if waited else "Nothing is blocked in a collective.")
+        if waited:
+            print(f"Aborted on {rank_label(waited)}.")
+        else:
+            print(f"Nothing is blocked in a collective.{_dead_too(self._need())}")
 
     def _watch(self, options: argparse.Namespace) -> None:
         display(self._need().watch(*options.views))  # type: ignore[no-untyped-call]
@@ -203,7 +207,7 @@ class Verbs:
     def _interrupt(self, _: argparse.Namespace) -> None:
         cluster = self._need()
         if all(view.state in {*AT_REST, "dead"} for view in cluster.snapshot.ranks):
-            print("No cell is running.")
+            print(f"No cell is running.{_dead_too(cluster)}")
         if still := cluster.interrupt(within=RELEASE_WITHIN):
             print(f"Still busy: {still}. To replace them: %distributed heal --kill RANKS (loses their variables)")
 
@@ -235,11 +239,12 @@ class Verbs:
         display(self._need().vars(*options.names))  # type: ignore[no-untyped-call]
 
     def _diff(self, options: argparse.Namespace) -> None:
-        differences = self._need().diff(options.name)
+        differences = self._need().diff(options.name, ranks=options.ranks)
         for each in differences:
             print(f"{each.path}: {each.said}")
         if not differences:
-            print(f"{options.name} is identical on all ranks (arrays and plain values are compared).")
+            where = "all ranks" if options.ranks is None else rank_label(sorted({*options.ranks}))
+            print(f"{options.name} is identical on {where} (arrays and plain values are compared).")
 
     def _discover(self, options: argparse.Namespace) -> None:
         discover.run(options, display, "%distributed discover")
@@ -287,8 +292,8 @@ class Verbs:
             Writer(printed.ranks, live=True).write(printed.last(options.last or min(SHOWN, most)))
         for why, ranks in alike(printed.incomplete).items():
             print(f"Output of {rank_label(ranks)} is incomplete: {why}.")
-        for message in printed.missing.values():
-            print(message)
+        if printed.missing:
+            print(printed.missing_text())
 
     def _timeline(self, options: argparse.Namespace) -> None:
         timeline = self._need().last_timeline
@@ -303,7 +308,7 @@ class Verbs:
     def _debug(self, options: argparse.Namespace) -> None:
         cluster = self._need()
         rank = cluster.to_debug() if options.rank is None else cluster.choose_ranks(options.rank)[0]
-        if not can_ask(self.shell):
+        if cluster.snapshot.ranks[rank].state != "dead" and not can_ask(self.shell):
             raise UsageError(
                 "no interactive input here, which %distributed debug needs. From Python: "
                 f'allranks.current().debug({rank}).ask("where").'
@@ -332,12 +337,19 @@ def end(cluster: Cluster) -> str:
     dead = [view.rank for view in cluster.snapshot.ranks if view.state == "dead"]
     cluster.down()
     if not cluster.not_ended:
-        were = f" {rank_label(dead)} {'was' if len(dead) == 1 else 'were'} dead already." if dead else ""
-        return f"{ranks_text(cluster.size - len(dead))} ended.{were}"
+        ended = [f"{ranks_text(cluster.size - len(dead))} ended."] if len(dead) < cluster.size else []
+        were = [f"{rank_label(dead).capitalize()} {'was' if len(dead) == 1 else 'were'} dead already."] if dead else []
+        return " ".join([*ended, *were])
     return (
         f"Ended all ranks but those on {', '.join(cluster.not_ended)}, which cannot be reached. They end when that is "
         "possible again, as long as this kernel runs, or when their lease has run out."
     )
+
+
+def _dead_too(cluster: Cluster) -> str:
+    """The sentence about dead ranks, with a space before it; empty where there are none."""
+    dead = [view.rank for view in cluster.snapshot.ranks if view.state == "dead"]
+    return f" {rank_label(dead).capitalize()} {'is' if len(dead) == 1 else 'are'} dead. {HEALS}" if dead else ""
 
 
 def _typed(name: str, value: Any, cluster: Cluster) -> str:
