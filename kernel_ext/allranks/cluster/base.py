@@ -23,6 +23,7 @@ from allranks.errors import (
     WouldHang,
 )
 from allranks.head.cell.outcome import invalid_text
+from allranks.head.cell.still_busy import WAITED_FOR
 from allranks.head.state.views import also_lacking, state_of, unfinished
 from allranks.head.world.change import pending_text
 from allranks.head.world.ranks import A, Ranks
@@ -52,8 +53,6 @@ PENDING_WITHIN = 20.0
 """Seconds an idle rank gets to name what is pending; one that is stopped or gone is not waited for so long."""
 REPLAY_WITHIN = 3.0
 """Seconds that a cell waits for ranks which still unblock others."""
-STOPPED_WITHIN = 120.0
-"""Seconds that a cell, or a question, waits for ranks whose cell was stopped and that still compute."""
 HEALS = "%distributed heal replaces dead ranks."
 """What to type after a sentence that names them."""
 NOT_UP = (
@@ -192,15 +191,17 @@ class ClusterBase:
         if busy := ranks.monitor.busy(chosen):
             snapshot = ranks.monitor.snapshot()
             doing = "; ".join(f"rank {rank.rank} {snapshot.ranks[rank.rank].doing}" for rank in busy[:4])
-            verb = "is" if len(busy) == 1 else "are"
-            raise Busy(
-                f"{rank_label([rank.rank for rank in busy])} {verb} still busy with an earlier cell ({doing}). "
-                "Wait for it, or stop it with %distributed interrupt."
-            )
+            numbers, verb = [rank.rank for rank in busy], "is" if len(busy) == 1 else "are"
+            advice = "or stop it with %distributed interrupt."
+            if ranks.monitor.interrupted.issuperset((rank.rank, rank.cell) for rank in busy):
+                which, its = rank_list(numbers).replace(" ", ""), "its" if len(busy) == 1 else "their"
+                advice = f"since it was stopped already. To replace instead: %distributed heal --kill {which} (loses "
+                advice += f"{its} variables)."
+            raise Busy(f"{rank_label(numbers)} {verb} still busy with an earlier cell ({doing}). Wait for it, {advice}")
 
     def _await_stopped(self, monitor: Monitor, chosen: Sequence[int]) -> None:
         """Wait for ranks whose cell was stopped: a call of MLX or C cannot be interrupted."""
-        until, stop = time.monotonic() + STOPPED_WITHIN, Stop()
+        until, stop = time.monotonic() + WAITED_FOR, Stop()
 
         def ending() -> list[int]:
             busy = {rank.rank: rank.cell for rank in monitor.busy(chosen)}

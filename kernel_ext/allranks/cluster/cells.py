@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from allranks.errors import CannotStart, UsageError
+from allranks.head.cell.still_busy import still_busy
 from allranks.head.world.ranks import Ranks
 from allranks.messages.requests import Console, KeepCall
 from allranks.notebook.watch import Nowhere, Tee
@@ -196,7 +197,8 @@ class ClusterCells(ClusterFolder, ClusterShare):
         """Stop every cell that runs: Python code raises KeyboardInterrupt, blocked collectives are aborted.
 
         On some ``ranks`` only, the cell fails there, and then it is as if these had raised. Waits up to `within`
-        seconds for what they run to end, and returns what still runs then, in words; nothing where all has ended.
+        seconds for what they run to end, and returns what still runs then and what to do, in words; nothing where all
+        has ended.
         """
         if self._ranks is None:
             return ""
@@ -208,7 +210,10 @@ class ClusterCells(ClusterFolder, ClusterShare):
         if within and monitor.wait(lambda: not monitor.busy(chosen), within):
             self._wait_for_ends([cell for cell in following if cell.followed and set(chosen) & set(cell.ranks)])
         busy = [rank.rank for rank in monitor.busy(chosen)] if within else []
-        return monitor.snapshot().doing(busy)
+        if not busy:
+            return ""
+        tried_for = max((cell.unblocks_for for cell in following if cell.unblocks_for), default=None)
+        return still_busy(monitor.snapshot(), busy, abortable=monitor.breakable, tried_for=tried_for)
 
     def _wait_for_ends(self, cells: Sequence[Cell]) -> None:
         """Let those who follow these cells show how they ended, and re-form the world where that is due."""

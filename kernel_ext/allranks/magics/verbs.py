@@ -209,7 +209,7 @@ class Verbs:
         if all(view.state in {*AT_REST, "dead"} for view in cluster.snapshot.ranks):
             print(f"No cell is running.{_dead_too(cluster)}")
         if still := cluster.interrupt(within=RELEASE_WITHIN):
-            print(f"Still busy: {still}. To replace them: %distributed heal --kill RANKS (loses their variables)")
+            print(still)
 
     def _push(self, options: argparse.Namespace) -> None:
         cluster = self._need()
