@@ -166,7 +166,7 @@ def test_stop_while_the_ranks_start_leaves_nothing_up(kernel: Notebook) -> None:
     cell = kernel.finish(running, 60)
     if cell.error:  # it may have been up before the interrupt came
         assert cell.error.startswith(("KeyboardInterrupt", "CellInterrupted")), cell.all
-        assert "no ranks are up" in kernel.run("%distributed status").all
+        assert "no cluster is up" in kernel.run("%distributed status").all
     else:
         kernel.ok("%distributed down")
     kernel.ok("%distributed up -n 2\n%distributed down")

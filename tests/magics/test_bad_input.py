@@ -80,15 +80,15 @@ def empty(kernel: Notebook) -> Notebook:
         ("%distributed up --name a/b", ["--name 'a/b'"]),
         ("%distributed up --nonsense", ["--nonsense"]),
         ("%distributed up 'unclosed", ["No closing quotation"]),
-        ("%distributed status", ["no ranks are up", "%distributed up"]),
+        ("%distributed status", ["no cluster is up", "%distributed up"]),
         ("%distributed up 4", ["unknown argument 4. Did you mean -n 4?\nusage: %distributed up"]),
         ("%distributed up -m 4", ["unknown option -m. Did you mean -n 4?\nusage: %distributed up"]),
         ("%distributed up -n 2 4", ["unknown argument 4.\nusage"]),
-        ("%distributed down", ["no ranks are up"]),
-        ("%distributed pull x", ["no ranks are up"]),
-        ("%%distributed\n1", ["no ranks are up", "%distributed up -n"]),
-        ("%%rank 0\n1", ["no ranks are up"]),
-        ("%distributed auto on", ["no ranks are up"]),
+        ("%distributed down", ["no cluster is up"]),
+        ("%distributed pull x", ["no cluster is up"]),
+        ("%%distributed\n1", ["no cluster is up", "%distributed up -n"]),
+        ("%%rank 0\n1", ["no cluster is up"]),
+        ("%distributed auto on", ["no cluster is up"]),
     ],
 )
 def test_before_up(empty: Notebook, line: str, words: list[str]) -> None:
@@ -350,7 +350,7 @@ def test_a_print_of_100_mb_is_cut_with_a_stated_count_in_bounded_memory(notebook
         "    print(line, end='')\n"
         "print('the end')"
     )
-    stated = re.search(r"… ([\d,]+) more lines \(([\d.]+) MB\): %distributed output shows them", cell.stdout)
+    stated = re.search(r"… ([\d,]+) lines \(([\d.]+) MB\) are not shown: %distributed output shows them", cell.stdout)
     assert stated, cell.stdout[-500:]
     shown = cell.stdout[: stated.start()].count("x" * 99)
     assert shown + int(stated[1].replace(",", "")) == 1_000_001
@@ -390,7 +390,7 @@ def test_what_is_not_on_the_page_is_shown_searched_and_saved(notebook: Notebook,
 
 def test_one_line_of_100_mb_is_cut_with_a_stated_count(notebook: Notebook) -> None:
     cell = notebook.ok("%%rank 0 -o flood\nprint('y' * 100_000_000)")
-    assert "… 1 more line (100.0 MB): %distributed output shows it" in cell.stdout and len(cell.stdout) < 10_000
+    assert "… 1 line (100.0 MB) is not shown: %distributed output shows it" in cell.stdout and len(cell.stdout) < 10_000
     kept = int(notebook.ok("print(len(flood[0].stdout))").stdout)
     cut = int(notebook.ok("print(flood[0].cut['bytes'], flood[0].nbytes)").stdout.split()[0])
     assert kept + cut == pytest.approx(100_000_000, abs=2)
@@ -400,7 +400,7 @@ def test_one_line_of_100_mb_is_cut_with_a_stated_count(notebook: Notebook) -> No
 
 def test_all_ranks_may_flood_at_once(notebook: Notebook) -> None:
     cell = notebook.ok("%%distributed\nfor i in range(200_000):\n    print(rank, i, 'z' * 90)")
-    assert re.search(r"… (up to )?199,\d{3} more lines \(.*\) of each rank", cell.stdout) and len(cell.stdout) < MB
+    assert re.search(r"… .*199,\d{3} lines of each rank \(.*\) are not shown", cell.stdout) and len(cell.stdout) < MB
     for rank in range(4):
         assert re.search(rf"^rank {rank}    │ {rank} 199999 z+$|^          │ {rank} 199999 z+$", cell.stdout, re.M)
     goes_on(notebook)

@@ -56,7 +56,8 @@ REPLAY_WITHIN = 3.0
 HEALS = "%distributed heal replaces dead ranks."
 """What to type after a sentence that names them."""
 NOT_UP = (
-    "the cluster {!r} is {}: call up(), or use it in a with statement. After %distributed up, use allranks.current()."
+    "no cluster is up ({!r} is {}). Start one with %distributed up -n 4, and use allranks.current(). In a script, "
+    "call up()."
 )
 
 

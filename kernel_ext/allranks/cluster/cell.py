@@ -272,7 +272,7 @@ class Cell:
         self._unblocking.decide()
         blocks = self._look_back()
         self.result = CellResult(self.number, self._outcome.results, time.monotonic() - self._started, self.mismatch)
-        if self._recording is not None:
+        if self._recording is not None and self._monitor.state != "down":  # which leaves nothing to show
             self.result.timeline = self._recording.finish(self.number, stuck=bool(self._outcome.open))
         if note := self._on_end(self):
             blocks.append(Block("text", self.ranks, note + "\n", "note"))

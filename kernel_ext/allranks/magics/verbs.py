@@ -40,7 +40,7 @@ class Verbs:
 
     def _need(self) -> Cluster:
         if self.cluster is None or self.cluster.state == "down":
-            raise NoCluster("no ranks are up. Start some with %distributed up -n 4.")
+            raise NoCluster("no cluster is up. Start one with %distributed up -n 4.")
         return self.cluster
 
     def _up(self, options: argparse.Namespace) -> None:
@@ -328,7 +328,8 @@ class Verbs:
         print(self._need().console(options.rank))
 
     def _auto(self, options: argparse.Namespace) -> None:
-        self._need()
+        if options.switch == "on":
+            self._need()
         auto.switch(self.shell, options.switch == "on")
 
 
