@@ -54,7 +54,7 @@ def test_a_world_without_dead_ranks_is_re_formed_by_the_next_cell_as_status_says
 
 
 def test_what_cannot_be_ended_is_to_be_replaced() -> None:
-    end = f"Interrupting did not help; to replace them: {KILL} 0 (loses its variables)."
+    end = f"Interrupting did not help; to replace it: {KILL} 0 (loses its variables)."
     assert said(RankView(0, "a", state="stopped")).endswith(end)
     assert said(BLOCKED, abortable=False).endswith(end)
 

@@ -243,6 +243,17 @@ def test_nothing_to_stop_is_said(notebook: Notebook) -> None:
     assert notebook.ok("%distributed abort").stdout == "Nothing is blocked in a collective.\n"
 
 
+def test_an_interrupt_names_a_stopped_rank(notebook: Notebook) -> None:
+    notebook.ok("import allranks, os, signal\npid = allranks.current().snapshot.ranks[1].pid")
+    notebook.ok("os.kill(pid, signal.SIGSTOP)")
+    try:
+        notebook.comes_true("now.ranks[1].state == 'stopped'")
+        assert notebook.ok("%distributed interrupt").stdout.startswith("rank 1 is not responding (stopped")
+    finally:
+        notebook.ok("os.kill(pid, signal.SIGCONT)")
+        rests(notebook)
+
+
 def test_input_is_answered_with_a_clear_error(notebook: Notebook) -> None:
     cell = notebook.run("%%distributed\ninput('how many? ')")
     refused(cell, "input() does not work on a rank")

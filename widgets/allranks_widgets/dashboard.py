@@ -244,7 +244,8 @@ class Dashboard(anywidget.AnyWidget):
 
     @property
     def _only_log(self) -> bool:
-        return list(self.views) == ["log"]
+        """Whether there is nothing to say of the ranks: the log alone is asked for, and the world is in order."""
+        return list(self.views) == ["log"] and self.snapshot is not None and self.snapshot.state == "whole"
 
     def __repr__(self) -> str:
         if self.snapshot is None:

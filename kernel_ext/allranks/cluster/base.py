@@ -219,7 +219,7 @@ class ClusterBase:
             with stop.noted():
                 wait_and_show(done, chosen, line, stop.raise_if_pressed)
         except KeyboardInterrupt:
-            raise CellInterrupted(f"stopped before these ranks had ended the cell before: {doing}") from None
+            raise CellInterrupted(f"stopped before these ranks had ended the previous cell: {doing}") from None
 
     def _refuse_pending(self, ranks: Ranks, chosen: Sequence[int], code: str) -> None:
         """A cell on some ranks must not evaluate what all ranks have to compute together."""

@@ -136,5 +136,5 @@ def _why_not(number: int, answer: Future[Reply[Nothing]]) -> str:
     except RequestFailed as error:
         return str(error)
     except ConnectionError:
-        return f"rank {number} ended in the meantime."
+        return f"rank {number} ended in the meantime. %distributed heal replaces dead ranks."
     return f"rank {number} has left the debugger."

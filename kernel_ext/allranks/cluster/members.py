@@ -19,7 +19,7 @@ from allranks_backends.registry import cannot_run
 from .base import ClusterBase, no_answer, unsaid
 
 JUST_ENDING = 1.0
-"""Seconds that ranks get which were just interrupted, or enter collectives that they had missed."""
+"""Grace period, in seconds, for ranks that were just interrupted, or that enter collectives they had missed."""
 
 
 class ClusterMembers(ClusterBase):
@@ -77,7 +77,7 @@ class ClusterMembers(ClusterBase):
             case "broken" if any(rank.dead for rank in ranks.monitor.ranks):
                 return "The world is broken: %distributed heal replaces dead ranks and re-forms it."
             case "broken":
-                return "The next cell forms the world again; all ranks have their variables."
+                return "The next cell re-forms the world. All variables are kept."
             case _:
                 return "Nothing was changed."
 

@@ -9,7 +9,7 @@ from typing import Any
 from IPython.display import display
 
 from allranks.arguments import not_too_many, writable
-from allranks.cluster.base import HEALS
+from allranks.cluster.base import HEALS, no_answer
 from allranks.cluster.cell_text import SHOWN
 from allranks.cluster.cluster import Cluster
 from allranks.discovery import discover, doctor
@@ -208,6 +208,8 @@ class Verbs:
         cluster = self._need()
         if all(view.state in {*AT_REST, "dead"} for view in cluster.snapshot.ranks):
             print(f"No cell is running.{_dead_too(cluster)}")
+        if silent := [view.rank for view in cluster.snapshot.ranks if view.state == "stopped"]:
+            print(no_answer(silent))
         if still := cluster.interrupt(within=RELEASE_WITHIN):
             print(still)
 
@@ -342,8 +344,8 @@ def end(cluster: Cluster) -> str:
         were = [f"{rank_label(dead).capitalize()} {'was' if len(dead) == 1 else 'were'} dead already."] if dead else []
         return " ".join([*ended, *were])
     return (
-        f"Ended all ranks but those on {', '.join(cluster.not_ended)}, which cannot be reached. They end when that is "
-        "possible again, as long as this kernel runs, or when their lease has run out."
+        f"Ended all ranks but those on {', '.join(cluster.not_ended)}, which cannot be reached. They end when these "
+        "hosts are reached again, as long as this kernel runs, or when their lease runs out."
     )
 
 

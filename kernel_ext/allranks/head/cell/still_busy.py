@@ -9,7 +9,7 @@ from allranks_backends.views import RankView, Snapshot
 
 WAITED_FOR = 120.0
 """Seconds that a cell, or a question, waits for ranks whose cell was stopped and that still compute."""
-IS_AWAY = "their cell is stopped when they are reached again; to replace them now: {kill}"
+IS_AWAY = "their cell is stopped when they are reached again; to replace {it} now: {kill}"
 COMPUTES = (
     "a call of MLX or C cannot be interrupted, nor can code that catches the stop. The cell ends when that does, "
     f"nothing is lost, and the next cell waits for up to {WAITED_FOR / 60:g} min"
@@ -17,7 +17,7 @@ COMPUTES = (
 IS_ABORTED = "their collectives are aborted, and they end in a moment: run the next cell, which waits for them"
 IS_TRIED = "unblocking them is tried for another {seconds:g} s: run the next cell, which waits for them"
 NEIGHBOUR_DIED = "they wait for a rank that has died: %distributed heal replaces it, and ends their wait"
-STUCK = "interrupting did not help; to replace them: {kill}"
+STUCK = "interrupting did not help; to replace {it}: {kill}"
 
 
 def still_busy(snapshot: Snapshot, left: Sequence[int], *, abortable: bool, tried_for: float | None = None) -> str:
@@ -35,7 +35,7 @@ def still_busy(snapshot: Snapshot, left: Sequence[int], *, abortable: bool, trie
     for what, ranks in groups.items():
         its = "its" if len(ranks) == 1 else "their"
         kill = f"%distributed heal --kill {rank_list(ranks).replace(' ', '')} (loses {its} variables)"
-        text = what.format(kill=kill, seconds=tried_for or 0.0)
+        text = what.format(kill=kill, it="it" if len(ranks) == 1 else "them", seconds=tried_for or 0.0)
         said.append(f"{rank_label(ranks).capitalize()}: {text}" if len(groups) > 1 else text[0].upper() + text[1:])
     return f"Still busy: {snapshot.doing(left)}. {'. '.join(said)}."
 
