@@ -52,7 +52,8 @@ class CellText:
         self._transfer = FileTransfer(living, self._stop.raise_if_pressed, _missing, WITHIN)
         with self._interruptible():
             question = ReadPrinted(cell=cell, offset=END)
-            found, failed = self._transfer.outcomes(dict.fromkeys(ranks, question), doing=_doing)
+            asking = FileTransfer(living, self._stop.raise_if_pressed, _why, WITHIN)
+            found, failed = asking.outcomes(dict.fromkeys(ranks, question), doing=_doing)
         self.ranks = list(found)
         """The ranks whose output can be read."""
         self.missing = {rank: str(error) for rank, error in failed.items()}
@@ -179,7 +180,11 @@ def _doing(_rank: int) -> str:
     return "its output is being read"
 
 
-def _missing(rank: Rank, _host: str, error: Exception | None) -> str:
+def _missing(rank: Rank, host: str, error: Exception | None) -> str:
+    return _missing_text([rank.rank], _why(rank, host, error))
+
+
+def _why(rank: Rank, _host: str, error: Exception | None) -> str:
     if error is None:
         return f"{DEAD} ({rank.dead})"
     return str(error) or f"no answer within {WITHIN:.0f} s"
