@@ -39,7 +39,7 @@ def get_backend(name: str) -> Backend:
         return BACKENDS[name]
     close = get_close_matches(name.lower(), BACKENDS, n=1)
     guess = f"Did you mean --backend {close[0]}? " if close else ""
-    raise BackendError(f"Unknown backend {name!r}. {guess}The backends are {listed([*BACKENDS], 'and')}, or auto.")
+    raise BackendError(f"unknown backend {name!r}. {guess}The backends are {listed([*BACKENDS], 'and')}, or auto.")
 
 
 def on_one(platform: Platform, size: int) -> tuple[Site, ...]:

@@ -135,7 +135,7 @@ class RankView:
     mlx_peak: int | None = None
     """Bytes ``mx.get_peak_memory`` reports."""
     cause: str | None = None
-    """Why the rank is dead or failed, in words."""
+    """Why the rank is dead or failed, or how the last cell of an idle rank ended, in words."""
     effective: float | None = None
     """Bytes a second of the collectives its code asked for lately, as the ledger counts them."""
     ops: tuple[OpView, ...] = ()
@@ -171,7 +171,7 @@ class RankView:
             return f"running line {self.line}" + (f": {self.source}" if self.source else "")
         if self.state in ("dead", "failed") and self.cause:
             return f"{self.state}: {self.cause}"
-        return self.state
+        return f"idle ({self.cause})" if self.state == "idle" and self.cause else self.state
 
 
 @dataclass(frozen=True)

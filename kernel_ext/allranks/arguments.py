@@ -133,7 +133,7 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def lease_of(given: float | str | None, *, lasts: bool) -> float | None:
-    """Seconds of a lease, None for ever; where none is `given`, by whether the cluster `lasts`. Raises UsageError."""
+    """Seconds of a lease, None for no limit; if none is `given`, by whether the cluster `lasts`. Raises UsageError."""
     if given is None:
         return LEASE if lasts else 0.0
     if given == "none":

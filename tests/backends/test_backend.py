@@ -79,7 +79,7 @@ def test_a_mistyped_name_is_guessed(typed, meant):
 
 
 def test_a_strange_name_is_not_guessed():
-    with pytest.raises(BackendError, match=r"^Unknown backend 'gloo'\. The backends are"):
+    with pytest.raises(BackendError, match=r"^unknown backend 'gloo'\. The backends are"):
         get_backend("gloo")
 
 

@@ -167,7 +167,7 @@ def test_what_is_compared() -> None:
     assert choices(MPI, ("ring",), (2,)) == [MPI, RING2]
     assert choices(RING, ("ring", "mpi"), (2,)) == [RING, RING2, MPI]
     for compare, connections, said in (
-        (("gloo",), (), "Unknown backend 'gloo'"),
+        (("gloo",), (), "unknown backend 'gloo'"),
         ((), (0,), "--connections 0: a ring link needs at least 1"),
         ((), (2,), "--connections is for a ring, but this is mpi: add --compare ring"),
     ):
@@ -373,7 +373,7 @@ def test_bench_is_refused_where_it_cannot_be(ring2: Cluster) -> None:
     for arguments, said in (
         ({"ops": ("sum_scatter",)}, "ring cannot do it; ring can do all_sum"),
         ({"smallest": 1000}, "--min 1000"),
-        ({"compare": ("gloo",)}, "Unknown backend 'gloo'"),
+        ({"compare": ("gloo",)}, "unknown backend 'gloo'"),
         ({"connections": (0,)}, "--connections 0"),
         ({"seconds": 0}, "--seconds 0"),
         ({"seconds": math.nan}, "--seconds nan"),
@@ -520,7 +520,7 @@ def _slower(row: BenchRow) -> BenchRow:
         ("--max 3M", "--max 3145728: sizes must be powers of two, 4 bytes or more, such as 2M"),
         ("--ops allsum", "Did you mean all_sum?"),
         ("--ops ,", "choose one or more of"),
-        ("--compare gloo", "Unknown backend 'gloo'"),
+        ("--compare gloo", "unknown backend 'gloo'"),
         ("--connections two", "use 1,2,4"),
         ("--against /nowhere/file", "/nowhere/file: No such file"),
         ("--save /nowhere/file", "--save /nowhere/file: No such file"),

@@ -157,7 +157,7 @@ def test_hosts_may_be_named_as_in_the_magic() -> None:
     ("arguments", "said"),
     [
         ({"n": 0}, "-n 0: a world needs at least 1 rank"),
-        ({"n": 2, "backend": "gloo"}, "Unknown backend 'gloo'"),
+        ({"n": 2, "backend": "gloo"}, "unknown backend 'gloo'"),
         ({"n": 2, "hosts": ["localhost"]}, "cannot be combined"),
         ({"hosts": ["localhost"], "ranks_per_host": 0}, "--ranks-per-host 0"),
         ({"n": 2, "connections": 0}, "--connections 0"),
@@ -497,6 +497,8 @@ def test_what_waits_for_all_ranks_is_not_pulled_from_some(ring2: allranks.Cluste
 def test_debug_goes_to_the_rank_that_raised(ring2: allranks.Cluster) -> None:
     ring2.run("if rank == 1:\n    raise ValueError\nmx.eval(mx.distributed.all_sum(mx.ones(3)))")
     assert ring2.to_debug() == 1
+    ring2.run("raise ValueError", ranks=0)
+    assert ring2.to_debug() == 0, "the newest"
     ring2.run("1")
     with pytest.raises(UsageError, match="none raised in its last cell"):
         ring2.to_debug()

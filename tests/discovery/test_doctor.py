@@ -69,7 +69,7 @@ def test_a_slip_is_a_sentence(kernel: Notebook, line: str, said: str) -> None:
 def test_from_python() -> None:
     diagnosis = doctor()
     assert diagnosis.ok and repr(diagnosis).startswith("No problems found on localhost.")
-    with pytest.raises(UsageError, match="Unknown backend"):
+    with pytest.raises(UsageError, match="unknown backend"):
         doctor(backend="rnig")
 
 

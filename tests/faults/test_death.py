@@ -228,17 +228,26 @@ def test_what_asks_all_ranks_names_a_dead_one(ring4: Cluster) -> None:
     ring4.run("part, alike = [rank], 7").check()
     kill(ring4)
     dead = r"rank 2 died \(killed by SIGKILL.*\)\."
-    for verb in ("pull", "gather"):
-        with pytest.raises(NoAnswer, match=dead + r" From the others: %distributed pull part -r 0-1,3\. "):
+    for verb in ("pull", "gather", "fetch"):
+        with pytest.raises(NoAnswer, match=dead + rf" From the others: %distributed {verb} '?part'? -r 0-1,3\. "):
             getattr(ring4, verb)("part")
-    with pytest.raises(NoAnswer, match=dead):
+    with pytest.raises(NoAnswer, match=dead + r" The others: %distributed diff alike -r 0-1,3\. %distributed heal"):
         ring4.diff("alike")
+    assert ring4.diff("alike", ranks=[0, 1, 3]) == [] and ring4.diff("part", ranks=[0, 3])
+    with pytest.raises(UsageError, match="at least 2 ranks"):
+        ring4.diff("alike", ranks=0)
+    with pytest.raises(UsageError, match=r"nothing to debug: .*Rank 2 died \(killed by SIGKILL.*heal"):
+        ring4.to_debug()
+    with pytest.raises(UsageError, match=r"nothing to debug: rank 2 is dead .*%distributed heal"):
+        ring4.debug(2)
+    with pytest.raises(UsageError, match=r"no rank has a variable nosuch\. Rank 2 is dead\. %distributed heal"):
+        ring4.vars("nosuch")
     with pytest.raises(NoAnswer, match=dead + " %distributed heal"):
         ring4.push({"alike": 8})
     with pytest.raises(WorldBroken, match="rank 2 died, and would lack a part: %distributed heal first"):
         ring4.scatter({"part": [1, 2, 3, 4]})
     assert ring4.pull("part", ranks=[0, 1, 3]) == [[0], [1], [3]] and ring4.pull("alike", ranks=3) == [7]
-    assert str(ring4.vars("part")).endswith("Not shown: rank 2 (dead).")
+    assert str(ring4.vars("part")).endswith("Not shown: rank 2 (dead; %distributed heal replaces dead ranks).")
     ring4.heal(source=0)
     assert ring4.gather("part") == [0, 1, 0, 3]
 

@@ -9,6 +9,7 @@ from allranks.head.state.monitor import Monitor
 from allranks.messages.events import (
     AtDebugger,
     Began,
+    CellError,
     CommMessages,
     Done,
     Entering,
@@ -145,6 +146,25 @@ def test_the_end_of_a_cell_frees_the_rank_and_is_acknowledged(monitor: Monitor) 
     assert monitor.busy([0, 1]) == [monitor.ranks[1]] and rank.state == "failed"
     monitor.receive("rank-0", done(error=BOOM, ok=False, entered=5), ())
     assert updates.empty()
+
+
+def test_a_rank_whose_cell_was_interrupted_is_idle_which_is_said_until_the_next_cell(monitor: Monitor) -> None:
+    monitor.listen(CELL, [0, 1])
+    stopped = CellError("KeyboardInterrupt", "", [], 3)
+    for uuid in ("rank-0", "rank-1"):
+        monitor.receive(uuid, done(error=stopped, ok=False), ())
+    assert [view.doing for view in monitor.snapshot().ranks] == ["idle (last cell interrupted)"] * 2
+    assert [rank.failed for rank in monitor.ranks] == [None, None]
+    monitor.listen(CELL + 1, [0])
+    assert [view.doing for view in monitor.snapshot().ranks] == ["running", "idle"]
+
+
+def test_an_error_that_follows_an_aborted_collective_is_no_failure_of_the_rank(monitor: Monitor) -> None:
+    """As in the result of the cell."""
+    monitor.listen(CELL, [0])
+    monitor.receive("rank-0", Unblocked(CELL, ENTRY, True), ())
+    monitor.receive("rank-0", done(error=BOOM, ok=False), ())
+    assert monitor.ranks[0].state == "unblocked"
 
 
 def test_times_count_once_all_ranks_of_the_cell_have_ended(monitor: Monitor) -> None:

@@ -68,9 +68,9 @@ def empty(kernel: Notebook) -> Notebook:
         ("%distributed frobnicate", ["unknown 'frobnicate'", "status", "down"]),
         ("%distributed up -n 0", ["-n 0", "at least 1 rank"]),
         ("%distributed up -n -3", ["-n"]),
-        ("%distributed up -n four", ["invalid int value: 'four'"]),
-        ("%distributed up -n 2 --backend rnig", ["Unknown backend 'rnig'", "Did you mean --backend ring?"]),
-        ("%distributed up -n 2 --backend gloo", ["Unknown backend 'gloo'", "ring", "mpi", "nccl"]),
+        ("%distributed up -n four", ["invalid -n 'four': use a whole number."]),
+        ("%distributed up -n 2 --backend rnig", ["unknown backend 'rnig'", "Did you mean --backend ring?"]),
+        ("%distributed up -n 2 --backend gloo", ["unknown backend 'gloo'", "ring", "mpi", "nccl"]),
         ("%distributed up -n 2 --hosts a,b", ["not allowed with argument"]),
         ("%distributed up --hostfile /nowhere/hosts.json", ["/nowhere/hosts.json"]),
         ("%distributed up --cwd /nowhere", ["--cwd /nowhere", "no such folder"]),
@@ -80,15 +80,15 @@ def empty(kernel: Notebook) -> Notebook:
         ("%distributed up --name a/b", ["--name 'a/b'"]),
         ("%distributed up --nonsense", ["--nonsense"]),
         ("%distributed up 'unclosed", ["No closing quotation"]),
-        ("%distributed status", ["no ranks are up", "%distributed up"]),
+        ("%distributed status", ["no cluster is up", "%distributed up"]),
         ("%distributed up 4", ["unknown argument 4. Did you mean -n 4?\nusage: %distributed up"]),
         ("%distributed up -m 4", ["unknown option -m. Did you mean -n 4?\nusage: %distributed up"]),
         ("%distributed up -n 2 4", ["unknown argument 4.\nusage"]),
-        ("%distributed down", ["no ranks are up"]),
-        ("%distributed pull x", ["no ranks are up"]),
-        ("%%distributed\n1", ["no ranks are up", "%distributed up -n"]),
-        ("%%rank 0\n1", ["no ranks are up"]),
-        ("%distributed auto on", ["no ranks are up"]),
+        ("%distributed down", ["no cluster is up"]),
+        ("%distributed pull x", ["no cluster is up"]),
+        ("%%distributed\n1", ["no cluster is up", "%distributed up -n"]),
+        ("%%rank 0\n1", ["no cluster is up"]),
+        ("%distributed auto on", ["no cluster is up"]),
     ],
 )
 def test_before_up(empty: Notebook, line: str, words: list[str]) -> None:
@@ -169,6 +169,13 @@ def test_far_more_ranks_than_cores_are_asked_for_twice(empty: Notebook) -> None:
     ("cell", "words"),
     [
         ("%distributed up -n 4", ["already up: 4 ring ranks.", "%distributed down"]),
+        ("%distributed up -n 0", ["-n 0: a world needs at least 1 rank"]),
+        ("%distributed up -n x", ["invalid -n 'x': use a whole number."]),
+        ("%distributed up --backend rng", ["unknown backend 'rng'. Did you mean --backend ring?"]),
+        ("%distributed up -n 4 --connections 0", ["--connections 0"]),
+        ("%distributed up -n 4 --cwd /nowhere", ["--cwd /nowhere: no such folder"]),
+        ("%distributed heal --from 9", ["no rank 9"]),
+        ("%distributed debug -r 9", ["no rank 9"]),
         ("%%distributed -r 9\n1", ["no rank 9: this world has ranks 0-3"]),
         ("%%rank 4\n1", ["no rank 4"]),
         ("%%rank zero\n1", ["invalid ranks 'zero': use 0, 0-3", "0,2-3"]),
@@ -190,6 +197,21 @@ def test_far_more_ranks_than_cores_are_asked_for_twice(empty: Notebook) -> None:
 def test_while_ranks_are_up(notebook: Notebook, cell: str, words: list[str]) -> None:
     refused(notebook.run(cell), *words)
     goes_on(notebook)
+
+
+def test_every_verb_names_ranks_that_are_all_dead_and_what_to_type(empty: Notebook) -> None:
+    empty.ok("import allranks, os, signal\n%distributed up -n 2 --backend ring")
+    empty.ok("%%distributed\nx = 1\nprint('hi')")
+    empty.ok("for rank in allranks.current().snapshot.ranks:\n    os.kill(rank.pid, signal.SIGKILL)")
+    empty.comes_true("all(rank.state == 'dead' for rank in now.ranks)")
+    for line in (
+        *("status", "vars", "diff x", "gather x", "pull x -r 0", "push signal", "console -r 0", "output", "bench"),
+        *("sync", "fetch x", "share /etc/hosts", "debug", "debug -r 0", "abort", "interrupt", "resize 3", "rewire"),
+        "watch log",
+    ):
+        said = empty.run(f"%distributed {line}").all
+        assert re.search(r"rank(s 0-1| 0\D)|dead: killed", said, re.I) and "%distributed heal" in said, said
+    assert empty.ok("%distributed down").stdout == "Ranks 0-1 were dead already.\n"
 
 
 def test_a_syntax_error_is_shown_once_with_its_line(notebook: Notebook) -> None:
@@ -219,6 +241,17 @@ def test_each_distinct_error_is_shown_once_with_the_ranks_that_raised_it(noteboo
 def test_nothing_to_stop_is_said(notebook: Notebook) -> None:
     assert notebook.ok("%distributed interrupt").stdout == "No cell is running.\n"
     assert notebook.ok("%distributed abort").stdout == "Nothing is blocked in a collective.\n"
+
+
+def test_an_interrupt_names_a_stopped_rank(notebook: Notebook) -> None:
+    notebook.ok("import allranks, os, signal\npid = allranks.current().snapshot.ranks[1].pid")
+    notebook.ok("os.kill(pid, signal.SIGSTOP)")
+    try:
+        notebook.comes_true("now.ranks[1].state == 'stopped'")
+        assert notebook.ok("%distributed interrupt").stdout.startswith("rank 1 is not responding (stopped")
+    finally:
+        notebook.ok("os.kill(pid, signal.SIGCONT)")
+        rests(notebook)
 
 
 def test_input_is_answered_with_a_clear_error(notebook: Notebook) -> None:
@@ -328,7 +361,7 @@ def test_a_print_of_100_mb_is_cut_with_a_stated_count_in_bounded_memory(notebook
         "    print(line, end='')\n"
         "print('the end')"
     )
-    stated = re.search(r"… ([\d,]+) more lines \(([\d.]+) MB\): %distributed output shows them", cell.stdout)
+    stated = re.search(r"… ([\d,]+) lines \(([\d.]+) MB\) are not shown: %distributed output shows them", cell.stdout)
     assert stated, cell.stdout[-500:]
     shown = cell.stdout[: stated.start()].count("x" * 99)
     assert shown + int(stated[1].replace(",", "")) == 1_000_001
@@ -368,7 +401,7 @@ def test_what_is_not_on_the_page_is_shown_searched_and_saved(notebook: Notebook,
 
 def test_one_line_of_100_mb_is_cut_with_a_stated_count(notebook: Notebook) -> None:
     cell = notebook.ok("%%rank 0 -o flood\nprint('y' * 100_000_000)")
-    assert "… 1 more line (100.0 MB): %distributed output shows it" in cell.stdout and len(cell.stdout) < 10_000
+    assert "… 1 line (100.0 MB) is not shown: %distributed output shows it" in cell.stdout and len(cell.stdout) < 10_000
     kept = int(notebook.ok("print(len(flood[0].stdout))").stdout)
     cut = int(notebook.ok("print(flood[0].cut['bytes'], flood[0].nbytes)").stdout.split()[0])
     assert kept + cut == pytest.approx(100_000_000, abs=2)
@@ -378,7 +411,7 @@ def test_one_line_of_100_mb_is_cut_with_a_stated_count(notebook: Notebook) -> No
 
 def test_all_ranks_may_flood_at_once(notebook: Notebook) -> None:
     cell = notebook.ok("%%distributed\nfor i in range(200_000):\n    print(rank, i, 'z' * 90)")
-    assert re.search(r"… (up to )?199,\d{3} more lines \(.*\) of each rank", cell.stdout) and len(cell.stdout) < MB
+    assert re.search(r"… .*199,\d{3} lines of each rank \(.*\) are not shown", cell.stdout) and len(cell.stdout) < MB
     for rank in range(4):
         assert re.search(rf"^rank {rank}    │ {rank} 199999 z+$|^          │ {rank} 199999 z+$", cell.stdout, re.M)
     goes_on(notebook)

@@ -113,6 +113,31 @@ def test_out_keeps_the_result_of_each_rank(notebook: Notebook) -> None:
     assert notebook.ok("result[2].error.ename, result[0].value").mime("text/plain") == ["('ZeroDivisionError', -0.5)"]
 
 
+def test_auto_is_switched_off_also_when_no_cluster_is_up(kernel: Notebook) -> None:
+    kernel.run("%distributed down")
+    kernel.ok("%distributed up -n 2 --backend ring\n%distributed auto on")
+    kernel.ok("%distributed down")
+    said = kernel.run("1 + 1").error
+    assert (
+        "no cluster is up. Start one with %distributed up -n 4. Or run cells here again: %distributed auto off" in said
+    )
+    kernel.ok("%distributed auto off")
+    assert kernel.ok("1 + 1").mime("text/plain") == ["2"]
+
+
+def test_down_ends_a_cell_in_the_background_without_a_word(kernel: Notebook) -> None:
+    kernel.run("%distributed down")
+    kernel.ok("%distributed up -n 2 --backend ring")
+    cell = kernel.ok("%%distributed --no-wait --timeline\nimport time\nprint('here')\ntime.sleep(600)")
+    kernel.shows(cell, "here")
+    kernel.ok(
+        "import threading\n[following] = [each for each in threading.enumerate() if 'allranks-cell-' in each.name]"
+    )
+    assert kernel.ok("%distributed down").stdout == "2 ranks ended.\n"
+    kernel.ok("following.join(60)\nassert not following.is_alive()")
+    assert cell.by_rank == {0: "here\n", 1: "here\n"} and len(cell.outputs) == 1, cell.all
+
+
 def test_auto_sends_every_cell_to_the_ranks(notebook: Notebook) -> None:
     notebook.ok("where = 'notebook'\n%distributed auto on")
     assert notebook.ok("where = 'ranks'\nwhere, size").stdout == "ranks 0-3 │ ('ranks', 4)\n"

@@ -13,6 +13,7 @@ from allranks.head.state.monitor import Monitor
 from allranks.messages.events import AtDebugger
 from allranks.notebook import page_room
 from allranks.notebook.fold import Block
+from allranks.notebook.live import LiveArea
 from allranks.notebook.show import Show
 from tests.notebook.page import ALL, PNG, Page, rich, text
 
@@ -46,12 +47,14 @@ def test_the_rest_is_counted_and_its_last_lines_are_seen(page: Page, at_once: in
     show.live_lines({})
     assert lines_of(page) == [f"{'ranks 0-3' if not n else ' ' * 9} │ line {n}" for n in range(LINES)]
     said = live_of(page)
-    assert said[0] == "ranks 0-3 │ … 80 more lines (640 B) of each rank so far. The last:"
+    assert said[0] == "ranks 0-3 │ … 80 lines of each rank (640 B) are not shown so far. The last:"
     assert said[1:] == [f"ranks 0-3 │ line {number}" for number in range(90, 100)]
     show.close()
     assert live_of(page) == []
     after = lines_of(page)[LINES:]
-    assert after[0].startswith("          │ … 80 more lines (640 B) of each rank: %distributed output shows them")
+    assert after[0].startswith(
+        "          │ … 80 lines of each rank (640 B) are not shown: %distributed output shows them"
+    )
     assert [line.split("│ ")[1] for line in after[1:]] == [f"line {number}" for number in range(90, 100)]
 
 
@@ -69,7 +72,7 @@ def test_an_error_stays_the_last_that_is_seen(page: Page) -> None:
     show.close()
     lines = lines_of(page)
     assert lines[-1] == "rank 1    │ ValueError: bad batch"
-    assert sum("more lines" in line for line in lines) == 1
+    assert sum("are not shown" in line for line in lines) == 1
 
 
 def test_a_line_without_end_is_left_out(page: Page) -> None:
@@ -78,14 +81,14 @@ def test_a_line_without_end_is_left_out(page: Page) -> None:
     show.close()
     lines = lines_of(page)
     assert lines[0] == "ranks 0-3 │ short" and max(map(len, lines)) < 600
-    assert lines[1].startswith("rank 2    │ … 1 more line (100.0 kB)")
+    assert lines[1].startswith("rank 2    │ … 1 line (100.0 kB) is not shown")
 
 
 def test_what_was_cut_on_the_rank_is_counted_too(page: Page) -> None:
     show = Show(ALL, live=True)
     show.blocks([text(numbered(0, LINES + 1)), Block("cut", (0,), {"lines": 1000, "bytes": 50_000})])
     show.close()
-    assert "… up to 1,001 more lines (50.0 kB) of each rank" in lines_of(page)[LINES]
+    assert "… 1 to 1,001 lines of each rank (up to 50.0 kB)" in lines_of(page)[LINES]
 
 
 def test_what_ranks_cut_alike_counts_for_each(page: Page) -> None:
@@ -94,7 +97,7 @@ def test_what_ranks_cut_alike_counts_for_each(page: Page) -> None:
         show.blocks([text(numbered(0, LINES), (rank,))])
     show.blocks([Block("cut", ALL, {"lines": 1000, "bytes": 50_000})])
     show.close()
-    assert "… up to 1,020 more lines" in "".join(lines_of(page))
+    assert "1,020 lines of each rank" in "".join(lines_of(page))
 
 
 def test_a_cell_that_clears_its_output_again_and_again_always_has_room(page: Page) -> None:
@@ -138,7 +141,7 @@ def test_a_rank_that_clears_gives_back_the_room_that_it_took_and_no_more(page: P
         show.blocks([Block("clear", (1,), True), text(numbered(0, 10 * LINES), (1,))])
     assert len(lines_of(page)) == LINES
     show.close()
-    assert lines_of(page)[LINES].startswith(f"          │ … {9 * LINES + 1} more lines")
+    assert lines_of(page)[LINES].startswith(f"          │ … {9 * LINES + 1} lines")
 
 
 def test_lines_left_out_stay_counted_only_for_those_that_do_not_clear(page: Page) -> None:
@@ -149,7 +152,7 @@ def test_lines_left_out_stay_counted_only_for_those_that_do_not_clear(page: Page
     assert live_of(page)[1:] == [f"rank 1    │ line {number}" for number in range(140, 150)]
     show.close()
     head, *last = lines_of(page)
-    assert head.startswith("rank 1    │ … 50 more lines (450 B): ")
+    assert head.startswith("rank 1    │ … 50 lines (450 B) are not shown: ")
     assert [line.split("│ ")[1] for line in last] == [f"line {number}" for number in range(140, 150)]
 
 
@@ -157,7 +160,7 @@ def test_the_rest_of_the_last_rank_is_counted_when_all_that_is_on_the_page_is_cl
     show = Show(ALL, live=True)
     show.blocks([text(numbered(0, LINES), (0,)), text(numbered(100, 50), (1,)), Block("clear", (0,), False)])
     show.close()
-    assert lines_of(page)[0].startswith("rank 1    │ … 50 more lines")
+    assert lines_of(page)[0].startswith("rank 1    │ … 50 lines")
 
 
 def test_there_is_room_again_once_a_line_without_end_is_cleared(page: Page) -> None:
@@ -180,3 +183,17 @@ def test_a_warning_after_a_flood_stays_a_warning(page: Page, ring2: Cluster) -> 
     code = "for i in range(100): print('line', i)\nmx.eval(mx.distributed.all_sum(mx.ones(10 if rank else 12)))"
     ring2.run(code, screen=Show([0, 1], live=True))
     assert [stream for stream, shown in page.outputs if "in this cell, is invalid." in shown] == ["stderr"]
+
+
+def test_the_summary_is_made_as_often_as_it_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("allranks.notebook.live.display", lambda *_args, **_options: None)
+    monkeypatch.setattr("allranks.notebook.live.PERIOD", 60.0)
+    made, area = list[int](), LiveArea(lambda _ranks: ("", ""))
+
+    def summary() -> list[Block]:
+        made.append(1)
+        return [Block("text", (0,), "left out\n")]
+
+    for _ in range(100):
+        area.want({}, summary)
+    assert made == [1]

@@ -187,3 +187,12 @@ def test_the_last_state_stays_when_the_cluster_is_down() -> None:
         dashboard = cluster.watch()
         assert "ready" in repr(dashboard)
     assert "down" in repr(dashboard)
+
+
+def test_without_a_page_the_log_is_the_table_of_last_values(ring2: Cluster) -> None:
+    """As a terminal shows it, in which nothing follows."""
+    ring2.run("for step in range(3):\n    log(seen=step + rank / 2, step=step)").check()
+    said = repr(ring2.watch("log"))
+    assert said.splitlines()[0].split() == ["logged", "ranks", "step", "last", "min", "max"]
+    assert ["seen", "1", "2", "2.5", "0.5", "2.5"] in [line.split() for line in said.splitlines()]
+    assert "world" not in said

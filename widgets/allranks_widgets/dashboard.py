@@ -53,6 +53,8 @@ NO_BUNDLE = (
     "The table below the cell and %distributed status show the same as text."
 )
 
+NOTHING_LOGGED = "Nothing has been logged yet: call log(loss=...) in a cell."
+
 Verb = Literal["interrupt", "abort", "heal"]
 Action = Callable[[str, int | None], str | None]
 """Called with a verb and a rank, None for all; what it returns, or raises, is shown."""
@@ -236,11 +238,20 @@ class Dashboard(anywidget.AnyWidget):
         publish_display_data(data, transient={"display_id": display_id}, update=update)  # type: ignore[no-untyped-call]
 
     def _html(self) -> str:
-        return snapshot_html(self.snapshot) + logged_html(self._curves) if self.snapshot else escape(repr(self))
+        if self.snapshot is None or (self._only_log and not self._curves):
+            return escape(repr(self))
+        return ("" if self._only_log else snapshot_html(self.snapshot)) + logged_html(self._curves)
+
+    @property
+    def _only_log(self) -> bool:
+        """Whether there is nothing to say of the ranks: the log alone is asked for, and the world is in order."""
+        return list(self.views) == ["log"] and self.snapshot is not None and self.snapshot.state == "whole"
 
     def __repr__(self) -> str:
         if self.snapshot is None:
             return "a dashboard without data yet"
+        if self._only_log:
+            return logged_text(self._curves).strip() or NOTHING_LOGGED
         return snapshot_text(self.snapshot) + logged_text(self._curves)
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:

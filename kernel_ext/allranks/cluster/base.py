@@ -23,6 +23,7 @@ from allranks.errors import (
     WouldHang,
 )
 from allranks.head.cell.outcome import invalid_text
+from allranks.head.cell.still_busy import WAITED_FOR
 from allranks.head.state.views import also_lacking, state_of, unfinished
 from allranks.head.world.change import pending_text
 from allranks.head.world.ranks import A, Ranks
@@ -52,10 +53,11 @@ PENDING_WITHIN = 20.0
 """Seconds an idle rank gets to name what is pending; one that is stopped or gone is not waited for so long."""
 REPLAY_WITHIN = 3.0
 """Seconds that a cell waits for ranks which still unblock others."""
-STOPPED_WITHIN = 120.0
-"""Seconds that a cell, or a question, waits for ranks whose cell was stopped and that still compute."""
+HEALS = "%distributed heal replaces dead ranks."
+"""What to type after a sentence that names them."""
 NOT_UP = (
-    "the cluster {!r} is {}: call up(), or use it in a with statement. After %distributed up, use allranks.current()."
+    "no cluster is up ({!r} is {}). Start one with %distributed up -n 4, and use allranks.current(). In a script, "
+    "call up()."
 )
 
 
@@ -89,8 +91,6 @@ class ClusterBase:
         """What the ranks told, also after `down`."""
         self._cells = itertools.count(1)
         self._following: list[Cell] = []
-        self._culprits: list[int] = []
-        """The ranks that raised of their own in the last cell."""
         self._formed_late = ""
         """What the next cell says of a world that could not be re-formed at the end of the cell before."""
         self._changing = threading.RLock()
@@ -192,15 +192,17 @@ class ClusterBase:
         if busy := ranks.monitor.busy(chosen):
             snapshot = ranks.monitor.snapshot()
             doing = "; ".join(f"rank {rank.rank} {snapshot.ranks[rank.rank].doing}" for rank in busy[:4])
-            verb = "is" if len(busy) == 1 else "are"
-            raise Busy(
-                f"{rank_label([rank.rank for rank in busy])} {verb} still busy with an earlier cell ({doing}). "
-                "Wait for it, or stop it with %distributed interrupt."
-            )
+            numbers, verb = [rank.rank for rank in busy], "is" if len(busy) == 1 else "are"
+            advice = "or stop it with %distributed interrupt."
+            if ranks.monitor.interrupted.issuperset((rank.rank, rank.cell) for rank in busy):
+                which, its = rank_list(numbers).replace(" ", ""), "its" if len(busy) == 1 else "their"
+                advice = f"since it was stopped already. To replace instead: %distributed heal --kill {which} (loses "
+                advice += f"{its} variables)."
+            raise Busy(f"{rank_label(numbers)} {verb} still busy with an earlier cell ({doing}). Wait for it, {advice}")
 
     def _await_stopped(self, monitor: Monitor, chosen: Sequence[int]) -> None:
         """Wait for ranks whose cell was stopped: a call of MLX or C cannot be interrupted."""
-        until, stop = time.monotonic() + STOPPED_WITHIN, Stop()
+        until, stop = time.monotonic() + WAITED_FOR, Stop()
 
         def ending() -> list[int]:
             busy = {rank.rank: rank.cell for rank in monitor.busy(chosen)}
@@ -217,7 +219,7 @@ class ClusterBase:
             with stop.noted():
                 wait_and_show(done, chosen, line, stop.raise_if_pressed)
         except KeyboardInterrupt:
-            raise CellInterrupted(f"stopped before these ranks had ended the cell before: {doing}") from None
+            raise CellInterrupted(f"stopped before these ranks had ended the previous cell: {doing}") from None
 
     def _refuse_pending(self, ranks: Ranks, chosen: Sequence[int], code: str) -> None:
         """A cell on some ranks must not evaluate what all ranks have to compute together."""
@@ -268,6 +270,18 @@ class ClusterBase:
         known = self._up().monitor.ranks
         return {rank: cause for rank in self.choose_ranks(ranks) if (cause := known[rank].dead)}
 
+    def _refuse_dead(self, chosen: Sequence[int], others: Callable[[str], str] = lambda _ranks: "") -> None:
+        """Raises WorldBroken where all of these ranks are dead, NoAnswer with a sentence on `others` where some are."""
+        dead = self._dead(chosen)
+        if not dead:
+            return
+        living = [rank for rank in chosen if rank not in dead]
+        if not living:
+            self._refuse_if_broken(self._up())
+        answered = others(rank_list(living).replace(" ", "")) if living else ""
+        causes = "; ".join(f"{rank_label(members)} died ({why})" for why, members in alike(dead).items())
+        raise NoAnswer(f"{causes}.{' ' if answered else ''}{answered} {HEALS}")
+
     def _replies(self, asked: Mapping[int, Future[Reply[A]]]) -> tuple[dict[int, Answered[A]], list[int]]:
         """What the ranks answered, and which do not answer. Raises WorldBroken for one that died meanwhile."""
         replies, silent = dict[int, Answered[A]](), list[int]()
@@ -293,7 +307,7 @@ class ClusterBase:
         for rank in silent:
             if rank >= len(views) or views[rank].state == "dead":
                 cause = views[rank].cause if rank < len(views) else "the cluster went down"
-                raise WorldBroken(f"rank {rank} ended in the meantime: {cause}.")
+                raise WorldBroken(f"rank {rank} ended in the meantime: {cause}. {HEALS}")
         return replies, silent
 
     def _moved(self, rank: int) -> tuple[int, int]:
@@ -317,13 +331,11 @@ class ClusterBase:
         """What `ranks` answered. Raises NoAnswer where some do not, or are dead, with a sentence on `others`."""
         dead = self._dead(ranks)
         replies, silent = self._replies(asked)
-        if not silent and not dead:
-            return replies
-        answered = others(rank_list(list(replies)).replace(" ", "")) if replies else ""
         if silent:
-            raise no_answer(silent, answered)
-        causes = "; ".join(f"{rank_label(members)} died ({why})" for why, members in alike(dead).items())
-        raise NoAnswer(f"{causes}.{' ' if answered else ''}{answered} %distributed heal replaces dead ranks.")
+            raise no_answer(silent, others(rank_list(list(replies)).replace(" ", "")) if replies else "")
+        if dead:
+            self._refuse_dead(self.choose_ranks(ranks), others)
+        return replies
 
     def _checked(self, rank: int, reply: Answered[A], name: str) -> Reply[A]:
         """The reply. Raises what the rank raised: CannotTravel, UsageError for a name it lacks, RankError otherwise."""

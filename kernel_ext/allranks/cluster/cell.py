@@ -14,6 +14,7 @@ from allranks.errors import CellInterrupted, CellTimeout, NoCluster
 from allranks.head.cell.agreement import Agreement
 from allranks.head.cell.outcome import Outcome
 from allranks.head.cell.stall import Finding
+from allranks.head.cell.still_busy import still_busy
 from allranks.head.cell.unblocking import GO_ON_WITHIN, RELEASE_WITHIN, Unblocking
 from allranks.head.state.cell_updates import CellUpdate, CellUpdates, Died
 from allranks.head.state.logged import Row
@@ -22,7 +23,7 @@ from allranks.messages.cell_options import CellRequest
 from allranks.messages.events import AtDebugger, Began, Done, Entering
 from allranks.notebook.fold import Block, Fold
 from allranks.notebook.stop import Stop
-from allranks_backends.plan import rank_label, rank_list
+from allranks_backends.plan import rank_label
 
 from .conversation import Conversation
 from .result import CellResult
@@ -171,21 +172,9 @@ class Cell:
             pass
         left = sorted(self._outcome.open)
         if left:
-            snapshot = self._monitor.snapshot()
-            if all(snapshot.ranks[rank].away is not None for rank in left):
-                tried = "Their cell is stopped when they are reached again; to replace them now: "
-            elif self._unblocking.go_on(left):
-                tried = f"Trying for another {GO_ON_WITHIN:g} s; to replace them now: "
-            elif any(self._outcome.results[rank].unblocked for rank in left):
-                tried = "Their collectives were aborted, and they end in a moment: run the next cell. If they do not: "
-            elif all(snapshot.ranks[rank].state == "running" for rank in left):
-                tried = (
-                    "A call of MLX or C, or code that catches the stop, goes on: the next cell waits. To replace them: "
-                )
-            else:
-                tried = "Interrupting did not help; to replace them: "
-            message += f" Still busy: {snapshot.doing(left)}. {tried}"
-            message += f"%distributed heal --kill {rank_list(left).replace(' ', '')} (loses their variables)"
+            tried_for = GO_ON_WITHIN if self._unblocking.go_on(left) else None
+            snapshot, abortable = self._monitor.snapshot(), self._monitor.breakable
+            message += f" {still_busy(snapshot, left, abortable=abortable, tried_for=tried_for)}"
         raise kind(message.strip()) from None
 
     def _follow(self, deadline: float | None) -> bool:
@@ -283,7 +272,7 @@ class Cell:
         self._unblocking.decide()
         blocks = self._look_back()
         self.result = CellResult(self.number, self._outcome.results, time.monotonic() - self._started, self.mismatch)
-        if self._recording is not None:
+        if self._recording is not None and self._monitor.state != "down":  # which leaves nothing to show
             self.result.timeline = self._recording.finish(self.number, stuck=bool(self._outcome.open))
         if note := self._on_end(self):
             blocks.append(Block("text", self.ranks, note + "\n", "note"))
@@ -301,6 +290,11 @@ class Cell:
                 text = f"{self.mismatch}. What they computed there, and after it in this cell, is invalid.\n"
                 blocks.append(Block("text", self.ranks, text, "stderr", own=True))
         return [*blocks, *_said(self._outcome.left_behind(stays=not (self.broke and self._monitor.breakable)))]
+
+    @property
+    def unblocks_for(self) -> float | None:
+        """Seconds for which missing ranks enter what others wait in; None where they do not."""
+        return RELEASE_WITHIN if self._unblocking.releasing else None
 
     @property
     def broke(self) -> bool:

@@ -19,6 +19,9 @@ from allranks.notebook.page_room import LONGEST, PageRoom
 from allranks.notebook.stop import Stop
 from allranks.notebook.terminal import plain
 from allranks.notebook.writer import Writer
+from allranks_backends.plan import alike, rank_label
+
+from .base import HEALS
 
 SHOWN = 50
 """Lines of each rank that are shown by default."""
@@ -32,6 +35,7 @@ LARGEST = 1 << 24
 """Bytes that are read at most for the last lines, however long they are."""
 WITHIN = 30.0
 """Seconds that a rank gets to answer."""
+DEAD = "dead"
 END = 1 << 62
 """An offset at which there is no text."""
 
@@ -48,22 +52,30 @@ class CellText:
         self._transfer = FileTransfer(living, self._stop.raise_if_pressed, _missing, WITHIN)
         with self._interruptible():
             question = ReadPrinted(cell=cell, offset=END)
-            found, failed = self._transfer.outcomes(dict.fromkeys(ranks, question), doing=_doing)
+            asking = FileTransfer(living, self._stop.raise_if_pressed, _why, WITHIN)
+            found, failed = asking.outcomes(dict.fromkeys(ranks, question), doing=_doing)
         self.ranks = list(found)
         """The ranks whose output can be read."""
         self.missing = {rank: str(error) for rank, error in failed.items()}
-        """A message for each of the other ranks."""
+        """Why that of the other ranks is missing, by rank, as a clause."""
         self.nbytes = {rank: reply.answer.nbytes for rank, reply in found.items()}
         """Bytes that each rank printed."""
         self.incomplete = {rank: why for rank, reply in found.items() if (why := reply.answer.incomplete)}
         """Why the output of a rank is incomplete, by rank."""
         if not found:
-            raise CannotCopy("\n".join(self.missing.values()))
+            raise CannotCopy(self.missing_text())
+
+    def missing_text(self) -> str:
+        """Whose output is missing, a line for each reason, and what to type; empty where none is."""
+        lines = [_missing_text(ranks, why) for why, ranks in alike(self.missing).items()]
+        if any(why.startswith(DEAD) for why in self.missing.values()):
+            lines[-1] += f" {HEALS}"
+        return "\n".join(lines)
 
     def lines(self, rank: int, offset: int = 0) -> Iterator[str]:
         """The rank's lines, each with its newline, from byte `offset` on. Raises CannotCopy."""
         if rank in self.missing:
-            raise CannotCopy(self.missing[rank])
+            raise CannotCopy(_missing_text([rank], self.missing[rank]))
         pieces = list[bytes]()
         while offset < self.nbytes[rank]:
             part = bytes(self._part(rank, offset).buffers[0])
@@ -168,6 +180,15 @@ def _doing(_rank: int) -> str:
     return "its output is being read"
 
 
-def _missing(rank: Rank, _host: str, error: Exception | None) -> str:
-    why = f"it is dead ({rank.dead})" if error is None else str(error) or f"it did not answer within {WITHIN:.0f} s"
-    return f"Output of rank {rank.rank} is missing: {why}."
+def _missing(rank: Rank, host: str, error: Exception | None) -> str:
+    return _missing_text([rank.rank], _why(rank, host, error))
+
+
+def _why(rank: Rank, _host: str, error: Exception | None) -> str:
+    if error is None:
+        return f"{DEAD} ({rank.dead})"
+    return str(error) or f"no answer within {WITHIN:.0f} s"
+
+
+def _missing_text(ranks: Sequence[int], why: str) -> str:
+    return f"Output of {rank_label(list(ranks))} is missing: {why}."

@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from allranks.errors import CannotStart, UsageError
+from allranks.head.cell.still_busy import still_busy
 from allranks.head.world.ranks import Ranks
 from allranks.messages.requests import Console, KeepCall
 from allranks.notebook.watch import Nowhere, Tee
 from allranks.timeline.recording import Recording
-from allranks_backends.plan import rank_label
+from allranks_backends.plan import alike, rank_label
+from allranks_backends.views import AT_REST
 
 from . import debug
+from .base import HEALS
 from .calls import Arguments, Call, Calls, RemoteFunction, Returned, finished
 from .cell import Cell, Screen
 from .cell_text import CellText
@@ -145,7 +148,6 @@ class ClusterCells(ClusterFolder, ClusterShare):
     def _after_cell(self, cell: Cell) -> str | None:
         """Re-form the world if the cell had to break it; returns a message for the user."""
         ranks = self._ranks
-        self._culprits = sorted(cell.result.errors) if cell.result is not None else []
         if cell.result is not None and cell.result.timeline is not None:
             self.last_timeline = cell.result.timeline
         if cell in self._following:
@@ -195,7 +197,8 @@ class ClusterCells(ClusterFolder, ClusterShare):
         """Stop every cell that runs: Python code raises KeyboardInterrupt, blocked collectives are aborted.
 
         On some ``ranks`` only, the cell fails there, and then it is as if these had raised. Waits up to `within`
-        seconds for what they run to end, and returns what still runs then, in words; nothing where all has ended.
+        seconds for what they run to end, and returns what still runs then and what to do, in words; nothing where all
+        has ended.
         """
         if self._ranks is None:
             return ""
@@ -207,7 +210,10 @@ class ClusterCells(ClusterFolder, ClusterShare):
         if within and monitor.wait(lambda: not monitor.busy(chosen), within):
             self._wait_for_ends([cell for cell in following if cell.followed and set(chosen) & set(cell.ranks)])
         busy = [rank.rank for rank in monitor.busy(chosen)] if within else []
-        return monitor.snapshot().doing(busy)
+        if not busy:
+            return ""
+        tried_for = max((cell.unblocks_for for cell in following if cell.unblocks_for), default=None)
+        return still_busy(monitor.snapshot(), busy, abortable=monitor.breakable, tried_for=tried_for)
 
     def _wait_for_ends(self, cells: Sequence[Cell]) -> None:
         """Let those who follow these cells show how they ended, and re-form the world where that is due."""
@@ -229,15 +235,24 @@ class ClusterCells(ClusterFolder, ClusterShare):
     # Looking into a rank.
 
     def to_debug(self) -> int:
-        """The first rank that is at a breakpoint, or else the first whose last cell raised. Raises UsageError."""
-        views = self._up().monitor.snapshot().ranks
-        at_breakpoint = [view.rank for view in views if view.state == "debugging"]
-        failed = [view.rank for view in views if view.state == "failed"]
-        raised = [rank for rank in self._culprits if rank in failed]
-        unblocked = [view.rank for view in views if view.state == "unblocked"]
-        if found := at_breakpoint or raised or failed or unblocked:
-            return found[0]
-        raise UsageError("nothing to debug: no rank is at a breakpoint and none raised in its last cell")
+        """The first rank that is at a breakpoint, or else the first that raised in the newest cell that did.
+
+        Ranks that were stopped or unblocked come after all of those. Raises UsageError.
+        """
+        monitor = self._up().monitor
+        newest = sorted(monitor.ranks, key=lambda rank: -max(rank.past, default=0))
+        ended = [rank for rank in newest if rank.state in AT_REST]
+        at_breakpoint = [rank for rank in monitor.ranks if rank.state == "debugging"]
+        failed = [rank for rank in ended if rank.failed]
+        stopped = [rank for rank in ended if rank.unblocked or rank.interrupted]
+        if found := at_breakpoint or failed or stopped:
+            return found[0].rank
+        dead = alike({rank.rank: rank.dead for rank in monitor.ranks if rank.dead})
+        causes = "".join(f". {rank_label(ranks).capitalize()} died ({why})" for why, ranks in dead.items())
+        raise UsageError(
+            "nothing to debug: no rank is at a breakpoint and none raised in its last cell"
+            + (f"{causes}. {HEALS}" if dead else "")
+        )
 
     def debug(self, rank: int) -> Debugger:
         """The debugger of one rank: at its ``breakpoint()``, or a look back at what its last cell raised.

@@ -46,8 +46,8 @@ class Cluster(ClusterValues, ClusterViews):
     ``cwd`` is where they work (here by default), ``python`` the interpreter they run. ``connections`` is the number of
     TCP connections of a ring link, ``mpi_args`` go to mpirun. A cluster with ``keep=True`` outlives this process.
     ``lease`` is how long its ranks stay when this process is gone without having ended them, or cannot reach their
-    hosts, and no cell runs: seconds, ``"45m"``, ``"1h"`` or ``"none"`` for ever. The default is 12 hours with ranks on
-    other hosts or ``keep``, and 0 otherwise.
+    hosts, and no cell runs: seconds, ``"45m"``, ``"1h"`` or ``"none"`` for no limit. The default is 12 hours with
+    ranks on other hosts or ``keep``, and 0 otherwise.
 
     ``check`` sets what happens when ranks enter different collectives, for which MLX returns invalid results: ``warn``
     reports it after the cell, ``strict`` raises before any rank enters, ``off`` disables the check. ``ordered`` (part

@@ -111,7 +111,7 @@ def enter(ranks: Ranks, number: int) -> Debugger:
     monitor, lifeline = ranks.monitor, ranks.lifeline
     rank = monitor.ranks[number]
     if rank.dead:
-        raise UsageError(f"nothing to debug: rank {number} is dead ({rank.dead}).")
+        raise UsageError(f"nothing to debug: rank {number} is dead ({rank.dead}). %distributed heal replaces it.")
     if rank.debugger is None or not rank.debugger.open:
         if monitor.busy([number]):
             raise Busy(
@@ -136,5 +136,5 @@ def _why_not(number: int, answer: Future[Reply[Nothing]]) -> str:
     except RequestFailed as error:
         return str(error)
     except ConnectionError:
-        return f"rank {number} ended in the meantime."
+        return f"rank {number} ended in the meantime. %distributed heal replaces dead ranks."
     return f"rank {number} has left the debugger."

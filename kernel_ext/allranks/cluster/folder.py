@@ -113,9 +113,11 @@ class ClusterFolder(ClusterBase):
         kept. In ``fetched``, files are replaced; in another folder only with `overwrite`.
 
         Raises UsageError where no rank has such a file, or it is here already, CannotCopy where a file cannot be read
-        there or written here, or changes meanwhile, NoCluster, and CellInterrupted (files that are whole by then stay).
+        there or written here, or changes meanwhile, NoAnswer and WorldBroken for dead ranks, NoCluster, and
+        CellInterrupted (files that are whole by then stay).
         """
         chosen, living = self.choose_ranks(ranks), self._up()
+        self._refuse_dead(chosen, lambda others: f"From the others: %distributed fetch {pattern!r} -r {others}.")
         target = Path(self._settings.folder, TARGET) if to is None else Path(to).expanduser().absolute()
         stop = Stop()
         try:

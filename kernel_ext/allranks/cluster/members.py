@@ -19,7 +19,7 @@ from allranks_backends.registry import cannot_run
 from .base import ClusterBase, no_answer, unsaid
 
 JUST_ENDING = 1.0
-"""Seconds that ranks get which were just interrupted, or enter collectives that they had missed."""
+"""Grace period, in seconds, for ranks that were just interrupted, or that enter collectives they had missed."""
 
 
 class ClusterMembers(ClusterBase):
@@ -41,10 +41,11 @@ class ClusterMembers(ClusterBase):
         dead = [rank.rank for rank in ranks.monitor.ranks if rank.dead]
         doomed = self.choose_ranks(kill) if kill else []
         busy = [rank.rank for rank in ranks.monitor.busy(range(self.size))]
+        copied = self.choose_ranks(source) if source is not None else []
         self._refuse_stopped([rank for rank in range(self.size) if rank not in doomed])
         if not dead and not doomed and not ranks.owed and ranks.monitor.state == "whole":
             return self._unchanged("heal", busy)
-        if source is not None and self.choose_ranks(source)[0] in (*dead, *doomed):
+        if {*copied} & {*dead, *doomed}:
             raise UsageError(f"cannot copy from rank {source}: it is dead. Choose a living rank.")
         self._refuse_empty(source)
         stopped = self._running_cells([rank for rank in busy if rank not in doomed])
@@ -76,7 +77,7 @@ class ClusterMembers(ClusterBase):
             case "broken" if any(rank.dead for rank in ranks.monitor.ranks):
                 return "The world is broken: %distributed heal replaces dead ranks and re-forms it."
             case "broken":
-                return "The next cell forms the world again; all ranks have their variables."
+                return "The next cell re-forms the world. All variables are kept."
             case _:
                 return "Nothing was changed."
 

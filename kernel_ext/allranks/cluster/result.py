@@ -58,7 +58,7 @@ class CellResult(Mapping[int, RankResult]):
                 said.setdefault(f"raised {rank.error}", []).append(number)
             elif not rank.ok:
                 # Where another is dead, heal itself ends and restores those that wait for it.
-                fix = "heal" if dead else f"heal --kill {number}"
+                fix = "heal" if dead else "status"
                 said.setdefault(f"did not finish (%distributed {fix})", []).append(number)
         text = "; ".join(f"{rank_label(ranks)} {what}" for what, ranks in (said | waited).items())
         return f"{text}. To replace {'it' if dead == 1 else 'them'}: %distributed heal" if dead else text

@@ -42,6 +42,8 @@ class ClusterShare(ClusterBase):
         the message says so.
         """
         living, stop = self._up(), Stop()
+        if not living.monitor.alive():
+            self._refuse_if_broken(living)
         share = HeadShare(living, stop.raise_if_pressed)
         try:
             with stop.noted():

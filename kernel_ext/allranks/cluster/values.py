@@ -15,7 +15,7 @@ from allranks.messages.wire import Buffer
 from allranks.notebook.stop import Stop
 from allranks_backends.plan import alike, rank_label, rank_list
 
-from .base import Answered, ClusterBase, no_answer
+from .base import HEALS, Answered, ClusterBase, no_answer
 from .variables import MOST_COMPARED, Difference, Variables, differing, join, largest_difference
 
 NOTHING_SET = "No rank has the new values."
@@ -37,10 +37,7 @@ class ClusterValues(ClusterBase):
     def _set(self, parts: Sequence[tuple[list[int], Sequence[Buffer]]], names: str) -> None:
         """Have ranks load the variables in these buffers, and bind them once all ranks have done so."""
         chosen = [rank for ranks, _ in parts for rank in ranks]
-        if dead := self._dead(chosen):
-            if len(dead) == len(chosen):
-                self._refuse_if_broken(self._up())
-            self._all_replies({}, chosen)
+        self._refuse_dead(chosen)
         with self._pushing:
             number, asked = time.time_ns(), dict[int, Future[Reply[Names]]]()
             try:
@@ -82,14 +79,21 @@ class ClusterValues(ClusterBase):
         Raises CannotTravel for what cannot be moved, UsageError where a rank does not have it, NoAnswer where one is
         stopped or unreachable, and what `run` raises.
         """
+        return self._pull(name, ranks, "pull")
+
+    def _pull(self, name: str, ranks: Sequence[int] | int | None, verb: str) -> list[Any]:
+        """`pull`, for what users know as `verb`."""
         chosen = self.choose_ranks(ranks)
+
+        def others(which: str) -> str:
+            return f"From the others: %distributed {verb} {name} -r {which}."
+
+        self._refuse_dead(chosen, others)
         if self.state == "whole" and len(chosen) < self.size:
             self._refuse_pending(self._refuse_if_unable(chosen), chosen, name)
         asked = self._ask_all(Pull(name), chosen)
         found, absent = {}, []
-        replies = self._all_replies(
-            asked, chosen, lambda others: f"From the others: %distributed pull {name} -r {others}."
-        )
+        replies = self._all_replies(asked, chosen, others)
         for rank, reply in replies.items():
             try:
                 found[rank] = values.unpack(self._checked(rank, reply, name).buffers, take=True)
@@ -98,7 +102,7 @@ class ClusterValues(ClusterBase):
         if absent and found:
             has = f"{rank_label(list(found))} {'has' if len(found) == 1 else 'have'} it"
             which = rank_list(list(found)).replace(" ", "")
-            raise UsageError(f"{absent[0]}. {has}: %distributed pull {name} -r {which}")
+            raise UsageError(f"{absent[0]}. {has}: %distributed {verb} {name} -r {which}")
         if absent:
             raise absent[0]
         return list(found.values())
@@ -132,7 +136,7 @@ class ClusterValues(ClusterBase):
 
         Raises UsageError where they cannot be joined, and what `pull` raises.
         """
-        parts = self.pull(name, ranks=ranks)
+        parts = self._pull(name, ranks, "gather")
         try:
             return join(parts)
         except (TypeError, ValueError) as error:
@@ -150,16 +154,29 @@ class ClusterValues(ClusterBase):
         known = {entry.name for each in entries.values() for entry in each}
         if absent := [name for name in names if name not in known]:
             unasked = f" ({no_answer(silent)})" if silent else ""
+            if dead := list(self._dead(None)):
+                unasked += f" {rank_label(dead).capitalize()} {'is' if len(dead) == 1 else 'are'} dead. {HEALS}"
             raise UsageError(f"no rank has a variable {', '.join(absent)}.{unasked}")
         return Variables(entries, silent, list(self._dead(None)))
 
-    def diff(self, name: str) -> list[Difference]:
-        """Where replicas of `name` differ: the path of each leaf, and how far apart the values are."""
-        replies = self._all_replies(self._ask_all(DescribeLeaves(name), None), None)
+    def diff(self, name: str, *, ranks: Sequence[int] | int | None = None) -> list[Difference]:
+        """Where replicas of `name` differ: the path of each leaf, and how far apart the values are.
+
+        Raises UsageError for fewer than two ranks, and what `pull` raises.
+        """
+        chosen = self.choose_ranks(ranks)
+        if len(chosen) < 2:
+            raise UsageError("diff needs at least 2 ranks")
+
+        def others(which: str) -> str:
+            return f"The others: %distributed diff {name} -r {which}." if not which.isdecimal() else ""
+
+        self._refuse_dead(chosen, others)
+        replies = self._all_replies(self._ask_all(DescribeLeaves(name), chosen), chosen, others)
         leaves = {rank: self._checked(rank, reply, name).answer.leaves for rank, reply in replies.items()}
         differ, said = differing(leaves)
         for path in differ[:MOST_COMPARED]:
-            found = self._all_replies(self._ask_all(PullLeaf(name, path), None), None)
+            found = self._all_replies(self._ask_all(PullLeaf(name, path), chosen), chosen, others)
             parts = {
                 rank: values.unpack(self._checked(rank, reply, name).buffers, take=True)
                 for rank, reply in found.items()

@@ -58,7 +58,10 @@ class Variables:
 
     @property
     def _left_out(self) -> str:
-        left_out = ((self.silent, "no answer: stopped, or unreachable"), (self.dead, "dead"))
+        left_out = (
+            (self.silent, "no answer: stopped, or unreachable"),
+            (self.dead, "dead; %distributed heal replaces dead ranks"),
+        )
         said = "; ".join(f"{rank_label(list(ranks))} ({why})" for ranks, why in left_out if ranks)
         return f"\nNot shown: {said}." if said else ""
 

@@ -226,8 +226,9 @@ def _parts(copy: _Copy) -> list[FilePart]:
 
 def _explained(rank: Rank, _host: str, error: Exception | None) -> str:
     if error is None:
-        return f"rank {rank.rank} has died ({rank.dead})."
-    return f"rank {rank.rank}: {error}.{'' if isinstance(error, RequestFailed) else ' Try again.'}"
+        return f"rank {rank.rank} has died ({rank.dead}). %distributed heal replaces dead ranks."
+    again = "" if isinstance(error, RequestFailed) else " Try again, or fetch from the others with -r."
+    return f"rank {rank.rank}: {error}.{again}"
 
 
 def _name(found: FoundFile) -> str:

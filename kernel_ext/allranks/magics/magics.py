@@ -78,6 +78,10 @@ class DistributedMagics(Verbs, Magics):
 
     def run_auto(self, cell: str) -> None:
         """A cell without a magic, with `auto on`."""
+        try:
+            self._need()
+        except NoCluster as error:
+            raise NoCluster(f"{error} Or run cells here again: %distributed auto off.") from None
         self._run(cell, self._cells["distributed"].parse_args([]))
 
     def _cell(self, name: str, line: str, cell: str) -> None:

@@ -36,6 +36,9 @@ class Parser(argparse.ArgumentParser):
 
 def _with_suggestion(message: str) -> str:
     """Argparse's complaint about a choice (CPython 3.11), with the one that was probably meant."""
+    if number := re.fullmatch(r"argument (.*): invalid (int|float) value: (.*)", message):
+        whole = "a whole number" if number[2] == "int" else "a number"
+        return f"invalid {number[1]} {number[3]}: use {whole}"
     found = re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message)
     if found is None:
         return re.sub(r"^argument [^:]*: (?=invalid (ranks|numbers|setting) )", "", message)
@@ -173,6 +176,7 @@ def line_parser() -> Parser:
     held.add_argument("names", nargs="*", metavar="NAME")
     differ = verbs.add_parser("diff", help="show where a variable differs between ranks, and by how much")
     differ.add_argument("name", metavar="NAME")
+    differ.add_argument("-r", "--ranks", type=parse_ranks, help="only these ranks, e.g. 0,2-3")
     sync = verbs.add_parser("sync", help="bring the notebook's folder to all hosts, and reload changed modules")
     sync.add_argument("--limit", metavar="SIZE", help="send up to so much: 200M, 2G (default 50M)")
     sync.add_argument(

@@ -9,6 +9,7 @@ from typing import Any
 from IPython.display import display
 
 from allranks.arguments import not_too_many, writable
+from allranks.cluster.base import HEALS, no_answer
 from allranks.cluster.cell_text import SHOWN
 from allranks.cluster.cluster import Cluster
 from allranks.discovery import discover, doctor
@@ -39,16 +40,18 @@ class Verbs:
 
     def _need(self) -> Cluster:
         if self.cluster is None or self.cluster.state == "down":
-            raise NoCluster("no ranks are up. Start some with %distributed up -n 4.")
+            raise NoCluster("no cluster is up. Start one with %distributed up -n 4.")
         return self.cluster
 
     def _up(self, options: argparse.Namespace) -> None:
-        if self.cluster is not None and self.cluster.state != "down":
-            self._still_up(self.cluster, options)
+        up = self.cluster if self.cluster is not None and self.cluster.state != "down" else None
+        if up is not None and self._as_it_is_up(options):
+            print("already up:")
+            display(up)  # type: ignore[no-untyped-call]
             return
         if options.n is not None and not options.yes:
             not_too_many(f"-n {options.n}", options.n)
-        cluster = Cluster(
+        cluster = Cluster(  # raises UsageError for what can never be, also where one is up
             options.n,
             backend=options.backend,
             hosts=options.hosts,
@@ -69,6 +72,8 @@ class Verbs:
             ordered=options.ordered,
             sync=options.sync,
         )
+        if up is not None:
+            raise self._already_up(up, options)
         if cluster.was_left_behind():
             print(f"{options.name} still runs, and its notebook is gone: taking it over, with all variables.")
             try:
@@ -110,29 +115,29 @@ class Verbs:
             made = setup.asked_by(options, progress)
         display(made)  # type: ignore[no-untyped-call]
 
-    def _still_up(self, cluster: Cluster, options: argparse.Namespace) -> None:
-        """`up` was run again, as with "Run All Cells". Raises UsageError where it asks for another cluster."""
+    def _as_it_is_up(self, options: argparse.Namespace) -> bool:
+        """Whether `up` was run again with the same options, as with "Run All Cells"."""
+        return bool(self.up_with) and not self._other_than_up(options)
+
+    def _other_than_up(self, options: argparse.Namespace) -> list[str]:
+        """Options that differ from those of the `up` that started the cluster."""
         kept = {name: each for name, each in vars(options).items() if name not in ("yes", "timeout")}  # past with `up`
-        if not self.up_with or any(now != self.up_with[name] for name, now in kept.items()):
-            differ = [name for name, now in kept.items() if now != self.up_with.get(name, now)]
-            if differ == ["sync"]:
-                raise UsageError(
-                    f"already up: {ranks_text(cluster.size, cluster.backend)}. %distributed sync "
-                    f"{'--on' if options.sync else '--off'} switches what --sync does."
-                )
-            running = ", ".join(_typed(name, self.up_with[name], cluster) for name in differ)
-            how = f" (running with {running})" if differ else ""
-            advice = []
-            if options.n and options.n != cluster.size:
-                advice.append(f"Resize with %distributed resize {options.n}. ")
-            if options.backend not in (None, "auto", cluster.backend):
-                advice.append(f"Change the backend with %distributed rewire --backend {options.backend}. ")
-            raise UsageError(
-                f"already up: {ranks_text(cluster.size, cluster.backend)}. {''.join(advice)}Other options take "
-                f"%distributed down before up{how}."
-            )
-        print("already up:")
-        display(cluster)  # type: ignore[no-untyped-call]
+        return [name for name, now in kept.items() if now != self.up_with.get(name, now)]
+
+    def _already_up(self, cluster: Cluster, options: argparse.Namespace) -> UsageError:
+        """The error where `up` asks for another cluster than the one that is up."""
+        what, differ = f"already up: {ranks_text(cluster.size, cluster.backend)}.", self._other_than_up(options)
+        if differ == ["sync"]:
+            switch = "--on" if options.sync else "--off"
+            return UsageError(f"{what} %distributed sync {switch} switches what --sync does.")
+        running = ", ".join(_typed(name, self.up_with[name], cluster) for name in differ)
+        how = f" (running with {running})" if differ else ""
+        advice = []
+        if options.n and options.n != cluster.size:
+            advice.append(f"Resize with %distributed resize {options.n}. ")
+        if options.backend not in (None, "auto", cluster.backend):
+            advice.append(f"Change the backend with %distributed rewire --backend {options.backend}. ")
+        return UsageError(f"{what} {''.join(advice)}Other options take %distributed down before up{how}.")
 
     def _attach(self, options: argparse.Namespace) -> None:
         if self.cluster is not None and self.cluster.state != "down":
@@ -191,7 +196,10 @@ class Verbs:
 
     def _abort(self, options: argparse.Namespace) -> None:
         waited = self._need().abort_collectives(ranks=options.ranks)
-        print(f"Aborted on {rank_label(waited)}." if waited else "Nothing is blocked in a collective.")
+        if waited:
+            print(f"Aborted on {rank_label(waited)}.")
+        else:
+            print(f"Nothing is blocked in a collective.{_dead_too(self._need())}")
 
     def _watch(self, options: argparse.Namespace) -> None:
         display(self._need().watch(*options.views))  # type: ignore[no-untyped-call]
@@ -199,9 +207,11 @@ class Verbs:
     def _interrupt(self, _: argparse.Namespace) -> None:
         cluster = self._need()
         if all(view.state in {*AT_REST, "dead"} for view in cluster.snapshot.ranks):
-            print("No cell is running.")
+            print(f"No cell is running.{_dead_too(cluster)}")
+        if silent := [view.rank for view in cluster.snapshot.ranks if view.state == "stopped"]:
+            print(no_answer(silent))
         if still := cluster.interrupt(within=RELEASE_WITHIN):
-            print(f"Still busy: {still}. To replace them: %distributed heal --kill RANKS (loses their variables)")
+            print(still)
 
     def _push(self, options: argparse.Namespace) -> None:
         cluster = self._need()
@@ -231,11 +241,12 @@ class Verbs:
         display(self._need().vars(*options.names))  # type: ignore[no-untyped-call]
 
     def _diff(self, options: argparse.Namespace) -> None:
-        differences = self._need().diff(options.name)
+        differences = self._need().diff(options.name, ranks=options.ranks)
         for each in differences:
             print(f"{each.path}: {each.said}")
         if not differences:
-            print(f"{options.name} is identical on all ranks (arrays and plain values are compared).")
+            where = "all ranks" if options.ranks is None else rank_label(sorted({*options.ranks}))
+            print(f"{options.name} is identical on {where} (arrays and plain values are compared).")
 
     def _discover(self, options: argparse.Namespace) -> None:
         discover.run(options, display, "%distributed discover")
@@ -283,8 +294,8 @@ class Verbs:
             Writer(printed.ranks, live=True).write(printed.last(options.last or min(SHOWN, most)))
         for why, ranks in alike(printed.incomplete).items():
             print(f"Output of {rank_label(ranks)} is incomplete: {why}.")
-        for message in printed.missing.values():
-            print(message)
+        if printed.missing:
+            print(printed.missing_text())
 
     def _timeline(self, options: argparse.Namespace) -> None:
         timeline = self._need().last_timeline
@@ -298,8 +309,8 @@ class Verbs:
 
     def _debug(self, options: argparse.Namespace) -> None:
         cluster = self._need()
-        rank = cluster.to_debug() if options.rank is None else options.rank
-        if not can_ask(self.shell):
+        rank = cluster.to_debug() if options.rank is None else cluster.choose_ranks(options.rank)[0]
+        if cluster.snapshot.ranks[rank].state != "dead" and not can_ask(self.shell):
             raise UsageError(
                 "no interactive input here, which %distributed debug needs. From Python: "
                 f'allranks.current().debug({rank}).ask("where").'
@@ -319,7 +330,8 @@ class Verbs:
         print(self._need().console(options.rank))
 
     def _auto(self, options: argparse.Namespace) -> None:
-        self._need()
+        if options.switch == "on":
+            self._need()
         auto.switch(self.shell, options.switch == "on")
 
 
@@ -328,12 +340,19 @@ def end(cluster: Cluster) -> str:
     dead = [view.rank for view in cluster.snapshot.ranks if view.state == "dead"]
     cluster.down()
     if not cluster.not_ended:
-        were = f" {rank_label(dead)} {'was' if len(dead) == 1 else 'were'} dead already." if dead else ""
-        return f"{ranks_text(cluster.size - len(dead))} ended.{were}"
+        ended = [f"{ranks_text(cluster.size - len(dead))} ended."] if len(dead) < cluster.size else []
+        were = [f"{rank_label(dead).capitalize()} {'was' if len(dead) == 1 else 'were'} dead already."] if dead else []
+        return " ".join([*ended, *were])
     return (
-        f"Ended all ranks but those on {', '.join(cluster.not_ended)}, which cannot be reached. They end when that is "
-        "possible again, as long as this kernel runs, or when their lease has run out."
+        f"Ended all ranks but those on {', '.join(cluster.not_ended)}, which cannot be reached. They end when these "
+        "hosts are reached again, as long as this kernel runs, or when their lease runs out."
     )
+
+
+def _dead_too(cluster: Cluster) -> str:
+    """The sentence about dead ranks, with a space before it; empty where there are none."""
+    dead = [view.rank for view in cluster.snapshot.ranks if view.state == "dead"]
+    return f" {rank_label(dead).capitalize()} {'is' if len(dead) == 1 else 'are'} dead. {HEALS}" if dead else ""
 
 
 def _typed(name: str, value: Any, cluster: Cluster) -> str:

@@ -22,39 +22,47 @@ class LiveArea:
     def __init__(self, prefix: Callable[[tuple[int, ...]], tuple[str, str]]) -> None:
         self._prefix = prefix
         self._id: str | None = None
-        self._wanted = self._shown = ""
+        self._lines: Mapping[int, str] = {}
+        self._above: Callable[[], Iterable[Block]] = tuple
+        self._shown = ""
         self._shown_at = 0.0
         self._buried = False  # other output has been written below the area
 
-    def want(self, lines: Mapping[int, str], above: Iterable[Block] = ()) -> None:
-        """Show ``lines`` by rank, equal ones once, below the blocks ``above``.
+    def want(self, lines: Mapping[int, str], above: Callable[[], Iterable[Block]] = tuple) -> None:
+        """Show ``lines`` by rank, equal ones once, below the blocks of ``above``, which is called when they are drawn.
 
-        Now if ``PERIOD`` is over, else with a later call.
+        Now if ``PERIOD`` is over, or to show nothing; else with a later call.
         """
-        groups: dict[str, list[int]] = {}
-        for rank, line in sorted(lines.items()):
-            if text := plain(line).strip("\n"):
-                groups.setdefault(text, []).append(rank)
-        rows = [self._prefix(block.ranks)[0] + plain(block.content).strip("\n") for block in above]
-        rows += [self._prefix(tuple(ranks))[0] + text for text, ranks in groups.items()]
-        self._wanted = "\n".join(rows)
+        self._lines, self._above = dict(lines), above
         self.refresh()
 
     def refresh(self, wrote: bool = False) -> None:
         """Bring the screen up to date; ``wrote`` says that other output was just written below."""
         self._buried |= wrote
         now = time.monotonic()
-        if self._wanted == self._shown or (self._wanted and now - self._shown_at < PERIOD):
+        if (self._lines or self._above is not tuple) and now - self._shown_at < PERIOD:
+            return
+        wanted = self._wanted()
+        if wanted == self._shown:
             return
         if self._buried and not self._shown:
             self._id = None  # an area that starts afresh starts below what was written since
         if self._id is None:
             self._id = f"allranks-{uuid.uuid4().hex}"
             self._buried = False
-            display(_bundle(self._wanted), raw=True, display_id=self._id)  # type: ignore[no-untyped-call]
+            display(_bundle(wanted), raw=True, display_id=self._id)  # type: ignore[no-untyped-call]
         else:
-            update_display(_bundle(self._wanted), raw=True, display_id=self._id)  # type: ignore[no-untyped-call]
-        self._shown, self._shown_at = self._wanted, now
+            update_display(_bundle(wanted), raw=True, display_id=self._id)  # type: ignore[no-untyped-call]
+        self._shown, self._shown_at = wanted, now
+
+    def _wanted(self) -> str:
+        groups: dict[str, list[int]] = {}
+        for rank, line in sorted(self._lines.items()):
+            if text := plain(line).strip("\n"):
+                groups.setdefault(text, []).append(rank)
+        rows = [self._prefix(block.ranks)[0] + plain(block.content).strip("\n") for block in self._above()]
+        rows += [self._prefix(tuple(ranks))[0] + text for text, ranks in groups.items()]
+        return "\n".join(rows)
 
     def wiped(self) -> None:
         """The cell's output was cleared, and the area with it."""

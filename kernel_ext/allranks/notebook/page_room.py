@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable
 from itertools import chain, count
 from typing import NamedTuple
 
+from allranks.units import lines_text
 from allranks_widgets.status import human_bytes
 
 from .fold import Block
@@ -104,22 +105,31 @@ class PageRoom:
         self._last.clear()
         return summary
 
+    @property
+    def leaves_out(self) -> bool:
+        """Whether anything is left out since the last summary at the end."""
+        return bool(self._bytes_left_out)
+
     def summary(self, *, ended: bool = False) -> list[Block]:
         """How much was left out, and its last lines."""
-        if not self._bytes_left_out:
+        if not self.leaves_out:
             return []
-        ranks, most = tuple(sorted(self._bytes_left_out)), max(max(self._lines_left_out.values()), 1)
-        equal = len(set(self._lines_left_out.values())) == 1
-        lines = f"{'' if equal else 'up to '}{most:,} more {'line' if most == 1 else 'lines'}"
-        size = human_bytes(max(self._bytes_left_out.values()))
-        it = "it" if len(ranks) == most == 1 else "them"
-        how = " so far."
-        if ended:
-            how = f": %distributed output shows {it}, --find TEXT searches, --save FILE keeps {it}."
+        ranks, counts = tuple(sorted(self._bytes_left_out)), self._lines_left_out.values()
+        least, most = min(counts), max(max(counts), 1)
+        lines = f"{least:,} to {lines_text(most)}" if least < most and len(ranks) > 1 else lines_text(most)
         of = " of each rank" if len(ranks) > 1 else ""
+        size = f"{'up to ' * (least < most)}{human_bytes(max(self._bytes_left_out.values()))}"
+        one = len(ranks) == most == 1
+        it, are = ("it", "is") if one else ("them", "are")
+        how = f"{are} not shown so far."
+        if ended:
+            how = (
+                f"{are} not shown: %distributed output shows {it}, --find TEXT searches {it}, --save FILE writes {it} "
+            )
+            how += "to a file."
         shown = self._last_of_each() if ended else sorted({*chain(*self._last.values())})[-LAST:]
         last = (Block("text", line.ranks, f"{line.text}\n", own=True) for line in shown)
-        return [Block("text", ranks, f"… {lines} ({size}){of}{how} The last:\n", "note"), *last]
+        return [Block("text", ranks, f"… {lines}{of} ({size}) {how} The last:\n", "note"), *last]
 
     def _last_of_each(self) -> list[_Line]:
         """In the order in which they came; of ranks whose lines differ, fewer of each."""

@@ -61,7 +61,7 @@ class Show:
         Shown at most 10 times a second: what comes too soon is made up for by the next call of any kind.
         """
         if self._live_area and self._room:
-            self._live_area.want(lines, self._room.summary())
+            self._live_area.want(lines, self._room.summary if self._room.leaves_out else tuple)
 
     def logged(self, rows: Sequence[Row]) -> None:
         """What the ranks logged since. Its curves are drawn always in the same place of the output."""

@@ -58,8 +58,11 @@ class Watch:
     def add(self, dashboard: Viewer) -> None:
         """Feed one more, as long as somebody holds it."""
         dashboard.show(self._snapshot())
+        seen, rows = self._logged(0)  # what is printed at once has them
+        if rows:
+            dashboard.logged(rows)
         with self._changing:
-            self._dashboards[dashboard] = 0
+            self._dashboards[dashboard] = seen
             if self._thread is None or not self._thread.is_alive():
                 self._wake.clear()
                 self._thread = threading.Thread(target=self._feed, name="allranks-watch", daemon=True)

@@ -18,7 +18,7 @@ export function collective(one) {
 /** @param {RankView} rank what it does, in a few words */
 export function doing(rank) {
   if (rank.state === "waiting" && rank.collective) return `in ${collective(rank.collective)}`;
-  if ((rank.state === "dead" || rank.state === "failed") && rank.cause) return rank.cause;
+  if (rank.cause && ["dead", "failed", "idle"].includes(rank.state ?? "")) return rank.cause;
   if (rank.line) return `line ${rank.line}`;
   return "";
 }

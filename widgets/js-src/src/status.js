@@ -74,7 +74,7 @@ function told(rank) {
 
 /** @param {RankView} rank */
 function does(rank) {
-  if (rank.cause && (rank.state === "dead" || rank.state === "failed")) return rank.cause;
+  if (rank.cause && ["dead", "failed", "idle"].includes(rank.state ?? "")) return rank.cause;
   const line = rank.line ? `line ${rank.line}${rank.source ? `: ${rank.source}` : ""}` : "";
   if (rank.state === "waiting" && rank.collective) return [`in ${collective(rank.collective)}`, line].join(" · ");
   if (rank.state === "debugging") return line || "debugging an error";

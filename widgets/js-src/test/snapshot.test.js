@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { advice, findings, hostsOf, median, operations, shapeOf, stateOf, sum, wiresOf } from "../src/snapshot.js";
+import { advice, doing, findings, hostsOf, median, operations, shapeOf, stateOf, sum, wiresOf } from "../src/snapshot.js";
 
 /** @typedef {import("../src/types.js").Snapshot} Snapshot */
 
@@ -126,4 +126,9 @@ test("operations are summed over ranks, and a time that no rank took is unknown"
   assert.deepEqual(operations(snapshot), [
     { op: "all_sum", ranks: 2, calls: 3, nbytes: 35, smallest: 5, largest: 20, transfer: null, wait: 1 },
   ]);
+});
+
+test("what became of the last cell of an idle rank is said", () => {
+  assert.equal(doing({ rank: 0, host: "a", state: "idle", cause: "last cell interrupted" }), "last cell interrupted");
+  assert.equal(doing({ rank: 0, host: "a", state: "idle" }), "");
 });

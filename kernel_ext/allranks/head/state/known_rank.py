@@ -53,6 +53,8 @@ class Rank:
     """What it raised in the last cell, if that was an error of its own."""
     unblocked: bool = False
     """Its last cell ended since its collective was aborted."""
+    interrupted: bool = False
+    """Its last cell, which is the world's last, was interrupted: no failure of its own."""
     dead: str | None = None
     """Why it is dead."""
     entered: int = 0

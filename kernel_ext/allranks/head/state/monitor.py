@@ -134,6 +134,8 @@ class Monitor:
         updates: CellUpdates = queue.SimpleQueue()
         with self.changed:
             self._listeners[cell] = updates
+            for rank in self.ranks:
+                rank.interrupted = False
             for number in ranks:
                 rank = self.ranks[number]
                 rank.cell, rank.seen, rank.since = cell, 0, time.monotonic()
@@ -191,8 +193,9 @@ class Monitor:
             case CellEvent():
                 if isinstance(event, Began):
                     rank.late.extend(unpacked(event.late))
-                elif isinstance(event, Unblocked) and event.broke:
-                    self.state = "broken"
+                elif isinstance(event, Unblocked):
+                    rank.unblocked |= event.cell == rank.cell and not event.in_task
+                    self.state = "broken" if event.broke else self.state
                 self._pass_on(rank, event.cell, event)
 
     def _greeted(self, rank: Rank, hello: Hello) -> None:
@@ -228,8 +231,10 @@ class Monitor:
         if done.timed is not None:
             members = sum(each.cell == done.cell or done.cell in each.past for each in self.ranks)
             self.times.add(done.cell, rank.rank, done.timed, members)
-        rank.unblocked = done.error is not None and done.error.aborted
-        rank.failed = done.error.ename if done.error is not None and not rank.unblocked else None
+        rank.unblocked = done.error is not None and (done.error.aborted or rank.unblocked)
+        raised = done.error.ename if done.error is not None and not rank.unblocked else None
+        rank.interrupted = raised == KeyboardInterrupt.__name__
+        rank.failed = None if rank.interrupted else raised
         rank.report = structs.replace(rank.report, running=False, waiting=False)
 
     def _is_new(self, rank: Rank, event: Output | Done) -> bool:

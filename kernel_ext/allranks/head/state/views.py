@@ -53,6 +53,7 @@ def rank_view(rank: Rank, host: str, times: CollectiveTimes, away: Away | None =
     report = rank.report
     memory = report.memory
     compiler = report.compiler if rank.cell is not None else None
+    interrupted = rank.interrupted and rank.state == "idle"
     place = rank.debugger if rank.debugger is not None and rank.in_debugger else report
     return RankView(
         rank=rank.rank,
@@ -68,7 +69,7 @@ def rank_view(rank: Rank, host: str, times: CollectiveTimes, away: Away | None =
         rss=memory.rss,
         mlx_active=memory.mlx_active,
         mlx_peak=memory.mlx_peak,
-        cause=rank.dead or rank.failed,
+        cause=rank.dead or rank.failed or ("last cell interrupted" if interrupted else None),
         effective=report.effective if rank.dead is None else None,
         ops=tuple(
             OpView(each.op, each.calls, each.nbytes, each.smallest, each.largest, *times.times(rank.rank, each.op))
@@ -114,8 +115,9 @@ def notes(monitor: Monitor, state: WorldState) -> tuple[str, ...]:
     if state == "broken":
         dead = {rank.rank for rank in ranks if rank.dead is not None}
         living = {number: each for number, each in owed.items() if number < len(ranks) and number not in dead}
-        heals = "%distributed heal replaces dead ranks and re-forms it."
-        said.append(f"The world is broken. {heals}{also_lacking(living)}")
+        heals = "The world is broken. %distributed heal replaces dead ranks and re-forms it."
+        aborted = "A collective was aborted: the next cell re-forms the world. All variables are kept."
+        said.append(f"{heals if dead else aborted}{also_lacking(living)}")
     for name, host in sorted(monitor.away.items()):
         if all(rank.dead is not None for rank in ranks if rank.host == name):
             continue
