@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from allranks_backends.views import Snapshot
+from allranks_widgets._history import RateHistory
+from allranks_widgets.curves import LoggedRow, rows_json
 from allranks_widgets.dashboard import STATIC
 from allranks_widgets.recording import to_dict
 
@@ -28,7 +30,7 @@ DRAW = """async ([source, frame, views]) => {
     while (document.querySelector(".arw-root").dataset.frames === frames) await new Promise(requestAnimationFrame);
   };
   window.tell = (content, ...buffers) => {
-    for (const call of heard["msg:custom"]) call(content, buffers.map((one) => encoder.encode(JSON.stringify(one))));
+    for (const call of heard["msg:custom"]) call(content, buffers.map((one) => encoder.encode(one)));
   };
   widget.initialize({ model });
   widget.render({ model, el: document.querySelector("main") });
@@ -50,3 +52,14 @@ def drawn(
 def show(page: Page, snapshot: Snapshot) -> None:
     """Draw `snapshot` in place of the one before."""
     page.evaluate("(frame) => window.show(frame)", json.dumps(to_dict(snapshot)))
+
+
+def send_all(
+    page: Page, *, past: Iterable[Snapshot] = (), items: list[dict[str, Any]] | None = None, rows: Sequence[LoggedRow] = ()
+) -> None:
+    """What a page gets that was not there from the start: rates, output and what was logged."""
+    history = RateHistory()
+    history.replace(past)
+    message = {"do": "all", "page": None, "number": 1, "now": 0, "acts": True}
+    buffers = [json.dumps(history.columns()), json.dumps(items or []), rows_json(rows).decode()]
+    page.evaluate("([message, ...buffers]) => window.tell(message, ...buffers)", [message, *buffers])

@@ -51,7 +51,7 @@ export class Topology {
   update() {
     const { snapshot } = this.store;
     if (!snapshot) return;
-    const width = Math.max(300, Math.floor(this.node.clientWidth || 800));
+    const width = Math.max(280, Math.floor(this.node.clientWidth || 800));
     const links = snapshot.links ?? [];
     const hosts = hostsOf(snapshot);
     const key = JSON.stringify([
