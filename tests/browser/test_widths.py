@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -46,6 +47,25 @@ def test_nothing_is_cut_at_the_right(browser: Browser, width: int) -> None:
     page.wait_for_function("document.querySelectorAll('.arw-log .arw-legend-item').length === 8")
     assert page.evaluate("document.documentElement.scrollWidth") == width
     assert not page.evaluate(CUT)
+    page.close()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [700, 900, 1440])
+def test_a_rank_that_failed_or_died_is_named_first_and_axe_finds_nothing(
+    browser: Browser, axe: str, width: int, theme: str
+) -> None:
+    now = streams.snapshot(8, 8, 200.25)
+    ranks = [replace(one, state={2: "dead", 5: "failed"}.get(one.rank, one.state)) for one in now.ranks]
+    page = drawn(browser, replace(now, ranks=tuple(ranks)), width, views=VIEWS, theme=theme)
+    logged(page, 4, "loss")
+    first, second = page.locator(".arw-states .arw-lost").all()
+    assert [first.inner_text(), second.inner_text()] == ["rank 2 dead", "rank 5 failed"]
+    assert first.locator(".arw-icon").is_visible(), "a sign, too, for who sees no red"
+    assert first.evaluate("(node) => getComputedStyle(node).backgroundColor") != "rgba(0, 0, 0, 0)"
+    page.evaluate(axe)
+    found = page.evaluate("async () => (await axe.run('.arw-root')).violations")
+    assert not [(one["help"], one["nodes"][0]["html"]) for one in found if one["impact"] in ("serious", "critical")]
     page.close()
 
 

@@ -171,7 +171,8 @@ export class Topology {
     const sign = icon("starting");
     const main = h(
       "button.rank-main", { type: "button", onclick: () => this.store.select(rank) },
-      h("span.rank-top", {}, h("span.number", {}, String(rank)), sign, word), what,
+      // With blanks, as in its label: else its words are one word for who hears them.
+      h("span.rank-top", {}, h("span.number", {}, String(rank)), " ", sign, word), " ", what,
     );
     const more = h(
       "button.more",
@@ -194,9 +195,10 @@ export class Topology {
       say(word, state);
       const time = counts(state) && view.since !== undefined ? units.lasted(view.since + this.store.behind) : "";
       const did = doing(view);
-      say(what, late ? "others wait for it" : plan.size === "large" ? [did, time].filter(Boolean).join(" · ") : state);
-      // Titles and labels keep to what changes rarely: a label that counts seconds would be read out again and again.
-      const told = `rank ${rank}, ${state}${did ? `, ${did}` : ""}${late ? ", others wait for it" : ""}`;
+      say(what, plan.size !== "large" ? state : late ? "others wait for it" : did);
+      // The style sheet draws the seconds: in the button's name they would be read out again and again.
+      mark(what, "data-time", plan.size !== "large" || late ? "" : time && (did ? ` · ${time}` : time));
+      const told = [`rank ${rank}`, state, late ? "others wait for it" : "", did].filter(Boolean).join(", ");
       mark(main, "aria-label", told);
       mark(main, "title", told);
       mark(main, "aria-pressed", String(this.store.selected === rank));
