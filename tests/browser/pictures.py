@@ -22,7 +22,8 @@ DRAW = """async ([source, frame, views]) => {
   const { default: widget } = await import(URL.createObjectURL(new Blob([source], { type: "text/javascript" })));
   const encoder = new TextEncoder(), heard = {};
   const traits = { key: String(Math.random()), views, frame: encoder.encode(frame) };
-  const model = { get: (name) => traits[name], on: (name, call) => (heard[name] ??= []).push(call), off() {}, send() {} };
+  const on = (name, call) => (heard[name] ??= []).push(call);
+  const model = { get: (name) => traits[name], on, off() {}, send() {} };
   window.show = async (frame) => {
     traits.frame = encoder.encode(frame);
     for (const call of heard["change:frame"]) call();
@@ -55,7 +56,11 @@ def show(page: Page, snapshot: Snapshot) -> None:
 
 
 def send_all(
-    page: Page, *, past: Iterable[Snapshot] = (), items: list[dict[str, Any]] | None = None, rows: Sequence[LoggedRow] = ()
+    page: Page,
+    *,
+    past: Iterable[Snapshot] = (),
+    items: list[dict[str, Any]] | None = None,
+    rows: Sequence[LoggedRow] = (),
 ) -> None:
     """What a page gets that was not there from the start: rates, output and what was logged."""
     history = RateHistory()

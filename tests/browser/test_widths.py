@@ -20,10 +20,10 @@ VIEWS = ("topology", "ranks", "throughput", "log")
 # Words may end in … where the whole is elsewhere: the source line of a rank is in its title, a traceback scrolls.
 CUT = """() => {
   const right = document.querySelector(".arw-root").getBoundingClientRect().right - 16;
-  const nodes = [...document.querySelectorAll(".arw-root *")].filter((node) => !node.closest(".arw-list, .arw-live, .arw-away"));
+  const nodes = [...document.querySelectorAll(".arw-root *")].filter((node) => !node.closest(".arw-list, .arw-live"));
   const out = nodes.filter((node) => node.getBoundingClientRect().right > right + 1);
   const states = nodes.filter((node) => node.matches(".arw-state-cell") && node.scrollWidth > node.clientWidth);
-  return [...out, ...states].map((node) => `${node.className.baseVal ?? node.className}: ${node.textContent.slice(0, 40)}`);
+  return [...out, ...states].map((node) => `${node.className}: ${node.textContent.slice(0, 40)}`);
 }"""
 CHARTS = """() => [...document.querySelectorAll(".arw-log-figure")].map((node) => {
   const { left, width } = node.getBoundingClientRect(), grid = node.parentElement.getBoundingClientRect();
@@ -32,7 +32,8 @@ CHARTS = """() => [...document.querySelectorAll(".arw-log-figure")].map((node) =
 
 
 def logged(page: Page, ranks: int, *names: str) -> None:
-    rows = [(rank, name, 7, step, math.exp(-step / 30) + rank, 1.0) for rank in range(ranks) for name in names for step in range(40)]
+    points = [(rank, name, step) for rank in range(ranks) for name in names for step in range(40)]
+    rows = [(rank, name, 7, step, math.exp(-step / 30) + rank, 1.0) for rank, name, step in points]
     past = [streams.snapshot(ranks, 1, when) for when in range(30)]
     send_all(page, past=past, items=streams.training(ranks) + streams.failing(ranks), rows=rows)
     page.wait_for_function("(n) => document.querySelectorAll('.arw-log-figure canvas').length === n", arg=len(names))
