@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from allranks_backends.views import RankState
 from tests.browser.pictures import drawn, send_all
 from tests.widgets import streams
 
@@ -57,7 +58,8 @@ def test_a_rank_that_failed_or_died_is_named_first_and_axe_finds_nothing(
     browser: Browser, axe: str, width: int, theme: str
 ) -> None:
     now = streams.snapshot(8, 8, 200.25)
-    ranks = [replace(one, state={2: "dead", 5: "failed"}.get(one.rank, one.state)) for one in now.ranks]
+    lost: dict[int, RankState] = {2: "dead", 5: "failed"}
+    ranks = [replace(one, state=lost.get(one.rank, one.state)) for one in now.ranks]
     page = drawn(browser, replace(now, ranks=tuple(ranks)), width, views=VIEWS, theme=theme)
     logged(page, 4, "loss")
     first, second = page.locator(".arw-states .arw-lost").all()

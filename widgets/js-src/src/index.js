@@ -15,6 +15,7 @@ import { rankLabel } from "./units.js";
 
 const PACE = 100; // ms between two drawings
 const LOST = ["dead", "failed"]; // states to be seen first
+const MOST_NAMED = 8; // of these ranks
 const COUNT_ON = 1000; // ms between two when only time goes on
 
 /** @typedef {import("./types.js").Model} Model */
@@ -157,7 +158,7 @@ function tally(node, ranks) {
   const by = new Map([["dead", []], ["failed", []]]);
   for (const { rank, state } of ranks) by.set(state, [...(by.get(state) ?? []), rank]);
   const parts = [...by].filter(([, those]) => those.length).map(([state, those]) =>
-    LOST.includes(state) ? [state, `${rankLabel(those)} ${state}`] : ["", `${those.length} ${state}`]);
+    LOST.includes(state) ? [state, `${those.length > MOST_NAMED ? `${those.length} ranks` : rankLabel(those)} ${state}`] : ["", `${those.length} ${state}`]);
   const key = parts.join("\n");
   if (node.dataset.key === key) return;
   node.dataset.key = key;

@@ -14,7 +14,6 @@
  *   `bottom` of the last row; `gaps` between the rows, from the top */
 
 const PAD = 12;
-const LOOP = 36; // pixels below a single row of small ranks
 const HEADS = { wide: 58, narrow: 78, slim: 74 };
 const NETWORK = 17; // one more line: what the interface towards the other hosts carries
 const NARROW = 372; // pixels below which memory and load stand below each other
@@ -23,6 +22,7 @@ const LEAST_HOST = 158;
 const LEAST_BETWEEN = 36; // pixels between hosts
 const MOST_IN_BAND = 16; // ranks of a mesh
 const BELOW = 52; // pixels below a single row, for the link from the last rank to the first
+const LOOP = 36; // the same where links have no labels
 const CARDS = /** @type {const} */ ({ large: [148, 60], medium: [88, 50], small: [78, 38], tiny: [44, 26] });
 const LEAST_GAP = { large: 84, medium: 24, small: 16, tiny: 6 };
 const ROW_GAP = { large: 76, medium: 56, small: 22, tiny: 18 };
@@ -115,8 +115,8 @@ function oneHost(ranks, shape, width, sizes, side) {
     boxes.set(rank, { x: Math.round(x), y: head + row * (h + rowGap), w, h });
   });
   const bottom = head + rows * h + (rows - 1) * rowGap;
-  const loops = shape === "ring" && n > 2 && rows % 2 === 1;
-  const host = { x: 0, y: 0, w: width, h: bottom + (loops ? (size === "small" ? LOOP : BELOW) : 0) + PAD, headAtBottom: false };
+  const loops = shape === "ring" && n > 2 && (rows % 2 === 1 || n === columns + 1);
+  const host = { x: 0, y: 0, w: width, h: bottom + (loops ? (n > 16 ? LOOP : BELOW) : 0) + PAD, headAtBottom: false };
   const gaps = Array.from({ length: rows - 1 }, (_, row) => /** @type {[number, number]} */ ([head + row * (h + rowGap) + h, head + (row + 1) * (h + rowGap)]));
   return { width, height: host.h, size, head, shape, hosts: [host], ranks: boxes, bottom, gaps };
 }
@@ -189,12 +189,12 @@ function manyHosts(hosts, shape, width, size, side, more) {
     const column = back ? columns - 1 - (i % columns) : i % columns;
     const box = { x: Math.round(left + column * (boxW + gap)), y: row * (boxH + rowGap), w: boxW, h: boxH };
     const top = box.y + (back ? PAD : head);
-    const taken = Math.min(across, Math.ceil(ranks.length / rows));
+    const taken = shape === "ring" ? Math.ceil(ranks.length / rows) : Math.min(across, ranks.length);
     const width = taken * w + (taken - 1) * inside;
     ranks.forEach((rank, k) => {
-      // In several rows the ranks go down and up again, and so end beside the host that comes next.
-      const along = Math.floor(k / rows);
-      const line = along % 2 === 0 ? k % rows : rows - 1 - (k % rows);
+      // Those of a ring go down and up again, and so end beside the host that comes next.
+      const along = shape === "ring" ? Math.floor(k / rows) : k % across;
+      const line = shape !== "ring" ? Math.floor(k / across) : along % 2 === 0 ? k % rows : rows - 1 - (k % rows);
       const at = back ? taken - 1 - along : along;
       const x = box.x + (boxW - width) / 2 + at * (w + inside);
       boxes.set(rank, { x: Math.round(x), y: top + line * (h + lineGap), w, h });

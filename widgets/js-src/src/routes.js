@@ -104,7 +104,8 @@ function meets(box, [ax, ay], [bx, by], reach) {
 function placeOf(plan, points, from, to, wires) {
   if (plan.ranks.size > 16) return null;
   const single = points.length === 2;
-  const at = points.findIndex(([x, y], i) => i + 1 < points.length && (points[i + 1][0] === x || (points[i + 1][1] === y && (single || y > plan.bottom))));
+  const below = points.findIndex(([, y], i) => points[i + 1]?.[1] === y && (single || y > plan.bottom));
+  const at = below < 0 ? points.findIndex(([x], i) => points[i + 1]?.[0] === x) : below;
   if (at < 0) return null;
   const [[ax, ay], [bx, by]] = [points[at], points[at + 1]];
   if (ay === by) {

@@ -265,7 +265,7 @@ export class Topology {
     const known = found.filter((one) => one.view.rate !== null && one.view.rate !== undefined);
     const total = known.reduce((all, one) => all + (one.view.rate ?? 0), 0);
     const partly = known.length < found.length ? `, ${found.length - known.length} unknown` : "";
-    say(this.summary, `Links (${found.length}${partly})${known.length ? ` · ${units.rate(total)} in all` : ""}${this.left ? " · too many to draw at this width" : ""}`);
+    say(this.summary, `Links (${found.length}${partly})${known.length ? ` · ${units.rate(total)} in all` : ""}${this.left ? " · too many to draw here" : ""}`);
     if (!this.details.open) return;
     let shown = found;
     if (found.length > MOST_LISTED) {
