@@ -46,6 +46,8 @@ def test_figures_are_drawn_on_the_rank_and_shown_here(notebook: Notebook) -> Non
     [png] = cell.mime("image/png")
     assert base64.b64decode(png).startswith(b"\x89PNG")
     assert cell.stdout == "rank 1 │\n"
+    [grid] = notebook.ok("%%distributed\nplt.plot([rank, 1, 2])\nplt.show()").mime("text/html")
+    assert [grid.count(f">rank {rank}</figcaption><img ") for rank in range(4)] == [1, 1, 1, 1]
 
 
 def test_the_last_value_of_a_cell_is_its_result(notebook: Notebook) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -116,6 +117,42 @@ def test_rich_output_has_its_label_above(page: Page) -> None:
         ["stdout", "ranks 0-3 │ b\nrank 3    │\n"],
         [None, html("<b>x</b>")],
     ]
+
+
+def grid(page: Page) -> list[tuple[str, str]]:
+    """Title and image of each figure in the one grid on the page."""
+    [grid] = [shown["text/html"] for _, shown in page.outputs if isinstance(shown, dict)]
+    return re.findall(r"<figcaption[^>]*>([^<]*)</figcaption><img src=\"data:image/png;base64,([^\"]*)", grid)
+
+
+def png(name: str) -> dict[str, str]:
+    return {"image/png": name, "text/plain": "<Figure>"}
+
+
+def test_figures_of_several_ranks_stand_in_a_grid_with_titles(page: Page) -> None:
+    show = Show(ALL, live=True)
+    show.blocks([text("a\n"), rich("display", png("zero"), (0,))])
+    assert page.outputs[-1][1] == png("zero"), "one alone is as it was"
+    show.blocks([rich("display", png("some"), (1, 3))])  # it came later
+    assert grid(page) == [("rank 0", "zero"), ("ranks 1, 3", "some")]
+    show.blocks([rich("display", png("two"), (2,)), text("b\n")])
+    assert grid(page) == [("rank 0", "zero"), ("ranks 1, 3", "some"), ("rank 2", "two")]
+    assert page.text().startswith("ranks 0-3 │ a\n<"), "no empty label above"
+    assert page.text().endswith("ranks 0-3 │ b\n")
+
+
+def test_another_figure_of_the_same_rank_begins_another_grid(page: Page) -> None:
+    show = Show(ALL, live=True)
+    show.blocks([rich("display", png(f"{each}{rank}"), (rank,)) for each in "ab" for rank in (0, 1)])
+    first, second = [shown["text/html"] for _, shown in page.outputs if isinstance(shown, dict)]
+    assert "a0" in first and "a1" in first and "b0" in second and "b1" in second
+
+
+def test_a_rank_that_clears_its_output_leaves_the_grid(page: Page) -> None:
+    show = Show(ALL, live=True)
+    show.blocks([rich("display", png(str(rank)), (rank,)) for rank in ALL])
+    show.blocks([Block("clear", (1,), False)])
+    assert grid(page) == [("rank 0", "0"), ("rank 2", "2"), ("rank 3", "3")]
 
 
 def test_widgets_of_ranks_are_shown_as_their_text(page: Page) -> None:

@@ -69,6 +69,18 @@ def ring(size: int, count: int, when: float, slow: bool = True) -> tuple[LinkVie
     return tuple(links)
 
 
+def mesh(size: int, count: int) -> tuple[LinkView, ...]:
+    """A link from each rank to every other, as JACCL has them."""
+    links = []
+    for source in range(size):
+        for target in range(size):
+            away = source * count // size != target * count // size
+            link = Link(source, target, "thunderbolt" if away else "loopback", f"en{2 + target}" if away else "lo0")
+            if source != target:
+                links.append(LinkView(link, nominal=40e9 if away else None, rate=2.1e9 + 1e8 * target, sent=10**10))
+    return tuple(links)
+
+
 def snapshot(size: int, count: int, when: float, name: str = "main", at: float = 0.0) -> Snapshot:
     """``size`` ranks on ``count`` hosts, ``when`` seconds after they began to train."""
     machines = hosts(count)

@@ -12,6 +12,7 @@ from IPython.display import clear_output
 from allranks.head.state.logged import Row
 
 from .cell_curves import CellCurves
+from .figures import Figures, is_figure
 from .fold import Block
 from .live import LiveArea
 from .page_room import PageRoom
@@ -130,7 +131,23 @@ class Show:
             if fitting is None:
                 return
             block = fitting
-        self._model.append(block)
+        if not (self.live and is_figure(block) and self._add_figure(block)):
+            self._model.append(block)
+
+    def _add_figure(self, block: Block) -> bool:
+        """Put a figure beside those before it, if they are of other ranks."""
+        before = self._model[-1] if self._model else None
+        if before is None or not set(before.ranks).isdisjoint(block.ranks):
+            return False
+        if isinstance(before, Figures):
+            before.add(block)
+            self._changed[before] = None
+            return True
+        if isinstance(before, Block) and is_figure(before):
+            self._stale |= self._painted == len(self._model)
+            self._model[-1] = Figures([before, block], owner=self)
+            return True
+        return False
 
     def _add_display(self, ranks: tuple[int, ...], bundle: Mapping[str, Any]) -> None:
         new = Display(ranks, _ids(ranks, bundle), bundle, owner=self)
@@ -171,9 +188,9 @@ class Show:
     def _leave(self, shown: Display, ranks: Collection[int]) -> None:
         """``shown`` is no longer of ``ranks``, and they cannot update it."""
         for rank in set(ranks).intersection(shown.ranks):
-            if self._displays.get((rank, shown.ids[rank])) is shown:
+            if rank in shown.ids and self._displays.get((rank, shown.ids[rank])) is shown:
                 del self._displays[rank, shown.ids[rank]]
-        shown.ranks = tuple(rank for rank in shown.ranks if rank not in ranks)
+        shown.leave(ranks)
 
     def _update(self, ranks: tuple[int, ...], bundle: Mapping[str, Any]) -> None:
         """Change the displays that the ranks' ids name; where that cannot be done, show a new one."""

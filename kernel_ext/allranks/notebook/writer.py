@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from IPython.display import display, update_display
@@ -38,6 +38,15 @@ class Display:
         """Who shows it, and can show it again."""
         self.id = f"allranks-{uuid.uuid4().hex}"
         """Unique in the notebook, which the ranks' own ids are not."""
+
+    @property
+    def has_titles(self) -> bool:
+        """Whether it names its ranks itself."""
+        return False
+
+    def leave(self, ranks: Collection[int]) -> None:
+        """`ranks` no longer share in it."""
+        self.ranks = tuple(rank for rank in self.ranks if rank not in ranks)
 
 
 class Writer:
@@ -74,9 +83,7 @@ class Writer:
         """Stream and text: all there is of plain items, of the others the label above them."""
         if _is_rich(item):
             self._last = None
-            if not item.ranks:
-                return "stdout", ""
-            within = isinstance(item, Display) and is_plain(item.bundle)
+            within = isinstance(item, Display) and (not item.ranks or item.has_titles or is_plain(item.bundle))
             return "stdout", "" if within else self.prefix(item.ranks)[0].rstrip() + "\n"
         assert isinstance(item, Block)
         text = as_text(item)

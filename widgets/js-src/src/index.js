@@ -11,8 +11,11 @@ import { storeOf } from "./store.js";
 import { followTheme } from "./theme.js";
 import { Throughput } from "./throughput.js";
 import { Topology } from "./topology.js";
+import { rankLabel } from "./units.js";
 
 const PACE = 100; // ms between two drawings
+const LOST = ["dead", "failed"]; // states to be seen first
+const MOST_NAMED = 8; // of these ranks
 const COUNT_ON = 1000; // ms between two when only time goes on
 
 /** @typedef {import("./types.js").Model} Model */
@@ -83,13 +86,7 @@ function render({ model, el }) {
     if (!snapshot) return;
     const size = snapshot.ranks.length;
     say(world, `${snapshot.name} · ${size} ${size === 1 ? "rank" : "ranks"} · ${snapshot.backend} · ${snapshot.state === "whole" ? "ready" : snapshot.state}`);
-    /** @type {Map<string, number>} */
-    const by = new Map();
-    for (const rank of snapshot.ranks) {
-      const state = stateOf(rank, store.behind);
-      by.set(state, (by.get(state) ?? 0) + 1);
-    }
-    say(states, [...by].map(([state, n]) => `${n} ${state}`).join(", "));
+    tally(states, snapshot.ranks.map((rank) => ({ rank: rank.rank, state: stateOf(rank, store.behind) })));
     const lines = (snapshot.notes ?? []).join("\n");
     for (const part of ofRanks) part.hidden = !size;
     const { silent } = store;
@@ -149,6 +146,24 @@ function render({ model, el }) {
     sized.disconnect();
     stop();
   };
+}
+
+/**
+ * How many ranks are in which state. Those that failed or died come first, by name and with an icon.
+ * @param {HTMLElement} node
+ * @param {{rank: number, state: string}[]} ranks
+ */
+function tally(node, ranks) {
+  /** @type {Map<string, number[]>} */
+  const by = new Map([["dead", []], ["failed", []]]);
+  for (const { rank, state } of ranks) by.set(state, [...(by.get(state) ?? []), rank]);
+  const parts = [...by].filter(([, those]) => those.length).map(([state, those]) =>
+    LOST.includes(state) ? [state, `${those.length > MOST_NAMED ? `${those.length} ranks` : rankLabel(those)} ${state}`] : ["", `${those.length} ${state}`]);
+  const key = parts.join("\n");
+  if (node.dataset.key === key) return;
+  node.dataset.key = key;
+  const lost = parts.filter(([state]) => state).map(([state, text]) => h("span.lost", {}, icon(state), text));
+  node.replaceChildren(...lost, parts.filter(([state]) => !state).map(([, text]) => text).join(", "));
 }
 
 export default { initialize, render };

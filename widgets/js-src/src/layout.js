@@ -1,32 +1,62 @@
 // Where hosts and ranks stand. Pure geometry in pixels, no page.
 //
-// Ranks stand in rows that run to the right and back again, so that the links of a ring join neighbours: with two rows
-// it is closed without crossing anything.
+// The ranks of a ring stand in rows that run to the right and back again, so that its links join neighbours. Those of a
+// mesh stand in two rows: all their links run in the band between, where nothing else is.
 
 /** @typedef {{x: number, y: number, w: number, h: number}} Box */
 /** @typedef {Box & {headAtBottom: boolean}} HostBox */
-/** @typedef {{width: number, height: number, size: "large" | "medium" | "small", head: number, tall: boolean, hosts: HostBox[],
- *   ranks: Map<number, Box>}} Layout */
+/** @typedef {"large" | "medium" | "small" | "tiny"} Size */
+/** @typedef {"ring" | "mesh" | "none"} Shape */
+/** @typedef {{wires?: number, network?: boolean}} More how many links join the same two ranks, at the most; whether heads
+ *   of hosts have a line for their interface */
+/** @typedef {{width: number, height: number, size: Size, head: number, shape: Shape, hosts: HostBox[],
+ *   ranks: Map<number, Box>, bottom: number, gaps: [number, number][]}} Layout `shape` of the links that can be drawn;
+ *   `bottom` of the last row; `gaps` between the rows, from the top */
 
-const PAD = 14;
-const HEAD = 58;
-const TALL_HEAD = 78; // memory and load below each other
+const PAD = 12;
+const HEADS = { wide: 58, narrow: 78, slim: 74 };
 const NETWORK = 17; // one more line: what the interface towards the other hosts carries
-const WIDE = 340; // pixels in which they stand beside each other
-const CARDS = /** @type {const} */ ({ large: [136, 60], medium: [84, 50], small: [64, 38] });
-const BETWEEN = { large: 190, medium: 150, small: 44 };
-const INSIDE = { large: 96, medium: 34, small: 18 };
+const NARROW = 372; // pixels below which memory and load stand below each other
+const SLIM = 264; // below which they have no meters
+const LEAST_HOST = 158;
+const LEAST_BETWEEN = 36; // pixels between hosts
+const MOST_IN_BAND = 16; // ranks of a mesh
+const BELOW = 52; // pixels below a single row, for the link from the last rank to the first
+const LOOP = 36; // the same where links have no labels
+const CARDS = /** @type {const} */ ({ large: [148, 60], medium: [88, 50], small: [78, 38], tiny: [44, 26] });
+const LEAST_GAP = { large: 84, medium: 24, small: 16, tiny: 6 };
+const ROW_GAP = { large: 76, medium: 56, small: 22, tiny: 18 };
+const BETWEEN = { large: 190, medium: 150, small: 44, tiny: 12 };
+const INSIDE = { large: 96, medium: 34, small: 18, tiny: 8 };
 
 /**
  * @param {number[][]} hosts the ranks on each host
- * @param {"ring" | "mesh" | "none"} shape
+ * @param {Shape} shape
  * @param {number} width there is, in pixels
+ * @param {More} [more]
  * @returns {Layout}
  */
-export function layout(hosts, shape, width) {
+export function layout(hosts, shape, width, more = {}) {
   const total = hosts.reduce((n, ranks) => n + ranks.length, 0);
-  const size = total <= 8 ? "large" : total <= 16 ? "medium" : "small";
-  return hosts.length === 1 ? oneHost(hosts[0], shape, width, size) : manyHosts(hosts, width, size);
+  const inOrder = hosts.flat().every((rank, i) => rank === i);
+  if (shape === "ring" && !inOrder) shape = "mesh";
+  /** @type {Size[]} */
+  const sizes = total <= 8 ? ["large", "medium", "small"] : total <= 16 ? ["medium", "small"] : ["small"];
+  const reach = reachOf(more.wires);
+  if (shape === "mesh") {
+    const bands = total <= MOST_IN_BAND ? [...sizes, /** @type {Size} */ ("tiny")].map((size) => band(hosts, width, size, more)) : [];
+    const found = bands.find((plan) => plan);
+    if (found) return found;
+    shape = "none";
+  }
+  if (hosts.length === 1) return oneHost(hosts[0], shape, width, sizes, 2 * reach + 12);
+  const lanes = shape === "ring" ? 3 * reach + 12 : PAD;
+  const columns = (/** @type {Size} */ size, side = lanes) => columnsOf(hosts, width, size, side);
+  // A ring in two rows of equal hosts is closed without lanes beside it.
+  const equal = hosts.length % 2 === 0 && hosts.every((ranks) => ranks.length === hosts[0].length);
+  const even = sizes.find((one) => equal && columns(one, PAD) * 2 === hosts.length && acrossOf(hosts, width - 2 * PAD, one).rows === 1);
+  const size = even ?? sizes.reduce((best, one) => (columns(one) > columns(best) ? one : best));
+  return manyHosts(hosts, shape, width, size, even ? PAD : lanes, more);
 }
 
 /**
@@ -36,48 +66,59 @@ export function layout(hosts, shape, width) {
  */
 const clamp = (value, low, high) => Math.max(low, Math.min(high, value));
 
+/** @param {number} [wires] @returns {number} pixels on either side of the middle line of a link that its directions take */
+export const reachOf = (wires = 1) => 4 + 5 * wires;
+
+/** @param {number} width of a host @returns {"wide" | "narrow" | "slim"} how its head is written */
+export const headOf = (width) => (width < SLIM ? "slim" : width < NARROW ? "narrow" : "wide");
+
+/**
+ * @param {number} width of a host
+ * @param {More} more
+ */
+const headHeight = (width, more) => HEADS[headOf(width)] + (more.network ? NETWORK : 0);
+
 /**
  * @param {number[]} ranks
- * @param {string} shape
+ * @param {Shape} shape
  * @param {number} width
- * @param {Layout["size"]} size
+ * @param {Size[]} sizes
+ * @param {number} side pixels left and right that lanes take
  * @returns {Layout}
  */
-function oneHost(ranks, shape, width, size) {
-  const [w, h] = CARDS[size];
+function oneHost(ranks, shape, width, sizes, side) {
   const n = ranks.length;
-  const inner = width - 2 * PAD - 24;
+  const wanted = n <= 3 ? n : Math.ceil(n / 2);
+  const gapOf = (/** @type {Size} */ one) => (width - 2 * PAD - 16 - wanted * CARDS[one][0]) / Math.max(1, wanted - 1);
+  const fits = sizes.find((one) => n <= 16 && gapOf(one) >= LEAST_GAP[one]);
+  const size = fits ?? sizes[sizes.length - 1];
+  const [w, h] = CARDS[size];
+  const inner = width - 2 * (fits ? PAD + 8 : side);
+  const fit = fits ? wanted : Math.max(1, Math.floor((inner + LEAST_GAP[size]) / (w + LEAST_GAP[size])));
+  const columns = n > 16 ? evenRows(n, fit) : clamp(wanted, 1, fit);
+  const rows = Math.ceil(n / columns);
+  const gap = columns > 1 ? clamp((inner - columns * w) / (columns - 1), Math.min(14, LEAST_GAP[size]), size === "large" ? 230 : n > 16 ? 36 : 110) : 0;
+  const whole = columns * w + (columns - 1) * gap;
+  const left = (width - whole) / 2;
+  const head = HEADS[headOf(width)];
+  const rowGap = ROW_GAP[size];
   /** @type {Map<number, Box>} */
   const boxes = new Map();
-  let bottom = HEAD;
-  if (shape === "mesh" && n > 4 && n <= 16 && inner >= 600) {
-    const [rx, ry] = [Math.min((inner - w) / 2, 300), 60 + n * 9];
-    ranks.forEach((rank, i) => {
-      const turn = (2 * Math.PI * i) / n - Math.PI / 2;
-      const [x, y] = [width / 2 + rx * Math.cos(turn) - w / 2, HEAD + ry + ry * Math.sin(turn)];
-      boxes.set(rank, { x: Math.round(x), y: Math.round(y), w, h });
-    });
-    bottom = HEAD + 2 * ry + h;
-  } else {
-    const fit = Math.max(1, Math.floor((inner + 24) / (w + 24)));
-    const wanted = n <= 2 ? n : n <= 8 ? Math.ceil(n / 2) : n <= 16 ? Math.ceil(n / 2) : evenRows(n, fit);
-    const columns = clamp(wanted, 1, fit);
-    const gap = columns > 1 ? clamp((inner - columns * w) / (columns - 1), 14, size === "large" ? 230 : 60) : 0;
-    const rowGap = { large: 74, medium: 52, small: 22 }[size];
-    const left = (width - columns * w - (columns - 1) * gap) / 2;
-    ranks.forEach((rank, i) => {
-      const row = Math.floor(i / columns);
-      const inRow = Math.min(columns, n - row * columns);
-      const along = i % columns;
-      const at = row % 2 ? columns - 1 - along : along;
-      const shift = row % 2 && row === 1 && inRow < columns && n <= 8 ? -((columns - inRow) * (w + gap)) / 2 : 0;
-      const box = { x: Math.round(left + at * (w + gap) + shift), y: HEAD + row * (h + rowGap), w, h };
-      boxes.set(rank, box);
-      bottom = Math.max(bottom, box.y + h);
-    });
-  }
-  const host = { x: 0, y: 0, w: width, h: bottom + PAD, headAtBottom: false };
-  return { width, height: host.h, size, head: HEAD, tall: false, hosts: [host], ranks: boxes };
+  ranks.forEach((rank, i) => {
+    const row = Math.floor(i / columns);
+    const inRow = Math.min(columns, n - row * columns);
+    // Of two rows both end at the same sides, however many ranks they have.
+    const step = rows === 2 && inRow > 1 ? (whole - w) / (inRow - 1) : w + gap;
+    const along = (i % columns) * step;
+    const back = row % 2 === 1 && shape === "ring";
+    const x = back ? left + whole - w - along : left + along;
+    boxes.set(rank, { x: Math.round(x), y: head + row * (h + rowGap), w, h });
+  });
+  const bottom = head + rows * h + (rows - 1) * rowGap;
+  const loops = shape === "ring" && n > 2 && (rows % 2 === 1 || n === columns + 1);
+  const host = { x: 0, y: 0, w: width, h: bottom + (loops ? (n > 16 ? LOOP : BELOW) : 0) + PAD, headAtBottom: false };
+  const gaps = Array.from({ length: rows - 1 }, (_, row) => /** @type {[number, number]} */ ([head + row * (h + rowGap) + h, head + (row + 1) * (h + rowGap)]));
+  return { width, height: host.h, size, head, shape, hosts: [host], ranks: boxes, bottom, gaps };
 }
 
 /**
@@ -86,103 +127,131 @@ function oneHost(ranks, shape, width, size) {
  * @param {number} fit
  */
 function evenRows(n, fit) {
-  for (let columns = Math.min(fit, 16); columns >= 4; columns--)
-    if (n % columns === 0 && (n / columns) % 2 === 0) return columns;
-  return Math.min(fit, 12);
+  for (let columns = Math.min(fit, 32); columns >= 4; columns--)
+    if (n % columns === 0 && (n / columns) % 2 === 0 && 3 * columns * columns >= n) return columns;
+  return Math.min(fit, 16);
 }
 
 /**
  * @param {number[][]} hosts
  * @param {number} width
- * @param {Layout["size"]} size
+ * @param {Size} size
+ */
+function acrossOf(hosts, width, size) {
+  const [w] = CARDS[size];
+  const most = Math.max(1, ...hosts.map((ranks) => ranks.length));
+  const fit = Math.max(1, Math.floor((width - 2 * PAD + LEAST_GAP.small) / (w + LEAST_GAP.small)));
+  const across = Math.min(most, 4, fit);
+  return { across, rows: Math.ceil(most / across), least: Math.max(LEAST_HOST, across * w + (across - 1) * LEAST_GAP.small + 2 * PAD) };
+}
+
+/**
+ * How many hosts stand beside each other.
+ * @param {number[][]} hosts
+ * @param {number} width
+ * @param {Size} size
+ * @param {number} side
+ */
+function columnsOf(hosts, width, size, side) {
+  const count = hosts.length;
+  const { least } = acrossOf(hosts, width - 2 * side, size);
+  const wanted = count <= 3 ? count : count <= 8 ? Math.ceil(count / 2) : Math.ceil(Math.sqrt(count * 1.5));
+  return clamp(Math.floor((width - 2 * side + LEAST_BETWEEN) / (least + LEAST_BETWEEN)), 1, wanted);
+}
+
+/**
+ * @param {number[][]} hosts
+ * @param {Shape} shape
+ * @param {number} width
+ * @param {Size} size
+ * @param {number} side
+ * @param {More} more
  * @returns {Layout}
  */
-function manyHosts(hosts, width, size) {
+function manyHosts(hosts, shape, width, size, side, more) {
   const [w, h] = CARDS[size];
-  const most = Math.max(1, ...hosts.map((ranks) => ranks.length));
-  const across = Math.min(most, 4);
-  const rows = Math.ceil(most / across);
-  const count = hosts.length;
-  const side = 14;
-  const narrow = across * w + (across - 1) * 10 + 2 * PAD;
-  let columns = count <= 3 ? count : count <= 8 ? Math.ceil(count / 2) : Math.ceil(Math.sqrt(count * 1.5));
-  const least = Math.max(narrow, 190);
-  while (columns > 1 && columns * least + (columns - 1) * 36 > width - 2 * side) columns--;
+  const columns = columnsOf(hosts, width, size, side);
+  const { across, rows, least } = acrossOf(hosts, width - 2 * side, size);
   const room = (width - 2 * side - (columns - 1) * BETWEEN[size]) / columns;
-  const boxW = clamp(room, least, Math.max(270, across * w + (across - 1) * INSIDE[size] + 2 * PAD));
+  const boxW = Math.floor(clamp(room, least, Math.max(270, across * w + (across - 1) * INSIDE[size] + 2 * PAD)));
   const inside = across > 1 ? (boxW - 2 * PAD - across * w) / (across - 1) : 0;
-  const gap = columns > 1 ? clamp((width - 2 * side - columns * boxW) / (columns - 1), 36, 260) : 0;
-  const tall = boxW < WIDE;
-  const head = (tall ? TALL_HEAD : HEAD) + NETWORK;
-  const boxH = head + rows * h + (rows - 1) * 20 + PAD;
-  const rowGap = size === "small" ? 40 : 76;
-  const left = Math.max(side, (width - columns * boxW - (columns - 1) * gap) / 2);
+  const gap = columns > 1 ? clamp((width - 2 * side - columns * boxW) / (columns - 1), LEAST_BETWEEN, 260) : 0;
+  const head = headHeight(boxW, more);
+  const lineGap = ROW_GAP.small;
+  const boxH = head + rows * h + (rows - 1) * lineGap + PAD;
+  const rowGap = shape === "none" ? 20 : size === "small" ? 40 : 76;
+  const left = (width - columns * boxW - (columns - 1) * gap) / 2;
   /** @type {Map<number, Box>} */
   const boxes = new Map();
   const placed = hosts.map((ranks, i) => {
     const row = Math.floor(i / columns);
-    const back = row % 2 === 1;
+    const back = row % 2 === 1 && shape === "ring";
     const column = back ? columns - 1 - (i % columns) : i % columns;
     const box = { x: Math.round(left + column * (boxW + gap)), y: row * (boxH + rowGap), w: boxW, h: boxH };
     const top = box.y + (back ? PAD : head);
-    const width = Math.min(across, ranks.length) * w + (Math.min(across, ranks.length) - 1) * inside;
+    const taken = shape === "ring" ? Math.ceil(ranks.length / rows) : Math.min(across, ranks.length);
+    const width = taken * w + (taken - 1) * inside;
     ranks.forEach((rank, k) => {
-      // In several rows the ranks go down and up again, and so end beside the host that comes next.
-      const down = Math.floor(k / rows) % 2 === 0;
-      const line = down ? k % rows : rows - 1 - (k % rows);
-      const along = Math.floor(k / rows);
-      const at = back ? Math.min(across, ranks.length) - 1 - along : along;
+      // Those of a ring go down and up again, and so end beside the host that comes next.
+      const along = shape === "ring" ? Math.floor(k / rows) : k % across;
+      const line = shape !== "ring" ? Math.floor(k / across) : along % 2 === 0 ? k % rows : rows - 1 - (k % rows);
+      const at = back ? taken - 1 - along : along;
       const x = box.x + (boxW - width) / 2 + at * (w + inside);
-      boxes.set(rank, { x: Math.round(x), y: top + line * (h + 20), w, h });
+      boxes.set(rank, { x: Math.round(x), y: top + line * (h + lineGap), w, h });
     });
     return { ...box, headAtBottom: back };
   });
-  const height = Math.max(...placed.map((box) => box.y + box.h));
-  return { width, height, size, head, tall, hosts: placed, ranks: boxes };
+  const bottom = Math.max(...placed.map((box) => box.y + box.h));
+  const hostRows = Math.ceil(hosts.length / columns);
+  const loops = shape === "ring" && hostRows % 2 === 1;
+  const gaps = Array.from({ length: hostRows - 1 }, (_, row) => /** @type {[number, number]} */ ([row * (boxH + rowGap) + boxH, (row + 1) * (boxH + rowGap)]));
+  return { width, height: bottom + (loops ? BELOW : 0), size, head, shape, hosts: placed, ranks: boxes, bottom, gaps };
 }
 
 /**
- * The line of a link from one box to another, beside that of the opposite direction.
- * @param {Box} from
- * @param {Box} to
- * @param {boolean} [grid] whether others may stand between the two, so that the way goes around them
- * @param {number} [nth] of several links of the same two, each further out
- * @returns {{points: [number, number][], middle: [number, number], upright: boolean, length: number}}
+ * Two rows that face each other, null if there is no room for them.
+ * @param {number[][]} hosts
+ * @param {number} width
+ * @param {Size} size
+ * @param {More} more
+ * @returns {Layout | null}
  */
-export function route(from, to, grid = true, nth = 0) {
-  const [ax, ay] = [from.x + from.w / 2, from.y + from.h / 2];
-  const [bx, by] = [to.x + to.w / 2, to.y + to.h / 2];
-  const around = grid && Math.abs(ax - bx) < 2 && Math.abs(ay - by) > 3 * from.h + 60;
-  if (around) {
-    const down = by > ay;
-    const x = from.x - 10 - (down ? 0 : 5) - (Math.abs(by - ay) > 5 * from.h + 60 ? 6 : 0) - 10 * nth;
-    const shift = (down ? 4 : -4) * (1 + nth);
-    /** @type {[number, number][]} */
-    const points = [[from.x, ay + shift], [x, ay + shift], [x, by + shift], [to.x, by + shift]];
-    return { points, middle: [x, (ay + by) / 2], upright: true, length: Math.abs(by - ay) };
-  }
-  const [dx, dy] = [bx - ax, by - ay];
-  const distance = Math.hypot(dx, dy) || 1;
-  const [ux, uy] = [dx / distance, dy / distance];
-  const shift = 5 + 5 * nth; // to the right of the way it goes
-  const [sx, sy] = [-uy * shift, ux * shift];
-  const start = edge(from, ux, uy);
-  const end = edge(to, -ux, -uy);
-  /** @type {[number, number][]} */
-  const points = [[start[0] + sx + ux * 2, start[1] + sy + uy * 2], [end[0] + sx - ux * 3, end[1] + sy - uy * 3]];
-  const length = Math.hypot(points[1][0] - points[0][0], points[1][1] - points[0][1]);
-  const middle = /** @type {[number, number]} */ ([(points[0][0] + points[1][0]) / 2, (points[0][1] + points[1][1]) / 2]);
-  return { points, middle, upright: Math.abs(dy) > Math.abs(dx), length };
-}
-
-/**
- * Where the way from the middle of a box leaves it.
- * @param {Box} box
- * @param {number} ux
- * @param {number} uy
- * @returns {[number, number]}
- */
-function edge(box, ux, uy) {
-  const t = Math.min(box.w / 2 / Math.max(Math.abs(ux), 1e-9), box.h / 2 / Math.max(Math.abs(uy), 1e-9));
-  return [box.x + box.w / 2 + ux * t, box.y + box.h / 2 + uy * t];
+function band(hosts, width, size, more) {
+  const [w, h] = CARDS[size];
+  const alone = hosts.length === 1;
+  const half = Math.ceil((alone ? hosts[0].length : hosts.length) / 2);
+  const groups = alone ? [hosts[0].slice(0, half), hosts[0].slice(half)] : hosts;
+  const rows = alone ? groups.map((one) => [one]) : [groups.slice(0, half), groups.slice(half)];
+  const apart = LEAST_GAP[size === "large" ? "medium" : size];
+  const least = groups.map((ranks) => Math.max(alone ? 0 : LEAST_HOST, ranks.length * w + (ranks.length - 1) * apart + 2 * PAD));
+  const leastOf = new Map(groups.map((group, i) => [group, least[i]]));
+  const free = rows.map((row) => width - row.reduce((sum, group) => sum + (leastOf.get(group) ?? 0), 0) - (row.length - 1) * PAD);
+  if (Math.min(...free) < 0) return null;
+  const total = hosts.flat().length;
+  const space = Math.round(60 + 8 * total);
+  const head = alone ? HEADS[headOf(width)] : headHeight(Math.min(...least), more);
+  const tops = [head, head + h + space];
+  /** @type {Map<number, Box>} */
+  const boxes = new Map();
+  /** @type {Map<number[], HostBox>} */
+  const placed = new Map();
+  rows.forEach((row, at) => {
+    // What is left over makes hosts wider, up to a limit, and then parts them.
+    const wider = Math.min(free[at] / row.length, alone ? free[at] : 160);
+    const between = PAD + (row.length > 1 ? Math.min(120, (free[at] - wider * row.length) / (row.length - 1)) : 0);
+    const whole = row.reduce((sum, group) => sum + (leastOf.get(group) ?? 0) + wider, 0) + (row.length - 1) * between;
+    let x = (width - whole) / 2;
+    for (const group of at ? [...row].reverse() : row) {
+      const boxW = (leastOf.get(group) ?? 0) + wider;
+      const y = at ? tops[1] - PAD : 0;
+      placed.set(group, { x: Math.round(x), y, w: Math.floor(boxW), h: head + h + PAD, headAtBottom: at === 1 });
+      const gap = group.length > 1 ? Math.min(alone ? 150 : 60, (boxW - 2 * PAD - group.length * w) / (group.length - 1)) : 0;
+      const start = x + (boxW - group.length * w - (group.length - 1) * gap) / 2;
+      group.forEach((rank, k) => boxes.set(rank, { x: Math.round(start + (at ? group.length - 1 - k : k) * (w + gap)), y: tops[at], w, h }));
+      x += boxW + between;
+    }
+  });
+  const bottom = tops[1] + h + (alone ? PAD : head);
+  const all = alone ? [{ x: 0, y: 0, w: width, h: bottom, headAtBottom: false }] : hosts.map((group) => /** @type {HostBox} */ (placed.get(group)));
+  return { width, height: bottom, size, head, shape: "mesh", hosts: all, ranks: boxes, bottom, gaps: [[tops[0] + h, tops[1]]] };
 }

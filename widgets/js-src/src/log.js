@@ -49,7 +49,8 @@ export class Log {
     clearTimeout(this.later);
     const theme = this.node.closest("[data-theme]")?.getAttribute("data-theme") ?? "";
     const names = curves.names.slice(0, MOST_CHARTS);
-    const width = Math.max(260, Math.floor((this.grid.clientWidth || 800) / (names.length > 1 ? 2 : 1)) - 12);
+    const charts = names.map((name) => this.#chart(name));
+    const width = charts.length ? Math.floor(charts[0].node.clientWidth || 400) : 0;
     const key = `${width} ${theme} ${this.by} ${this.scale}`;
     if (!force && curves.version === this.version && key === this.key) return;
     if (!force && now - this.drawnAt < PACE) {
@@ -63,14 +64,17 @@ export class Log {
     say(this.note, names.length ? (more ? `${more} more names are not drawn; cluster.logged() has them.` : "") : NOTHING);
     this.note.hidden = names.length > 0 && !more;
     this.toolbar.hidden = !names.length;
-    for (const name of names) {
-      let chart = this.charts.get(name);
-      if (!chart) {
-        this.charts.set(name, (chart = new Chart(name)));
-        this.grid.append(chart.node);
-      }
-      chart.draw(curves, width, this.by, this.scale, key);
+    for (const chart of charts) chart.draw(curves, width, this.by, this.scale, key);
+  }
+
+  /** @param {string} name */
+  #chart(name) {
+    let chart = this.charts.get(name);
+    if (!chart) {
+      this.charts.set(name, (chart = new Chart(name)));
+      this.grid.append(chart.node);
     }
+    return chart;
   }
 
   key = "";

@@ -1,8 +1,9 @@
 // Hosts, the ranks on them, and what travels on the links between.
 
 import { h, icon, mark, say, setIcon, svg } from "./dom.js";
-import { layout, route } from "./layout.js";
+import { headOf, layout } from "./layout.js";
 import { openMenu } from "./menu.js";
+import { route } from "./routes.js";
 import { counts, doing, findings, hostsOf, missing, shapeOf, stateOf, sum, wiresOf } from "./snapshot.js";
 import * as units from "./units.js";
 
@@ -10,10 +11,9 @@ import * as units from "./units.js";
 /** @typedef {import("./store.js").Store} Store */
 /** @typedef {import("./snapshot.js").LinkFinding} LinkFinding */
 
-const LEAST_LABEL = { level: 78, upright: 40 }; // pixels of a link that has room for its rate
-const LEAST_CAPTION = { level: 190, upright: 50 };
-const LEAST_TIP = 20;
-const MOST_DRAWN = 240; // links: a mesh of 16
+const CHARACTER = { rate: 6.7, caption: 6.2 }; // pixels, at the most, in the fonts of the pages
+const MOST_DRAWN = 600; // links: a ring of 256, or a mesh of 16
+const MOST_TIPPED = 60; // links of a mesh: one of 8
 const MOST_LISTED = 200;
 
 export class Topology {
@@ -34,6 +34,7 @@ export class Topology {
     this.top = 1; // bytes a second of the thickest line
     /** @type {((snapshot: Snapshot, found: LinkFinding[]) => void)[]} */
     this.updates = [];
+    this.left = false; // whether links are left out of the picture
     this.plan = h("div.plan");
     this.findings = h("div.findings", { role: "status" });
     this.listed = h("tbody");
@@ -50,7 +51,7 @@ export class Topology {
   update() {
     const { snapshot } = this.store;
     if (!snapshot) return;
-    const width = Math.max(300, Math.floor(this.node.clientWidth || 800));
+    const width = Math.max(280, Math.floor(this.node.clientWidth || 800));
     const links = snapshot.links ?? [];
     const hosts = hostsOf(snapshot);
     const key = JSON.stringify([
@@ -99,7 +100,10 @@ export class Topology {
   #build(snapshot, width) {
     const hosts = hostsOf(snapshot);
     const shape = shapeOf(snapshot);
-    const plan = layout(hosts.map((one) => one.ranks.map((rank) => rank.rank)), shape, width);
+    const links = snapshot.links ?? [];
+    const wires = Math.max(1, ...wiresOf(links).map((one) => one.nth + 1));
+    const network = hosts.some(({ host }) => host.interface);
+    const plan = layout(hosts.map((one) => one.ranks.map((rank) => rank.rank)), shape, width, { wires, network });
     this.updates = [];
     const lines = svg("svg", {
       class: "arw-lines", width: plan.width, height: plan.height, role: "img",
@@ -112,7 +116,8 @@ export class Topology {
     );
     this.plan.style.width = `${plan.width}px`;
     this.plan.style.height = `${plan.height}px`;
-    if ((snapshot.links ?? []).length <= MOST_DRAWN) this.#links(snapshot, plan, lines);
+    this.left = links.length > 0 && (plan.shape === "none" || links.length > MOST_DRAWN);
+    if (!this.left) this.#links(links, plan, lines, wires);
   }
 
   /**
@@ -124,12 +129,12 @@ export class Topology {
     const [name, what, memory, load] = [h("span.host-name"), h("span.host-what"), h("span"), h("span")];
     const [used, busy] = [h("span.meter-fill"), h("span.meter-fill")];
     const [port, moved] = [h("span.label"), h("span")];
-    const network = h("span.figure-pair", { hidden: true, title: "all traffic of the interface, from every program" }, port, moved);
+    const network = h("span.figure-pair.host-network", { hidden: true, title: "all traffic of the interface, from every program" }, port, moved);
     const head = h(
       "div.host-head", { style: `height:${plan.head}px` },
       h("div.host-title", {}, name, what),
       h("div.host-figures", {},
-        h("span.figure-pair", {}, h("span.label", {}, "memory"), h("span.meter", { "aria-hidden": true }, used), memory),
+        h("span.figure-pair.host-memory", {}, h("span.label", {}, "memory"), h("span.meter", { "aria-hidden": true }, used), memory),
         h("span.figure-pair", {}, h("span.label", {}, "load"), h("span.meter", { "aria-hidden": true }, busy), load)),
       h("div.host-figures", {}, network),
     );
@@ -152,7 +157,7 @@ export class Topology {
       busy.style.width = `${100 * Math.min(1, host.load ?? 0)}%`;
     });
     const style = `left:${x}px;top:${y}px;width:${w}px;height:${height}px`;
-    return h(headAtBottom ? "div.host.host-turned" : "div.host", { style, "data-narrow": String(plan.tall) }, head);
+    return h(headAtBottom ? "div.host.host-turned" : "div.host", { style, "data-head": headOf(w) }, head);
   }
 
   /**
@@ -166,7 +171,8 @@ export class Topology {
     const sign = icon("starting");
     const main = h(
       "button.rank-main", { type: "button", onclick: () => this.store.select(rank) },
-      h("span.rank-top", {}, h("span.number", {}, String(rank)), sign, word), what,
+      // With blanks, as in its label: else its words are one word for who hears them.
+      h("span.rank-top", {}, h("span.number", {}, String(rank)), " ", sign, word), " ", what,
     );
     const more = h(
       "button.more",
@@ -189,9 +195,10 @@ export class Topology {
       say(word, state);
       const time = counts(state) && view.since !== undefined ? units.lasted(view.since + this.store.behind) : "";
       const did = doing(view);
-      say(what, late ? "others wait for it" : plan.size === "large" ? [did, time].filter(Boolean).join(" · ") : state);
-      // Titles and labels keep to what changes rarely: a label that counts seconds would be read out again and again.
-      const told = `rank ${rank}, ${state}${did ? `, ${did}` : ""}${late ? ", others wait for it" : ""}`;
+      say(what, plan.size !== "large" ? state : late ? "others wait for it" : did);
+      // The style sheet draws the seconds: in the button's name they would be read out again and again.
+      mark(what, "data-time", plan.size !== "large" || late ? "" : time && (did ? ` · ${time}` : time));
+      const told = [`rank ${rank}`, state, late ? "others wait for it" : "", did].filter(Boolean).join(", ");
       mark(main, "aria-label", told);
       mark(main, "title", told);
       mark(main, "aria-pressed", String(this.store.selected === rank));
@@ -200,34 +207,26 @@ export class Topology {
   }
 
   /**
-   * @param {Snapshot} snapshot
+   * @param {import("./types.js").LinkView[]} links
    * @param {import("./layout.js").Layout} plan
    * @param {SVGElement} lines
+   * @param {number} wires
    */
-  #links(snapshot, plan, lines) {
-    const links = snapshot.links ?? [];
-    const few = links.length <= 48;
-    const mesh = shapeOf(snapshot) === "mesh";
-    mark(lines, "data-mesh", String(mesh && links.length > 12));
-    const wires = wiresOf(links);
+  #links(links, plan, lines, wires) {
+    mark(lines, "data-mesh", String(plan.shape === "mesh"));
+    const size = plan.ranks.size;
+    const those = wiresOf(links);
     links.forEach(({ link }, i) => {
-      const [from, to] = [plan.ranks.get(link.source), plan.ranks.get(link.target)];
-      if (!from || !to) return;
-      const { nth, all } = wires[i];
-      const way = route(from, to, !mesh, nth);
-      const path = svg("path", { class: "arw-line", d: `M${way.points.map((point) => point.join(" ")).join("L")}` });
-      const tip = svg("path", { class: "arw-tip", d: arrow(way.points) });
-      lines.append(path);
-      if (way.length >= LEAST_TIP) lines.append(tip);
-      const lie = way.upright ? "upright" : "level";
-      const long = few && way.length >= LEAST_LABEL[lie] && !mesh && nth === 0;
-      const inward = way.middle[0] < plan.width / 2 ? 1 : -1;
-      const size = snapshot.ranks.length;
+      const { nth, all } = those[i];
+      const way = route(plan, link.source, link.target, nth, wires);
+      if (!way) return;
+      const [path, tip] = [svg("path", { class: "arw-line", d: way.d, "data-from": link.source, "data-to": link.target }), svg("path", { class: "arw-tip", d: links.length > MOST_TIPPED && plan.shape === "mesh" ? "" : way.tip })];
+      lines.append(path, tip);
+      const { place } = way;
       const onward = (link.target - link.source + size) % size === 1 && (size > 2 || link.source === 0);
-      const label = long ? svg("text", labelPlace(way, from, to, inward)) : null;
-      if (label) lines.append(label);
-      const caption = long && onward && !slanted(way) && way.length >= LEAST_CAPTION[lie] ? svg("text", captionPlace(way, from, to, inward)) : null;
-      if (caption) lines.append(caption);
+      const label = place && svg("text", { ...labelAt(place, wires), class: "arw-rate" });
+      const caption = place && onward && !place.low && svg("text", { ...captionAt(place, wires), class: "arw-caption" });
+      lines.append(...[label, caption].filter(Boolean));
       const back = links.findIndex((one) => one.link.source === link.target && one.link.target === link.source);
       this.updates.push((now, found) => {
         const one = found[i];
@@ -235,15 +234,16 @@ export class Topology {
         const state = one.missing ? "missing" : one.slow ? "slow" : rate > 0 ? "busy" : "idle";
         mark(path, "data-link", state);
         mark(tip, "data-link", state);
-        mark(path, "stroke-width", (1.25 + 2.25 * Math.sqrt(Math.min(1, rate / this.top))).toFixed(2));
+        mark(path, "stroke-width", ((1.25 + 2.25 * Math.sqrt(Math.min(1, rate / this.top))) * (plan.shape === "mesh" ? 0.5 : 1)).toFixed(2));
         if (label) {
-          const towards = way.upright || slanted(way) ? (to.y > from.y ? "↓ " : "↑ ") : "";
+          const towards = !place.upright ? "" : place.onward ? "↓ " : "↑ ";
+          const texts = all.length > 1 ? [rateOfAll(now, link)] : [rateAndShare(one), units.rate(one.view.rate)];
+          const slow = one.slow ? texts.map((text) => `slow · ${text}`) : [];
           // Of what is only planned no rate is unknown: there is none.
-          const carried = all.length > 1 ? rateOfAll(now, link) : rateAndShare(one);
-          say(label, now.state === "planned" ? "" : towards + (one.slow ? "slow · " : "") + carried);
+          say(label, now.state === "planned" ? "" : fitting([...slow, ...texts].map((text) => towards + text), place.room, CHARACTER.rate));
           mark(label, "data-link", state);
         }
-        if (caption) say(caption, all.length > 1 ? cables(all, way.upright) : plug(one.view, now.links?.[back], way.upright));
+        if (caption) say(caption, label?.textContent ? fitting(all.length > 1 ? cables(all) : plugs(one.view, now.links?.[back]), place.room, CHARACTER.caption) : "");
       });
     });
   }
@@ -265,7 +265,7 @@ export class Topology {
     const known = found.filter((one) => one.view.rate !== null && one.view.rate !== undefined);
     const total = known.reduce((all, one) => all + (one.view.rate ?? 0), 0);
     const partly = known.length < found.length ? `, ${found.length - known.length} unknown` : "";
-    say(this.summary, `Links (${found.length}${partly})${known.length ? ` · ${units.rate(total)} in all` : ""}`);
+    say(this.summary, `Links (${found.length}${partly})${known.length ? ` · ${units.rate(total)} in all` : ""}${this.left ? " · too many to draw here" : ""}`);
     if (!this.details.open) return;
     let shown = found;
     if (found.length > MOST_LISTED) {
@@ -306,80 +306,51 @@ function rateOfAll(now, link) {
 }
 
 /**
- * @param {import("./types.js").LinkView[]} all of the same two ranks
- * @param {boolean} short
+ * The first text for which there is room, else none.
+ * @param {string[]} texts
+ * @param {number} room
+ * @param {number} character the width of one
  */
-function cables(all, short) {
+const fitting = (texts, room, character) => texts.find((text) => text.length * character <= room) ?? "";
+
+/**
+ * @param {import("./types.js").LinkView[]} all of the same two ranks
+ * @returns {string[]} the longest first
+ */
+function cables(all) {
   const [first] = all;
-  const nominal = first.nominal && !short ? `${units.bits(first.nominal)} each` : "";
-  return [first.link.kind, `${all.length} cables`, nominal].filter(Boolean).join(" · ");
+  const short = `${first.link.kind} · ${all.length} cables`;
+  return [...(first.nominal ? [`${short} · ${units.bits(first.nominal)} each`] : []), short, `${all.length} cables`];
 }
 
 /**
  * The plugs at both ends and what the cable is.
  * @param {import("./types.js").LinkView} there
  * @param {import("./types.js").LinkView | undefined} back
- * @param {boolean} short
+ * @returns {string[]} the longest first
  */
-function plug(there, back, short) {
+function plugs(there, back) {
   const ends = [there.link.interface, back?.link.interface].filter(Boolean);
-  const plugs = ends.length === 2 && ends[0] !== ends[1] ? ends.join(" ↔ ") : (ends[0] ?? "");
-  const nominal = there.nominal ? units.bits(there.nominal) : "";
-  return [there.link.kind, plugs, short ? "" : nominal].filter(Boolean).join(" · ");
-}
-
-/** @param {ReturnType<typeof route>} way */
-function slanted(way) {
-  const [[ax, ay], [bx, by]] = way.points;
-  return way.points.length === 2 && Math.min(Math.abs(bx - ax), Math.abs(by - ay)) > 20;
-}
-
-/** @param {[number, number][]} points */
-function arrow(points) {
-  const [[ax, ay], [bx, by]] = points.slice(-2);
-  const far = Math.hypot(bx - ax, by - ay) || 1;
-  const [ux, uy] = [(bx - ax) / far, (by - ay) / far];
-  const [cx, cy] = [bx - ux * 7, by - uy * 7];
-  return `M${bx} ${by}L${cx - uy * 3.6} ${cy + ux * 3.6}L${cx + uy * 3.6} ${cy - ux * 3.6}z`;
+  const both = ends.length === 2 && ends[0] !== ends[1] ? ends.join(" ↔ ") : (ends[0] ?? "");
+  const { kind } = there.link;
+  const parts = [[kind, both, there.nominal ? units.bits(there.nominal) : ""], [kind, both], [both], [kind]];
+  return parts.map((words) => words.filter(Boolean).join(" · "));
 }
 
 /**
- * @param {ReturnType<typeof route>} way
- * @param {import("./layout.js").Box} from
- * @param {import("./layout.js").Box} to
- * @param {number} inward 1 if there is more room to the right of an upright link, -1 if to the left
+ * @param {import("./routes.js").Place} place
+ * @param {number} wires
  */
-function labelPlace(way, from, to, inward) {
-  const [x, y] = way.middle;
-  if (slanted(way)) {
-    // Measured from the middle of both directions, so that their labels stand below each other.
-    const [cx, cy] = [(from.x + to.x + from.w) / 2, (from.y + to.y + from.h) / 2];
-    const outward = { x: cx - inward * 30, "text-anchor": inward > 0 ? "end" : "start", class: "arw-rate" };
-    return { ...outward, y: to.y > from.y ? cy + 20 : cy + 4 };
-  }
-  if (way.upright) return { ...beside(way, from, inward), y: to.y > from.y ? y + 9 : y - 7, class: "arw-rate" };
-  const below = to.x > from.x;
-  return { x, y: below ? y + 16 : y - 8, "text-anchor": "middle", class: "arw-rate" };
+function labelAt({ x, y, upright, inward, onward }, wires) {
+  if (upright) return { x: x + inward * (9 + 5 * wires), y: onward ? y + 9 : y - 7, "text-anchor": inward > 0 ? "start" : "end" };
+  return { x, y: onward ? y + 14 + 5 * wires : y - 5 - 5 * wires, "text-anchor": "middle" };
 }
 
 /**
- * @param {ReturnType<typeof route>} way
- * @param {import("./layout.js").Box} from
- * @param {import("./layout.js").Box} to
- * @param {number} inward
+ * @param {import("./routes.js").Place} place
+ * @param {number} wires
  */
-function captionPlace(way, from, to, inward) {
-  const [x, y] = way.middle;
-  if (way.upright) return { ...beside(way, from, inward), y: y + 24, class: "arw-caption" };
-  return { x, y: to.x > from.x ? y + 30 : y + 40, "text-anchor": "middle", class: "arw-caption" };
-}
-
-/**
- * @param {ReturnType<typeof route>} way an upright one
- * @param {import("./layout.js").Box} from
- * @param {number} inward
- */
-function beside(way, from, inward) {
-  const middle = way.points.length > 2 ? way.middle[0] : from.x + from.w / 2;
-  return { x: middle + inward * 14, "text-anchor": inward > 0 ? "start" : "end" };
+function captionAt(place, wires) {
+  const at = labelAt({ ...place, onward: true }, wires);
+  return { ...at, y: at.y + 15 };
 }

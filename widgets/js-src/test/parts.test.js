@@ -3,8 +3,9 @@ import { test } from "node:test";
 import { pieces, plain } from "../src/ansi.js";
 import { Heights } from "../src/heights.js";
 import { History } from "../src/history.js";
-import { layout, route } from "../src/layout.js";
+import { layout } from "../src/layout.js";
 import { progress } from "../src/progress.js";
+import { route } from "../src/routes.js";
 
 test("a bar of tqdm is read, other text is not", () => {
   assert.deepEqual(progress("epoch 1:  45%|####5     | 9/20 [00:01<00:01]"), { label: "epoch 1", share: 0.45, rest: "9/20 [00:01<00:01]" });
@@ -72,15 +73,13 @@ test("no two ranks overlap, from 1 to 64, on one host and on several, on wide an
         }
 });
 
-test("the two directions of a link do not lie on each other", () => {
-  const [a, b] = [{ x: 0, y: 0, w: 10, h: 10 }, { x: 100, y: 0, w: 10, h: 10 }];
-  assert.notEqual(route(a, b).middle[1], route(b, a).middle[1]);
-});
-
 test("several links of the same two ranks do not lie on each other, nor on those of the other direction", () => {
-  const far = { x: 0, y: 900, w: 10, h: 10 };
-  for (const [a, b] of [[{ x: 0, y: 0, w: 10, h: 10 }, { x: 100, y: 0, w: 10, h: 10 }], [{ x: 0, y: 0, w: 10, h: 10 }, far]]) {
-    const ways = [0, 1, 2].flatMap((nth) => [route(a, b, true, nth), route(b, a, true, nth)]);
-    assert.equal(new Set(ways.map((way) => way.middle.join(" "))).size, 6);
+  for (const [size, hosts] of [[4, 1], [4, 2], [6, 3]]) {
+    const on = Array.from({ length: hosts }, (_, host) => Array.from({ length: size / hosts }, (_, i) => (host * size) / hosts + i));
+    for (const shape of /** @type {const} */ (["ring", "mesh"])) {
+      const plan = layout(on, shape, 900, { wires: 3 });
+      const ways = [0, 1, 2].flatMap((nth) => [route(plan, 0, size - 1, nth, 3), route(plan, size - 1, 0, nth, 3)]);
+      assert.equal(new Set(ways.map((way) => way?.d)).size, 6);
+    }
   }
 });

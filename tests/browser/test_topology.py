@@ -1,0 +1,102 @@
+"""The picture of hosts, ranks and links: it can be read however many there are, and however wide the page is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from allranks_backends.views import RankState, Snapshot
+from tests.browser.pictures import drawn, show
+from tests.widgets import streams
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+
+# Widths of the widget in JupyterLab with its file browser, on pages of 700, 900 and 1440 pixels, and without.
+WIDTHS = [330, 466, 700, 1006, 1440]
+ON_ONE_HOST = [(size, 1) for size in [*range(2, 17), 64, 256]]
+ON_SEVERAL = [(size, hosts) for hosts in (2, 3, 4, 8) for size in (hosts, 4 * hosts - 1)] + [(64, 8), (256, 8)]
+
+FOUND = """() => {
+  const found = new Set(), root = document.querySelector(".arw-topology").getBoundingClientRect();
+  const all = (selector) => [...document.querySelectorAll(selector)];
+  const boxOf = (node) => node.getBoundingClientRect();
+  const named = (nodes) =>
+    nodes.map((node) => ({ name: node.textContent, box: boxOf(node) })).filter(({ box }) => box.width);
+  const meets = (a, b, by = 0) =>
+    a.left < b.right - by && b.left < a.right - by && a.top < b.bottom - by && b.top < a.bottom - by;
+  const within = (a, b) => a.left >= b.left && a.right <= b.right && a.top >= b.top && a.bottom <= b.bottom;
+  const cut = (node) => node.clientWidth && node.scrollWidth > node.clientWidth + 1;
+
+  const ranks = all(".arw-rank").map((node) => ({ name: `rank ${node.dataset.rank}`, box: boxOf(node), node }));
+  const words = all(".arw-host-head span").filter((node) => !node.children.length && node.textContent);
+  const heads = named(words), labels = named(all(".arw-lines text").filter((node) => node.textContent));
+  const things = [...ranks, ...heads, ...labels];
+  for (const { name, box } of things)
+    if (box.left < root.left - 1 || box.right > root.right + 1) found.add(`${name} leaves the picture`);
+
+  for (const line of all(".arw-line")) {
+    const { from, to } = line.dataset, link = `link ${from} to ${to}`;
+    const box = boxOf(line), frame = boxOf(line.ownerSVGElement);
+    if (box.left < root.left || box.right > root.right + 1) found.add(`${link} leaves the picture`);
+    const ends = [`rank ${from}`, `rank ${to}`];
+    const near = things.filter((one) => !ends.includes(one.name) && meets(box, one.box, -1));
+    for (let at = 0; near.length && at <= line.getTotalLength(); at += 2) {
+      const { x, y } = line.getPointAtLength(at), [left, top] = [x + frame.left, y + frame.top];
+      const point = { left, right: left, top, bottom: top };
+      for (const { name, box } of near) if (meets(point, box)) found.add(`${link} crosses ${name}`);
+    }
+  }
+  labels.forEach(({ name, box }, i) => {
+    for (const other of [...ranks, ...heads, ...labels.slice(i + 1)])
+      if (meets(box, other.box, 1)) found.add(`${name} lies on ${other.name}`);
+    for (const host of all(".arw-host").map(boxOf))
+      if (meets(box, host) && !within(box, host)) found.add(`${name} lies on the edge of a host`);
+  });
+  for (const node of [...words.filter((node) => !node.closest(".arw-host-what")), ...all(".arw-host-figures")])
+    if (cut(node)) found.add(`${node.textContent} is cut`);
+  for (const { name, box, node } of ranks) {
+    const top = node.querySelector(".arw-state"), state = boxOf(top).width ? top : node.querySelector(".arw-doing");
+    if (!boxOf(state).width) continue; // a number and a sign only
+    const range = document.createRange();
+    range.selectNodeContents(state);
+    const end = state === top ? boxOf(node.querySelector(".arw-more")).left + 2 : box.right - 1;
+    if (state.textContent !== node.dataset.state || boxOf(range).right > end) found.add(`the state of ${name} is cut`);
+  }
+  return [...found];
+}"""
+
+
+def world(size: int, hosts: int, mesh: bool) -> Snapshot:
+    """With every state, since a word must not be cut, and a line for the interface in the heads of hosts."""
+    now = streams.snapshot(size, hosts, 30.0)
+    states: list[RankState] = ["unblocked", "waiting", "debugging", "failed", "running", "waiting"]
+    ranks = tuple(replace(one, state=states[one.rank % 6], since=0.3 * (one.rank % 6)) for one in now.ranks)
+    machines = tuple(replace(one, interface="en3", sent_rate=3.21e9, received_rate=3.18e9) for one in now.hosts)
+    links = streams.mesh(size, hosts) if mesh else now.links
+    return replace(now, ranks=ranks, links=links, hosts=machines if hosts > 1 else now.hosts)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("mesh", [False, True], ids=["ring", "mesh"])
+def test_no_link_crosses_a_rank_or_a_text_and_no_word_is_cut(browser: Browser, mesh: bool, width: int) -> None:
+    page = drawn(browser, world(2, 1, mesh), width)
+    found = {}
+    for size, hosts in ON_ONE_HOST + ON_SEVERAL:
+        if mesh and size > 64:
+            continue  # a snapshot of 65,280 links
+        now = world(size, hosts, mesh)
+        show(page, now)
+        assert page.locator(".arw-rank").count() == size
+        found[size, hosts] = page.evaluate(FOUND)
+        if not mesh or (size <= 16 and width > 1000):
+            assert page.locator(".arw-line").count() == len(now.links), "all are drawn"
+        elif not page.locator(".arw-line").count():
+            assert "too many to draw" in page.locator(".arw-links summary").inner_text()
+    page.close()
+    wrong = {world: said for world, said in found.items() if said}
+    assert not wrong, "\n".join(f"{size} on {hosts}: {'; '.join(said[:4])}" for (size, hosts), said in wrong.items())

@@ -1,0 +1,88 @@
+"""All pictures on narrow and wide pages: nothing is cut at the right, and charts share the width."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from allranks_backends.views import RankState
+from tests.browser.pictures import drawn, send_all
+from tests.widgets import streams
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
+
+VIEWS = ("topology", "ranks", "throughput", "log")
+# Words may end in … where the whole is elsewhere: the source line of a rank is in its title, a traceback scrolls.
+CUT = """() => {
+  const right = document.querySelector(".arw-root").getBoundingClientRect().right - 16;
+  const nodes = [...document.querySelectorAll(".arw-root *")].filter((node) => !node.closest(".arw-list, .arw-live"));
+  const out = nodes.filter((node) => node.getBoundingClientRect().right > right + 1);
+  const states = nodes.filter((node) => node.matches(".arw-state-cell") && node.scrollWidth > node.clientWidth);
+  return [...out, ...states].map((node) => `${node.className}: ${node.textContent.slice(0, 40)}`);
+}"""
+CHARTS = """() => [...document.querySelectorAll(".arw-log-figure")].map((node) => {
+  const { left, width } = node.getBoundingClientRect(), grid = node.parentElement.getBoundingClientRect();
+  return [left - grid.left, width, node.querySelector("canvas").getBoundingClientRect().width, grid.width];
+})"""
+
+
+def logged(page: Page, ranks: int, *names: str) -> None:
+    points = [(rank, name, step) for rank in range(ranks) for name in names for step in range(40)]
+    rows = [(rank, name, 7, step, math.exp(-step / 30) + rank, 1.0) for rank, name, step in points]
+    past = [streams.snapshot(ranks, 1, when) for when in range(30)]
+    send_all(page, past=past, items=streams.training(ranks) + streams.failing(ranks), rows=rows)
+    page.wait_for_function("(n) => document.querySelectorAll('.arw-log-figure canvas').length === n", arg=len(names))
+
+
+@pytest.mark.parametrize("width", [330, 466, 700, 1006, 1440])
+def test_nothing_is_cut_at_the_right(browser: Browser, width: int) -> None:
+    page = drawn(browser, streams.snapshot(4, 1, 200.25), width, views=VIEWS)
+    logged(page, 4, "loss", "accuracy")
+    page.locator(".arw-links summary").click()
+    page.get_by_role("button", name="By rank").last.click()
+    page.wait_for_function("document.querySelectorAll('.arw-log .arw-legend-item').length === 8")
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    assert not page.evaluate(CUT)
+    page.close()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [700, 900, 1440])
+def test_a_rank_that_failed_or_died_is_named_first_and_axe_finds_nothing(
+    browser: Browser, axe: str, width: int, theme: str
+) -> None:
+    now = streams.snapshot(8, 8, 200.25)
+    lost: dict[int, RankState] = {2: "dead", 5: "failed"}
+    ranks = [replace(one, state=lost.get(one.rank, one.state)) for one in now.ranks]
+    page = drawn(browser, replace(now, ranks=tuple(ranks)), width, views=VIEWS, theme=theme)
+    logged(page, 4, "loss")
+    first, second = page.locator(".arw-states .arw-lost").all()
+    assert [first.inner_text(), second.inner_text()] == ["rank 2 dead", "rank 5 failed"]
+    assert first.locator(".arw-icon").is_visible(), "a sign, too, for who sees no red"
+    assert first.evaluate("(node) => getComputedStyle(node).backgroundColor") != "rgba(0, 0, 0, 0)"
+    page.evaluate(axe)
+    found = page.evaluate("async () => (await axe.run('.arw-root')).violations")
+    assert not [(one["help"], one["nodes"][0]["html"]) for one in found if one["impact"] in ("serious", "critical")]
+    page.close()
+
+
+@pytest.mark.parametrize("width", [466, 1006, 1440])
+def test_charts_of_what_was_logged_share_the_width(browser: Browser, width: int) -> None:
+    for ranks, names in [(2, ["loss"]), (6, ["loss"]), (3, ["loss", "accuracy"]), (6, ["loss", "accuracy", "rate"])]:
+        page = drawn(browser, streams.snapshot(ranks, 1, 200.25), width, views=VIEWS)
+        logged(page, ranks, *names)
+        page.get_by_role("button", name="By rank").last.click()
+        lines = ranks * len(names)
+        page.wait_for_function("(n) => document.querySelectorAll('.arw-log .arw-legend-item').length === n", arg=lines)
+        charts = page.evaluate(CHARTS)
+        across = len({left for left, *_ in charts})
+        for _, chart, canvas, grid in charts:
+            assert chart == pytest.approx((grid - 12 * (across - 1)) / across, abs=1), f"{ranks} ranks, {names}"
+            assert canvas == pytest.approx(chart, abs=2)
+        page.close()
