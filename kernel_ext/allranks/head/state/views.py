@@ -117,7 +117,7 @@ def notes(monitor: Monitor, state: WorldState) -> tuple[str, ...]:
         living = {number: each for number, each in owed.items() if number < len(ranks) and number not in dead}
         heals = "The world is broken. %distributed heal replaces dead ranks and re-forms it."
         aborted = "A collective was aborted: the next cell re-forms the world. All variables are kept."
-        said.append(f"{heals if dead else aborted}{also_lacking(living)}")
+        said.append(f"{heals if dead or owed else aborted}{also_lacking(living)}")
     for name, host in sorted(monitor.away.items()):
         if all(rank.dead is not None for rank in ranks if rank.host == name):
             continue
