@@ -18,8 +18,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -35,6 +36,8 @@ from ._processes import nothing_left
 MARK = "ALLRANKS_AWAY"
 """Environment variable of all that a notebook starts."""
 KINDS = ("stopped", "asleep", "cut off")
+BEGINS_WITHIN = 120.0
+"""Seconds in which the first lines are shown, on a busy machine."""
 ENDS_WITHIN = 90.0
 """Seconds in which a cell ends after it may, on a busy machine."""
 PRINTS = """
@@ -93,24 +96,18 @@ class Away:
         command = [sys.executable, "-m", "benchmarks.away", "--one", str(self._folder), *self._names]
         environment = os.environ | {"PATH": hosts.path, MARK: str(self._folder)}
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+        self._waits = dice.uniform(0.0, 10.0)
+        deadline = time.monotonic() + BEGINS_WITHIN
         while not (self._folder / "begun").exists() and self._process.poll() is None:
+            if time.monotonic() > deadline:
+                self._process.kill()
             time.sleep(0.1)
 
     def play(self) -> str:
         """Be away and come back; returns what was wrong."""
-        pid = self._process.pid
-        if self.kind == "cut off":
-            self._hosts.cut_off(True, *self._names)
+        with self._cut_off() if self.kind == "cut off" else self._stopped():
             time.sleep(self.seconds)
-            self._hosts.cut_off(False, *self._names)
-        else:
-            pids = _of_this_machine(self._folder) if self.kind == "asleep" else [pid]
-            for each in pids:
-                os.kill(each, signal.SIGSTOP)
-            time.sleep(self.seconds)
-            for each in reversed(pids):
-                os.kill(each, signal.SIGCONT)
-        time.sleep(random.uniform(0.0, 10.0))
+        time.sleep(self._waits)
         (self._folder / "end").touch()
         try:
             said, _ = self._process.communicate(timeout=4 * ENDS_WITHIN)
@@ -121,6 +118,29 @@ class Away:
             return f"the notebook ended with {self._process.returncode}"
         wrong = json.loads(said.splitlines()[-1])
         return "; ".join(f"{what}: {words}" for what, words in wrong.items())
+
+    @contextmanager
+    def _cut_off(self) -> Iterator[None]:
+        self._hosts.cut_off(True, *self._names)
+        try:
+            yield
+        finally:
+            self._hosts.cut_off(False, *self._names)
+
+    @contextmanager
+    def _stopped(self) -> Iterator[None]:
+        pids = _of_this_machine(self._folder) if self.kind == "asleep" else [self._process.pid]
+        try:
+            _signal(pids, signal.SIGSTOP)
+            yield
+        finally:
+            _signal(pids[::-1], signal.SIGCONT)
+
+
+def _signal(pids: Sequence[int], number: int) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 def _of_this_machine(folder: Path) -> list[int]:

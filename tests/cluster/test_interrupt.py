@@ -250,7 +250,7 @@ def test_a_rank_that_was_unblocked_and_goes_on_is_not_to_be_killed(
     monkeypatch.setattr("allranks.cluster.cell.INTERRUPT_WITHIN", 10.0)  # until it has said so, on a busy machine, too
     cell = ring2.begin(SWALLOWS.format(go=str(go)))
     assert comes_true(ring2, lambda now: now.ranks[0].state == "waiting", PATIENCE)
-    with pytest.raises(CellTimeout, match="were aborted, and they end in a moment: run the next cell"):
+    with pytest.raises(CellTimeout, match=r"were aborted\. The cell ends in a moment: run the next cell"):
         cell.finish(0.1)
     go.touch()
     assert ring2.run("mx.distributed.all_sum(mx.array(1)).item()").check()[0].value == 2

@@ -150,6 +150,7 @@ def test_the_end_of_a_cell_frees_the_rank_and_is_acknowledged(monitor: Monitor) 
 
 def test_a_rank_whose_cell_was_interrupted_is_idle_which_is_said_until_the_next_cell(monitor: Monitor) -> None:
     monitor.listen(CELL, [0, 1])
+    monitor.interrupted |= {(0, CELL), (1, CELL)}
     stopped = CellError("KeyboardInterrupt", "", [], 3)
     for uuid in ("rank-0", "rank-1"):
         monitor.receive(uuid, done(error=stopped, ok=False), ())
@@ -157,6 +158,12 @@ def test_a_rank_whose_cell_was_interrupted_is_idle_which_is_said_until_the_next_
     assert [rank.failed for rank in monitor.ranks] == [None, None]
     monitor.listen(CELL + 1, [0])
     assert [view.doing for view in monitor.snapshot().ranks] == ["running", "idle"]
+
+
+def test_a_keyboard_interrupt_that_no_stop_has_caused_is_a_failure(monitor: Monitor) -> None:
+    monitor.listen(CELL, [0])
+    monitor.receive("rank-0", done(error=CellError("KeyboardInterrupt", "", [], 3), ok=False), ())
+    assert monitor.snapshot().ranks[0].state == "failed"
 
 
 def test_an_error_that_follows_an_aborted_collective_is_no_failure_of_the_rank(monitor: Monitor) -> None:

@@ -84,6 +84,13 @@ def test_a_line_without_end_is_left_out(page: Page) -> None:
     assert lines[1].startswith("rank 2    │ … 1 line (100.0 kB) is not shown")
 
 
+def test_a_long_text_without_end_counts_as_a_line_of_each_rank(page: Page) -> None:
+    show = Show(ALL, live=True)
+    show.blocks([text("short\n"), text("x" * 100_000)])
+    show.close()
+    assert "… 1 line of each rank (100.0 kB) is not shown" in lines_of(page)[1]
+
+
 def test_what_was_cut_on_the_rank_is_counted_too(page: Page) -> None:
     show = Show(ALL, live=True)
     show.blocks([text(numbered(0, LINES + 1)), Block("cut", (0,), {"lines": 1000, "bytes": 50_000})])

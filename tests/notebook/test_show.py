@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
@@ -146,6 +147,19 @@ def test_another_figure_of_the_same_rank_begins_another_grid(page: Page) -> None
     show.blocks([rich("display", png(f"{each}{rank}"), (rank,)) for each in "ab" for rank in (0, 1)])
     first, second = [shown["text/html"] for _, shown in page.outputs if isinstance(shown, dict)]
     assert "a0" in first and "a1" in first and "b0" in second and "b1" in second
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [({"width": 300, "height": "50%"}, ' width="300" height="50%"'), ({"width": "300px"}, ""), (True, "")],
+)
+def test_a_figure_may_name_any_size(given: Any, kept: str, page: Page) -> None:
+    show = Show(ALL, live=True)
+    for rank in (0, 1):
+        content = {"data": png(str(rank)), "metadata": {"image/png": given}}
+        show.blocks([Block("display", (rank,), content)])
+    [shown] = [shown["text/html"] for _, shown in page.outputs if isinstance(shown, dict)]
+    assert shown.count(f'alt="&lt;Figure&gt;"{kept} style=') == 2
 
 
 def test_a_rank_that_clears_its_output_leaves_the_grid(page: Page) -> None:

@@ -15,7 +15,7 @@ from allranks.head.cell.agreement import Agreement
 from allranks.head.cell.outcome import Outcome
 from allranks.head.cell.stall import Finding
 from allranks.head.cell.still_busy import still_busy
-from allranks.head.cell.unblocking import GO_ON_WITHIN, RELEASE_WITHIN, Unblocking
+from allranks.head.cell.unblocking import RELEASE_WITHIN, Unblocking
 from allranks.head.state.cell_updates import CellUpdate, CellUpdates, Died
 from allranks.head.state.logged import Row
 from allranks.head.state.monitor import Monitor
@@ -172,9 +172,15 @@ class Cell:
             pass
         left = sorted(self._outcome.open)
         if left:
-            tried_for = GO_ON_WITHIN if self._unblocking.go_on(left) else None
-            snapshot, abortable = self._monitor.snapshot(), self._monitor.breakable
-            message += f" {still_busy(snapshot, left, abortable=abortable, tried_for=tried_for)}"
+            self._unblocking.go_on(left)
+            aborted = [rank for rank in left if self._outcome.results[rank].unblocked]
+            message += " " + still_busy(
+                self._monitor.snapshot(),
+                left,
+                abortable=self._monitor.breakable,
+                aborted=aborted,
+                tried_for=self._monitor.unblocks_for(),
+            )
         raise kind(message.strip()) from None
 
     def _follow(self, deadline: float | None) -> bool:
@@ -292,9 +298,9 @@ class Cell:
         return [*blocks, *_said(self._outcome.left_behind(stays=not (self.broke and self._monitor.breakable)))]
 
     @property
-    def unblocks_for(self) -> float | None:
-        """Seconds for which missing ranks enter what others wait in; None where they do not."""
-        return RELEASE_WITHIN if self._unblocking.releasing else None
+    def unblocks(self) -> bool:
+        """Whether missing ranks enter what others wait in."""
+        return self.followed and self._unblocking.releasing
 
     @property
     def broke(self) -> bool:

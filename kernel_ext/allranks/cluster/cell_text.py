@@ -57,7 +57,7 @@ class CellText:
         self.ranks = list(found)
         """The ranks whose output can be read."""
         self.missing = {rank: str(error) for rank, error in failed.items()}
-        """Why that of the other ranks is missing, by rank, as a clause."""
+        """Why the output of each other rank is missing, by rank, as a clause."""
         self.nbytes = {rank: reply.answer.nbytes for rank, reply in found.items()}
         """Bytes that each rank printed."""
         self.incomplete = {rank: why for rank, reply in found.items() if (why := reply.answer.incomplete)}

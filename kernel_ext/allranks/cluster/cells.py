@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -212,7 +213,7 @@ class ClusterCells(ClusterFolder, ClusterShare):
         busy = [rank.rank for rank in monitor.busy(chosen)] if within else []
         if not busy:
             return ""
-        tried_for = max((cell.unblocks_for for cell in following if cell.unblocks_for), default=None)
+        tried_for = math.inf if any(cell.unblocks for cell in following) else monitor.unblocks_for()
         return still_busy(monitor.snapshot(), busy, abortable=monitor.breakable, tried_for=tried_for)
 
     def _wait_for_ends(self, cells: Sequence[Cell]) -> None:

@@ -162,10 +162,10 @@ class ClusterValues(ClusterBase):
     def diff(self, name: str, *, ranks: Sequence[int] | int | None = None) -> list[Difference]:
         """Where replicas of `name` differ: the path of each leaf, and how far apart the values are.
 
-        Raises UsageError for fewer than two ranks, and what `pull` raises.
+        Raises UsageError for fewer than two `ranks`, where some are chosen, and what `pull` raises.
         """
         chosen = self.choose_ranks(ranks)
-        if len(chosen) < 2:
+        if ranks is not None and len(chosen) < 2:
             raise UsageError("diff needs at least 2 ranks")
 
         def others(which: str) -> str:

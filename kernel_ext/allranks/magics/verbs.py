@@ -49,9 +49,9 @@ class Verbs:
             print("already up:")
             display(up)  # type: ignore[no-untyped-call]
             return
-        if options.n is not None and not options.yes:
+        if up is None and options.n is not None and not options.yes:
             not_too_many(f"-n {options.n}", options.n)
-        cluster = Cluster(  # raises UsageError for what can never be, also where one is up
+        cluster = Cluster(  # raises UsageError for an invalid argument, even if a cluster is up
             options.n,
             backend=options.backend,
             hosts=options.hosts,
@@ -208,10 +208,11 @@ class Verbs:
         cluster = self._need()
         if all(view.state in {*AT_REST, "dead"} for view in cluster.snapshot.ranks):
             print(f"No cell is running.{_dead_too(cluster)}")
-        if silent := [view.rank for view in cluster.snapshot.ranks if view.state == "stopped"]:
-            print(no_answer(silent))
         if still := cluster.interrupt(within=RELEASE_WITHIN):
             print(still)
+        elif silent := [view.rank for view in cluster.snapshot.ranks if view.state == "stopped" and view.away is None]:
+            text = str(no_answer(silent))
+            print(text[0].upper() + text[1:])
 
     def _push(self, options: argparse.Namespace) -> None:
         cluster = self._need()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import html
+import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -20,40 +21,44 @@ TITLE = "font-size:12px;font-weight:600;text-align:left"
 
 
 def is_figure(block: Block) -> bool:
-    """It is an image, and has no form but that and text."""
+    """Whether the block is an image with no other form than text."""
     if block.kind not in ("display", "result") or block.content.get("display_id") is not None:
         return False
-    forms = block.content["data"].keys()
-    return not forms.isdisjoint(IMAGES) and forms <= {*IMAGES, "text/plain"}
+    data: Mapping[str, Any] = block.content["data"]
+    return _mime(data) is not None and data.keys() <= {*IMAGES, "text/plain"}
 
 
 class Figures(Display):
-    """The figures of differing ranks, which titles within label."""
+    """A grid of figures, each with the ranks that show it as its title."""
 
     def __init__(self, blocks: Sequence[Block], owner: object) -> None:
         super().__init__((), {}, {}, owner)
-        self._blocks: list[Block] = []
-        for block in blocks:
-            self.add(block)
+        self._shown = [(block, _figure(block)) for block in blocks]
+        self._draw()
 
     @property
     def has_titles(self) -> bool:
         return True
 
     def add(self, block: Block) -> None:
-        self._blocks.append(block)
+        self._shown.append((block, _figure(block)))
         self._draw()
 
     def leave(self, ranks: Collection[int]) -> None:
-        left = [each._replace(ranks=tuple(rank for rank in each.ranks if rank not in ranks)) for each in self._blocks]
-        self._blocks = [each for each in left if each.ranks]
+        left = [each._replace(ranks=tuple(rank for rank in each.ranks if rank not in ranks)) for each, _ in self._shown]
+        self._shown = [(each, _figure(each)) for each in left if each.ranks]
         self._draw()
 
     def _draw(self) -> None:
-        self.ranks = tuple(sorted(rank for block in self._blocks for rank in block.ranks))
-        text = "\n".join(f"{rank_label(block.ranks)}: {_words(block)}" for block in self._blocks)
-        figures = "".join(map(_figure, self._blocks))
+        self.ranks = tuple(sorted(rank for block, _ in self._shown for rank in block.ranks))
+        text = "\n".join(f"{rank_label(block.ranks)}: {_words(block)}" for block, _ in self._shown)
+        figures = "".join(figure for _, figure in self._shown)
         self.bundle = {"data": {"text/html": f'<div style="{GRID}">{figures}</div>', "text/plain": text}}
+
+
+def _mime(data: Mapping[str, Any]) -> str | None:
+    """The form of the image to show."""
+    return next((each for each in IMAGES if isinstance(data.get(each), str)), None)
 
 
 def _words(block: Block) -> str:
@@ -62,13 +67,20 @@ def _words(block: Block) -> str:
 
 def _figure(block: Block) -> str:
     data: Mapping[str, Any] = block.content["data"]
-    mime = next(each for each in IMAGES if each in data)
+    mime = _mime(data)
+    assert mime is not None, "see is_figure"
     content = data[mime]
     if mime == "image/svg+xml":
         content = base64.b64encode(content.encode()).decode()
     source = f"data:{mime};base64,{''.join(content.split())}"
-    size = (block.content.get("metadata") or {}).get(mime) or {}
-    width = f' width="{int(size["width"])}"' if "width" in size else ""
-    image = f'<img src="{html.escape(source)}" alt="{html.escape(_words(block))}"{width} style="max-width:100%">'
+    size = _size((block.content.get("metadata") or {}).get(mime))
+    image = f'<img src="{html.escape(source)}" alt="{html.escape(_words(block))}"{size} style="max-width:100%">'
     title = f'<figcaption style="{TITLE}">{rank_label(block.ranks)}</figcaption>'
     return f'<figure style="margin:0;min-width:0">{title}{image}</figure>'
+
+
+def _size(metadata: Any) -> str:
+    """Width and height as attributes, as far as they are pixels or percents: IPython takes anything."""
+    given = metadata if isinstance(metadata, Mapping) else {}
+    sizes = {name: str(given[name]) for name in ("width", "height") if name in given}
+    return "".join(f' {name}="{size}"' for name, size in sizes.items() if re.fullmatch(r"\d+(\.\d+)?%?", size))

@@ -114,13 +114,14 @@ class PageRoom:
         """How much was left out, and its last lines."""
         if not self.leaves_out:
             return []
-        ranks, counts = tuple(sorted(self._bytes_left_out)), self._lines_left_out.values()
-        least, most = min(counts), max(max(counts), 1)
-        lines = f"{least:,} to {lines_text(most)}" if least < most and len(ranks) > 1 else lines_text(most)
+        ranks = tuple(sorted(self._bytes_left_out))
+        counts = [max(lines, 1) for lines in self._lines_left_out.values()]  # one without an end counts, too
+        least, most = min(counts), max(counts)
+        lines = f"{least:,} to {lines_text(most)}" if least < most else lines_text(most)
         of = " of each rank" if len(ranks) > 1 else ""
         size = f"{'up to ' * (least < most)}{human_bytes(max(self._bytes_left_out.values()))}"
-        one = len(ranks) == most == 1
-        it, are = ("it", "is") if one else ("them", "are")
+        it = "it" if len(ranks) == most == 1 else "them"
+        are = "is" if most == 1 else "are"
         how = f"{are} not shown so far."
         if ended:
             how = (

@@ -100,14 +100,11 @@ class Unblocking:
             return ""
         return f" All ranks were in {collective}, and no byte had moved for {still:.0f} s."
 
-    def go_on(self, left: Sequence[int]) -> bool:
-        """Unblock those that did not end in time, beside what the user does next: busy machines take longer.
-
-        False where nothing can be done, or nothing is known that would help.
-        """
+    def go_on(self, left: Sequence[int]) -> None:
+        """Unblock those that did not end in time, beside what the user does next: busy machines take longer."""
+        until = time.monotonic() + GO_ON_WITHIN
 
         def release() -> None:
-            until = time.monotonic() + GO_ON_WITHIN
             while still := [rank for rank in left if self._monitor.ranks[rank].cell == self._cell]:
                 views = self._monitor.snapshot().ranks
                 if time.monotonic() > until or self._monitor.state != "whole":
@@ -116,10 +113,10 @@ class Unblocking:
                 time.sleep(LOOK_EVERY)
 
         if self._monitor.breakable or self._outcome.somebody_died:
-            return False
+            return
         threading.Thread(target=release, name=f"allranks-release-{self._cell}", daemon=True).start()
-        # Where all are in it, no rank can enter for another.
-        return together(self._monitor.snapshot(), self._watch.ranks) is None
+        if together(self._monitor.snapshot(), self._watch.ranks) is None:  # else no rank can enter for another
+            self._monitor.unblocks_until = until
 
     def _release_waiting(self) -> None:
         """Where nothing can be aborted: have the missing ranks enter, so that the waiting ones return."""

@@ -96,6 +96,8 @@ class Monitor:
         """Ranks, and the numbers of their cells that were stopped."""
         self.changing = False
         """Whether the world is being changed."""
+        self.unblocks_until = 0.0
+        """The `time.monotonic` until which ranks left over from a stopped cell are still being unblocked."""
         self.acknowledge: Callable[[str, int], None] = lambda _uuid, _cell: None
         self.dismiss: Callable[[str], None] = lambda _uuid: None
         self._by_uuid: dict[str, Rank] = {}
@@ -233,7 +235,8 @@ class Monitor:
             self.times.add(done.cell, rank.rank, done.timed, members)
         rank.unblocked = done.error is not None and (done.error.aborted or rank.unblocked)
         raised = done.error.ename if done.error is not None and not rank.unblocked else None
-        rank.interrupted = raised == KeyboardInterrupt.__name__
+        was_stopped = (rank.rank, done.cell) in self.interrupted  # its own code may raise KeyboardInterrupt, too
+        rank.interrupted = was_stopped and raised == KeyboardInterrupt.__name__
         rank.failed = None if rank.interrupted else raised
         rank.report = structs.replace(rank.report, running=False, waiting=False)
 
@@ -314,6 +317,11 @@ class Monitor:
         """Those of `ranks` that still run a cell. An interrupted restart leaves none."""
         wanted = set(ranks)
         return [rank for rank in self.ranks if rank.rank in wanted and rank.busy]
+
+    def unblocks_for(self) -> float | None:
+        """Seconds for which ranks left over from a stopped cell are still being unblocked; None where they are not."""
+        left = self.unblocks_until - time.monotonic()
+        return left if left > 0 and self.state == "whole" else None
 
     def alive(self) -> list[Rank]:
         return [rank for rank in self.ranks if rank.dead is None]

@@ -112,12 +112,14 @@ def notes(monitor: Monitor, state: WorldState) -> tuple[str, ...]:
     said = []
     if state == "incomplete":
         said.append(f"The world is incomplete: {unfinished(owed)}")
-    if state == "broken":
+    if monitor.changing:
+        said.append("The world is being changed.")
+    elif state == "broken":
         dead = {rank.rank for rank in ranks if rank.dead is not None}
         living = {number: each for number, each in owed.items() if number < len(ranks) and number not in dead}
         heals = "The world is broken. %distributed heal replaces dead ranks and re-forms it."
-        aborted = "A collective was aborted: the next cell re-forms the world. All variables are kept."
-        said.append(f"{heals if dead or owed else aborted}{also_lacking(living)}")
+        re_formed = "The world is broken: the next cell re-forms it. All variables are kept."
+        said.append(f"{heals if dead or owed else re_formed}{also_lacking(living)}")
     for name, host in sorted(monitor.away.items()):
         if all(rank.dead is not None for rank in ranks if rank.host == name):
             continue
