@@ -248,7 +248,7 @@ def test_an_interrupt_names_a_stopped_rank(notebook: Notebook) -> None:
     notebook.ok("os.kill(pid, signal.SIGSTOP)")
     try:
         notebook.comes_true("now.ranks[1].state == 'stopped'")
-        assert notebook.ok("%distributed interrupt").stdout.startswith("rank 1 is not responding (stopped")
+        assert notebook.ok("%distributed interrupt").stdout.startswith("Rank 1 is not responding (stopped")
     finally:
         notebook.ok("os.kill(pid, signal.SIGCONT)")
         rests(notebook)

@@ -34,7 +34,7 @@ def still_busy(
 ) -> str:
     """``Still busy: rank 1 running line 5: mx.eval(x). A call of MLX or C cannot be interrupted, …``.
 
-    `abortable` says whether blocked collectives of this world are aborted, `aborted` of which ranks some were.
+    `abortable` says whether blocked collectives of this world are aborted, `aborted` of which ranks one was unblocked.
     `tried_for` is for how many seconds their completion is still tried, infinite where that is not known, and None
     where it is not tried.
     """
@@ -49,7 +49,7 @@ def still_busy(
             return ENDS
         if view.state == "waiting" and died:
             return NEIGHBOUR_DIED
-        if view.rank in aborted or (view.state == "waiting" and abortable):
+        if abortable and (view.rank in aborted or view.state == "waiting"):
             return WAS_ABORTED
         if view.state == "running":
             return COMPUTES_IN_BROKEN if died else COMPUTES
