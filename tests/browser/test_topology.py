@@ -100,3 +100,19 @@ def test_no_link_crosses_a_rank_or_a_text_and_no_word_is_cut(browser: Browser, m
     page.close()
     wrong = {world: said for world, said in found.items() if said}
     assert not wrong, "\n".join(f"{size} on {hosts}: {'; '.join(said[:4])}" for (size, hosts), said in wrong.items())
+
+
+def test_the_menu_of_every_rank_can_be_focused_also_on_the_smallest_cards(browser: Browser) -> None:
+    page = drawn(browser, world(16, 1, True), 466)
+    assert page.locator(".arw-rank-tiny").count() == 16
+    for rank in range(16):
+        more = page.locator(f'.arw-rank[data-rank="{rank}"] .arw-more')
+        more.focus()
+        assert more.evaluate("(node) => node === document.activeElement && getComputedStyle(node).opacity === '1'")
+        card, button = more.locator("..").bounding_box(), more.bounding_box()
+        assert card is not None and button is not None
+        assert button["width"] == button["height"] == 24 and card["y"] <= button["y"]
+        assert button["y"] + 24 <= card["y"] + card["height"]
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".arw-menu")
+    page.close()
