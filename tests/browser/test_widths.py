@@ -72,6 +72,26 @@ def test_a_rank_that_failed_or_died_is_named_first_and_axe_finds_nothing(
     page.close()
 
 
+def test_the_chart_of_traffic_follows_the_width_and_the_theme_though_nothing_new_is_heard(browser: Browser) -> None:
+    page = drawn(browser, streams.snapshot(2, 1, 200.25), 1440, views=("throughput",))
+    page.wait_for_selector(".arw-chart canvas")
+    page.set_viewport_size({"width": 700, "height": 900})
+    fits = """() => {
+      const [chart] = document.querySelectorAll(".arw-chart"), [plot] = chart.querySelectorAll(".uplot");
+      return document.body.clientWidth === 700 && Math.abs(plot.clientWidth - chart.clientWidth) < 2;
+    }"""
+    page.wait_for_function(fits, timeout=5000)
+    page.evaluate("""() => {
+      document.querySelector(".arw-chart canvas").dataset.old = "";
+      document.body.style.background = "#111111";
+      document.body.style.setProperty("--jp-layout-color0", "#111111");
+      document.body.dataset.jpThemeLight = "false";
+    }""")
+    page.wait_for_selector('.arw-root[data-theme="dark"]')
+    page.wait_for_selector(".arw-chart canvas[data-old]", state="detached", timeout=5000)
+    page.close()
+
+
 @pytest.mark.parametrize("width", [466, 1006, 1440])
 def test_charts_of_what_was_logged_share_the_width(browser: Browser, width: int) -> None:
     for ranks, names in [(2, ["loss"]), (6, ["loss"]), (3, ["loss", "accuracy"]), (6, ["loss", "accuracy", "rate"])]:
