@@ -100,6 +100,18 @@ def test_no_link_crosses_a_rank_or_a_text_and_no_word_is_cut(browser: Browser, m
     assert not wrong, "\n".join(f"{size} on {hosts}: {'; '.join(said[:4])}" for (size, hosts), said in wrong.items())
 
 
+def test_a_rank_that_failed_shows_its_cause_also_where_others_wait_for_it(browser: Browser) -> None:
+    now = streams.snapshot(4, 1, 30.0)
+    waits: RankState = "waiting"
+    ranks = [replace(one, state=waits, since=9.0) for one in now.ranks]
+    ranks[1] = replace(ranks[1], state="failed", cause="ValueError: bad batch")
+    ranks[2] = replace(ranks[2], state="running")
+    page = drawn(browser, replace(now, ranks=tuple(ranks)), 1006)
+    said = [page.locator(f'.arw-rank[data-rank="{rank}"] .arw-doing').inner_text() for rank in (1, 2)]
+    assert said == ["ValueError: bad batch", "others wait for it"]
+    page.close()
+
+
 def test_the_menu_of_every_rank_can_be_focused_also_on_the_smallest_cards(browser: Browser) -> None:
     page = drawn(browser, world(16, 1, True), 466)
     assert page.locator(".arw-rank-tiny").count() == 16

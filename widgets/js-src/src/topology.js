@@ -195,9 +195,10 @@ export class Topology {
       say(word, state);
       const time = counts(state) && view.since !== undefined ? units.lasted(view.since + this.store.behind) : "";
       const did = doing(view);
-      say(what, plan.size !== "large" ? state : late ? "others wait for it" : did);
+      const blamed = late && state !== "failed"; // the cause of a failed rank says more
+      say(what, plan.size !== "large" ? state : blamed ? "others wait for it" : did);
       // The style sheet draws the seconds: in the button's name they would be read out again and again.
-      mark(what, "data-time", plan.size !== "large" || late ? "" : time && (did ? ` · ${time}` : time));
+      mark(what, "data-time", plan.size !== "large" || blamed ? "" : time && (did ? ` · ${time}` : time));
       const told = [`rank ${rank}`, state, late ? "others wait for it" : "", did].filter(Boolean).join(", ");
       mark(main, "aria-label", told);
       mark(main, "title", told);
