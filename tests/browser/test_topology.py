@@ -112,6 +112,27 @@ def test_a_rank_that_failed_shows_its_cause_also_where_others_wait_for_it(browse
     page.close()
 
 
+def test_only_many_links_are_faint_and_never_those_that_are_slow_or_missing(browser: Browser) -> None:
+    strengths = """() => Object.fromEntries([...document.querySelectorAll(".arw-line")].map((line) => {
+      const { from, to } = line.dataset, { opacity } = getComputedStyle(line);
+      const group = getComputedStyle(line.ownerSVGElement).opacity;
+      return [`${from} ${to}`, [line.dataset.link, opacity * group, Number(line.getAttribute("stroke-width"))]];
+    }))"""
+    page = drawn(browser, world(4, 1, True), 1006)
+    few = page.evaluate(strengths)
+    assert len(few) == 12 and {opacity for _, opacity, _ in few.values()} == {1}
+    now = world(8, 1, True)
+    links = [replace(view, nominal=40e9, rate=0.0) for view in now.links]
+    links[0] = replace(links[0], nominal=1e9)
+    links[1] = replace(links[1], rate=None, sent=None)
+    show(page, replace(now, links=tuple(links)))
+    slow, missing, *others = page.evaluate(strengths).values()
+    assert [slow[0], missing[0]] == ["slow", "missing"] and slow[1] == missing[1] == 1
+    assert {(state, opacity) for state, opacity, _ in others} == {("idle", 0.65)}
+    assert min(width for _, _, width in (slow, missing, *others)) >= 1
+    page.close()
+
+
 def test_the_menu_of_every_rank_can_be_focused_also_on_the_smallest_cards(browser: Browser) -> None:
     page = drawn(browser, world(16, 1, True), 466)
     assert page.locator(".arw-rank-tiny").count() == 16

@@ -13,6 +13,7 @@ import * as units from "./units.js";
 
 const CHARACTER = { rate: 6.7, caption: 6.2 }; // pixels, at the most, in the fonts of the pages
 const MOST_DRAWN = 600; // links: a ring of 256, or a mesh of 16
+const MOST_STRONG = 12; // links of a mesh: one of 4
 const MOST_TIPPED = 60; // links of a mesh: one of 8
 const MOST_LISTED = 200;
 
@@ -214,7 +215,8 @@ export class Topology {
    * @param {number} wires
    */
   #links(links, plan, lines, wires) {
-    mark(lines, "data-mesh", String(plan.shape === "mesh"));
+    const faint = plan.shape === "mesh" && links.length > MOST_STRONG;
+    mark(lines, "data-faint", String(faint));
     const size = plan.ranks.size;
     const those = wiresOf(links);
     links.forEach(({ link }, i) => {
@@ -235,7 +237,8 @@ export class Topology {
         const state = one.missing ? "missing" : one.slow ? "slow" : rate > 0 ? "busy" : "idle";
         mark(path, "data-link", state);
         mark(tip, "data-link", state);
-        mark(path, "stroke-width", ((1.25 + 2.25 * Math.sqrt(Math.min(1, rate / this.top))) * (plan.shape === "mesh" ? 0.5 : 1)).toFixed(2));
+        const thickness = 1.25 + 2.25 * Math.sqrt(Math.min(1, rate / this.top));
+        mark(path, "stroke-width", (faint && !one.missing && !one.slow ? Math.max(1, thickness / 2) : thickness).toFixed(2));
         if (label) {
           const towards = !place.upright ? "" : place.onward ? "↓ " : "↑ ";
           const texts = all.length > 1 ? [rateOfAll(now, link)] : [rateAndShare(one), units.rate(one.view.rate)];
