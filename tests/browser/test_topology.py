@@ -23,6 +23,7 @@ ON_SEVERAL = [(size, hosts) for hosts in (2, 3, 4, 8) for size in (hosts, 4 * ho
 
 FOUND = """() => {
   const found = new Set(), root = document.querySelector(".arw-topology").getBoundingClientRect();
+  const plan = document.querySelector(".arw-plan").getBoundingClientRect();
   const all = (selector) => [...document.querySelectorAll(selector)];
   const boxOf = (node) => node.getBoundingClientRect();
   const named = (nodes) =>
@@ -37,7 +38,8 @@ FOUND = """() => {
   const heads = named(words), labels = named(all(".arw-lines text").filter((node) => node.textContent));
   const things = [...ranks, ...heads, ...labels];
   for (const { name, box } of things)
-    if (box.left < root.left - 1 || box.right > root.right + 1) found.add(`${name} leaves the picture`);
+    if (box.left < root.left - 1 || box.right > root.right + 1 || box.bottom > plan.bottom + 1)
+      found.add(`${name} leaves the picture`);
 
   for (const line of all(".arw-line")) {
     const { from, to } = line.dataset, link = `link ${from} to ${to}`;
@@ -110,6 +112,23 @@ def test_a_rank_that_failed_shows_its_cause_also_where_others_wait_for_it(browse
     said = [page.locator(f'.arw-rank[data-rank="{rank}"] .arw-doing').inner_text() for rank in (1, 2)]
     assert said == ["ValueError: bad batch", "others wait for it"]
     page.close()
+
+
+@pytest.mark.parametrize(("hosts", "width"), [(2, 700), (2, 1006), (2, 1440), (3, 1006), (4, 1006)])
+def test_every_link_between_hosts_of_a_ring_of_up_to_16_ranks_has_its_rates(
+    browser: Browser, hosts: int, width: int
+) -> None:
+    page = drawn(browser, world(2, 2, False), width)
+    bare = {}
+    for size in range(hosts, 17):
+        now = world(size, hosts, False)
+        show(page, now)
+        pairs = {(view.link.source, view.link.target) for view in now.links if view.link.kind == "thunderbolt"}
+        shown = sum(map(bool, page.locator(".arw-rate[data-kind='thunderbolt']").all_text_contents()))
+        if shown < len(pairs):
+            bare[size] = f"{shown} of {len(pairs)}"
+    page.close()
+    assert not bare
 
 
 def test_only_many_links_are_faint_and_never_those_that_are_slow_or_missing(browser: Browser) -> None:

@@ -227,7 +227,7 @@ export class Topology {
       lines.append(path, tip);
       const { place } = way;
       const onward = (link.target - link.source + size) % size === 1 && (size > 2 || link.source === 0);
-      const label = place && svg("text", { ...labelAt(place, wires), class: "arw-rate" });
+      const label = place && svg("text", { ...labelAt(place, wires), class: "arw-rate", "data-kind": link.kind });
       const caption = place && onward && !place.low && svg("text", { ...captionAt(place, wires), class: "arw-caption" });
       lines.append(...[label, caption].filter(Boolean));
       const back = links.findIndex((one) => one.link.source === link.target && one.link.target === link.source);
