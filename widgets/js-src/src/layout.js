@@ -10,8 +10,8 @@
 /** @typedef {{wires?: number, network?: boolean}} More how many links join the same two ranks, at the most; whether heads
  *   of hosts have a line for their interface */
 /** @typedef {{width: number, height: number, size: Size, head: number, shape: Shape, hosts: HostBox[],
- *   ranks: Map<number, Box>, bottom: number, gaps: [number, number][]}} Layout `shape` of the links that can be drawn;
- *   `bottom` of the last row; `gaps` between the rows, from the top */
+ *   ranks: Map<number, Box>, bottom: number, gaps: [number, number][], left?: string}} Layout `shape` of the links that
+ *   can be drawn; `bottom` of the last row; `gaps` between the rows, from the top; `left` says why links are left out */
 
 const PAD = 12;
 const HEADS = { wide: 58, narrow: 78, slim: 74 };
@@ -40,7 +40,8 @@ const INSIDE = { large: 96, medium: 34, small: 18, tiny: 8 };
 export function layout(hosts, shape, width, more = {}) {
   const total = hosts.reduce((n, ranks) => n + ranks.length, 0);
   const inOrder = hosts.flat().every((rank, i) => rank === i);
-  if (shape === "ring" && !inOrder) shape = "mesh";
+  const tangled = shape === "ring" && !inOrder; // its links do not join neighbours: they are drawn as those of a mesh
+  if (tangled) shape = "mesh";
   /** @type {Size[]} */
   const sizes = total <= 8 ? ["large", "medium", "small"] : total <= 16 ? ["medium", "small"] : ["small"];
   const reach = reachOf(more.wires);
@@ -48,7 +49,8 @@ export function layout(hosts, shape, width, more = {}) {
     const bands = total <= MOST_IN_BAND ? [...sizes, /** @type {Size} */ ("tiny")].map((size) => band(hosts, width, size, more)) : [];
     const found = bands.find((plan) => plan);
     if (found) return found;
-    shape = "none";
+    const left = total > MOST_IN_BAND && !tangled ? "too many to draw here" : "no room to draw them here";
+    return { ...layout(hosts, "none", width, more), left };
   }
   if (hosts.length === 1) return oneHost(hosts[0], shape, width, sizes, 2 * reach + 12);
   const lanes = shape === "ring" ? 3 * reach + 12 : PAD;

@@ -35,7 +35,7 @@ export class Topology {
     this.top = 1; // bytes a second of the thickest line
     /** @type {((snapshot: Snapshot, found: LinkFinding[]) => void)[]} */
     this.updates = [];
-    this.left = false; // whether links are left out of the picture
+    this.left = ""; // why links are left out of the picture, if they are
     this.plan = h("div.plan");
     this.findings = h("div.findings", { role: "status" });
     this.listed = h("tbody");
@@ -117,7 +117,7 @@ export class Topology {
     );
     this.plan.style.width = `${plan.width}px`;
     this.plan.style.height = `${plan.height}px`;
-    this.left = links.length > 0 && (plan.shape === "none" || links.length > MOST_DRAWN);
+    this.left = !links.length ? "" : links.length > MOST_DRAWN ? "too many to draw here" : (plan.left ?? "");
     if (!this.left) this.#links(links, plan, lines, wires);
   }
 
@@ -269,7 +269,7 @@ export class Topology {
     const known = found.filter((one) => one.view.rate !== null && one.view.rate !== undefined);
     const total = known.reduce((all, one) => all + (one.view.rate ?? 0), 0);
     const partly = known.length < found.length ? `, ${found.length - known.length} unknown` : "";
-    say(this.summary, `Links (${found.length}${partly})${known.length ? ` · ${units.rate(total)} in all` : ""}${this.left ? " · too many to draw here" : ""}`);
+    say(this.summary, `Links (${found.length}${partly})${known.length ? ` · ${units.rate(total)} in all` : ""}${this.left && ` · ${this.left}`}`);
     if (!this.details.open) return;
     let shown = found;
     if (found.length > MOST_LISTED) {
