@@ -34,7 +34,8 @@ FOUND = """() => {
   const cut = (node) => node.clientWidth && node.scrollWidth > node.clientWidth + 1;
 
   const ranks = all(".arw-rank").map((node) => ({ name: `rank ${node.dataset.rank}`, box: boxOf(node), node }));
-  const words = all(".arw-host-head span").filter((node) => !node.children.length && node.textContent);
+  const drawn = (node) => node.textContent && getComputedStyle(node).clipPath === "none"; // others are only heard
+  const words = all(".arw-host-head span").filter((node) => !node.children.length && drawn(node));
   const heads = named(words), labels = named(all(".arw-lines text").filter((node) => node.textContent));
   const things = [...ranks, ...heads, ...labels];
   for (const { name, box } of things)
@@ -130,6 +131,17 @@ def test_every_link_between_hosts_of_a_ring_of_up_to_16_ranks_has_its_rates(
             bare[size] = f"{shown} of {len(pairs)}"
     page.close()
     assert not bare
+
+
+def test_the_figures_of_a_slim_host_are_named_for_who_hears_or_points_at_them(browser: Browser) -> None:
+    page = drawn(browser, world(8, 4, False), 330)
+    host = page.locator('.arw-host[data-head="slim"]').first
+    heard = host.aria_snapshot()
+    assert "memory" in heard and "en3" in heard
+    assert host.locator(".arw-label").first.bounding_box()["width"] <= 1, "there is no room to show it"  # type: ignore[index]
+    titles = [host.locator(pair).get_attribute("title") for pair in (".arw-host-memory", ".arw-host-network")]
+    assert titles == ["memory 92.0 GB of 256 GB", "en3: all traffic of the interface, from every program"]
+    page.close()
 
 
 def test_only_many_links_are_faint_and_never_those_that_are_slow_or_missing(browser: Browser) -> None:

@@ -130,12 +130,13 @@ export class Topology {
     const [name, what, memory, load] = [h("span.host-name"), h("span.host-what"), h("span"), h("span")];
     const [used, busy] = [h("span.meter-fill"), h("span.meter-fill")];
     const [port, moved] = [h("span.label"), h("span")];
-    const network = h("span.figure-pair.host-network", { hidden: true, title: "all traffic of the interface, from every program" }, port, moved);
+    const network = h("span.figure-pair.host-network", { hidden: true }, port, moved);
+    const held = h("span.figure-pair.host-memory", {}, h("span.label", {}, "memory"), h("span.meter", { "aria-hidden": true }, used), memory);
     const head = h(
       "div.host-head", { style: `height:${plan.head}px` },
       h("div.host-title", {}, name, what),
       h("div.host-figures", {},
-        h("span.figure-pair.host-memory", {}, h("span.label", {}, "memory"), h("span.meter", { "aria-hidden": true }, used), memory),
+        held,
         h("span.figure-pair", {}, h("span.label", {}, "load"), h("span.meter", { "aria-hidden": true }, busy), load)),
       h("div.host-figures", {}, network),
     );
@@ -150,10 +151,12 @@ export class Topology {
       const known = host.memory !== undefined && host.memory_used !== undefined;
       const of = known ? `${units.bytes(host.memory_used)} of ${units.bytes(host.memory)}` : units.UNKNOWN;
       say(memory, !known && host.memory !== undefined ? `${units.bytes(host.memory)}, used unknown` : of);
+      mark(held, "title", `memory ${memory.textContent}`);
       used.style.width = known ? `${(100 * (host.memory_used ?? 0)) / (host.memory || 1)}%` : "0";
       say(load, units.percent(host.load));
       network.hidden = !host.interface;
       say(port, host.interface ?? "");
+      mark(network, "title", `${host.interface}: all traffic of the interface, from every program`);
       say(moved, `↑ ${units.rate(host.sent_rate)} ↓ ${units.rate(host.received_rate)}`);
       busy.style.width = `${100 * Math.min(1, host.load ?? 0)}%`;
     });
