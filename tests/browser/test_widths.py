@@ -40,7 +40,7 @@ def logged(page: Page, ranks: int, *names: str) -> None:
     page.wait_for_function("(n) => document.querySelectorAll('.arw-log-figure canvas').length === n", arg=len(names))
 
 
-@pytest.mark.parametrize("width", [330, 466, 700, 1006, 1440])
+@pytest.mark.parametrize("width", [298, 330, 466, 700, 1006, 1440])
 def test_nothing_is_cut_at_the_right(browser: Browser, width: int) -> None:
     page = drawn(browser, streams.snapshot(4, 1, 200.25), width, views=VIEWS)
     logged(page, 4, "loss", "accuracy")

@@ -1,7 +1,7 @@
 // What travels, over ten minutes, and what the operations did.
 
 import uPlot from "uplot";
-import { choice, h, mark, say } from "./dom.js";
+import { LEAST_WIDTH, choice, h, mark, say } from "./dom.js";
 import { operations } from "./snapshot.js";
 import { MOST_LINKS, WINDOW } from "./history.js";
 import * as units from "./units.js";
@@ -56,7 +56,7 @@ export class Throughput {
     const pace = this.names.length > 8 ? 1000 : 250;
     clearTimeout(this.later);
     const names = this.#series();
-    const width = Math.max(280, Math.floor(this.chart.clientWidth || 800));
+    const width = Math.max(LEAST_WIDTH, Math.floor(this.chart.clientWidth || 800));
     const theme = this.node.closest("[data-theme]")?.getAttribute("data-theme");
     const key = `${names.join()} ${width} ${theme}`;
     if (!force && history.version === this.version && key === this.key) return;

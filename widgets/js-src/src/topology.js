@@ -1,6 +1,6 @@
 // Hosts, the ranks on them, and what travels on the links between.
 
-import { h, icon, mark, say, setIcon, svg } from "./dom.js";
+import { LEAST_WIDTH, h, icon, mark, say, setIcon, svg } from "./dom.js";
 import { headOf, layout } from "./layout.js";
 import { openMenu } from "./menu.js";
 import { route } from "./routes.js";
@@ -52,7 +52,7 @@ export class Topology {
   update() {
     const { snapshot } = this.store;
     if (!snapshot) return;
-    const width = Math.max(280, Math.floor(this.node.clientWidth || 800));
+    const width = Math.max(LEAST_WIDTH, Math.floor(this.node.clientWidth || 800));
     const links = snapshot.links ?? [];
     const hosts = hostsOf(snapshot);
     const key = JSON.stringify([
