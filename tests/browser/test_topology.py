@@ -144,6 +144,22 @@ def test_the_figures_of_a_slim_host_are_named_for_who_hears_or_points_at_them(br
     page.close()
 
 
+def test_what_is_known_only_later_is_shown_and_has_its_room(browser: Browser) -> None:
+    now = world(2, 2, False)  # two cables between the same two ranks
+    early = replace(
+        now,
+        hosts=tuple(replace(one, interface=None) for one in now.hosts),
+        links=tuple(replace(one, nominal=None) for one in now.links),
+    )
+    page = drawn(browser, early, 1006)
+    assert page.locator(".arw-caption").text_content() == "thunderbolt · 2 cables"
+    height = page.locator(".arw-host-head").first.bounding_box()["height"]  # type: ignore[index]
+    show(page, now)
+    assert page.locator(".arw-caption").text_content() == "thunderbolt · 2 cables · 40 Gbit/s each"
+    assert page.locator(".arw-host-head").first.bounding_box()["height"] > height + 10  # type: ignore[index]
+    page.close()
+
+
 def test_only_many_links_are_faint_and_never_those_that_are_slow_or_missing(browser: Browser) -> None:
     strengths = """() => Object.fromEntries([...document.querySelectorAll(".arw-line")].map((line) => {
       const { from, to } = line.dataset, { opacity } = getComputedStyle(line);

@@ -56,7 +56,7 @@ export class Topology {
     const links = snapshot.links ?? [];
     const hosts = hostsOf(snapshot);
     const key = JSON.stringify([
-      width, hosts.map(({ host, ranks }) => [host.name, ranks.map((rank) => rank.rank)]),
+      width, hosts.some(({ host }) => host.interface), hosts.map(({ host, ranks }) => [host.name, ranks.map((rank) => rank.rank)]),
       links.length > MOST_DRAWN ? links.length : links.map(({ link }) => [link.source, link.target]),
     ]);
     if (key !== this.key) this.#rebuild(snapshot, width);
@@ -244,13 +244,13 @@ export class Topology {
         mark(path, "stroke-width", (faint && !one.missing && !one.slow ? Math.max(1, thickness / 2) : thickness).toFixed(2));
         if (label) {
           const towards = !place.upright ? "" : place.onward ? "↓ " : "↑ ";
-          const texts = all.length > 1 ? [rateOfAll(now, link)] : [rateAndShare(one), units.rate(one.view.rate)];
+          const texts = all.length > 1 ? [units.rate(sum(sameEnds(now, link).map((view) => view.rate)))] : [rateAndShare(one), units.rate(one.view.rate)];
           const slow = one.slow ? texts.map((text) => `slow · ${text}`) : [];
           // Of what is only planned no rate is unknown: there is none.
           say(label, now.state === "planned" ? "" : fitting([...slow, ...texts].map((text) => towards + text), place.room, CHARACTER.rate));
           mark(label, "data-link", state);
         }
-        if (caption) say(caption, label?.textContent ? fitting(all.length > 1 ? cables(all) : plugs(one.view, now.links?.[back]), place.room, CHARACTER.caption) : "");
+        if (caption) say(caption, label?.textContent ? fitting(all.length > 1 ? cables(sameEnds(now, link)) : plugs(one.view, now.links?.[back]), place.room, CHARACTER.caption) : "");
       });
     });
   }
@@ -303,14 +303,11 @@ function rateAndShare(one) {
 }
 
 /**
- * What several cables of the same two ranks carry.
+ * The cables of the same two ranks.
  * @param {Snapshot} now
  * @param {import("./types.js").LinkView["link"]} link
  */
-function rateOfAll(now, link) {
-  const all = (now.links ?? []).filter((one) => one.link.source === link.source && one.link.target === link.target);
-  return units.rate(sum(all.map((view) => view.rate)));
-}
+const sameEnds = (now, link) => (now.links ?? []).filter((one) => one.link.source === link.source && one.link.target === link.target);
 
 /**
  * The first text for which there is room, else none.
