@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
 # Widths of the widget in JupyterLab with its file browser, on pages of 700, 900 and 1440 pixels, and without; and a narrower one.
 WIDTHS = [298, 330, 466, 700, 1006, 1440]
-ON_ONE_HOST = [(size, 1) for size in [*range(2, 17), 64, 256]]
+ON_ONE_HOST = [(size, 1) for size in [*range(2, 17), 17, 33, 64, 256]]
 ON_SEVERAL = [(size, hosts) for hosts in (2, 3, 4, 8) for size in (hosts, 4 * hosts - 1)] + [(64, 8), (256, 8)]
 
 FOUND = """() => {
@@ -74,21 +74,44 @@ FOUND = """() => {
 }"""
 
 
+STATES: list[RankState] = [
+    "unblocked",
+    "waiting",
+    "debugging",
+    "failed",
+    "running",
+    "waiting",
+    "dead",
+    "idle",
+    "starting",
+    "stopped",
+]
+
+
 def world(size: int, hosts: int, mesh: bool) -> Snapshot:
     """With every state, since a word must not be cut, and a line for the interface in the heads of hosts."""
     now = streams.snapshot(size, hosts, 30.0)
-    states: list[RankState] = ["unblocked", "waiting", "debugging", "failed", "running", "waiting"]
-    ranks = tuple(replace(one, state=states[one.rank % 6], since=0.3 * (one.rank % 6)) for one in now.ranks)
+    ranks = tuple(
+        replace(one, state=STATES[one.rank % len(STATES)], since=9.0 if one.rank % len(STATES) == 1 else 0.3)
+        for one in now.ranks
+    )
     machines = tuple(replace(one, interface="en3", sent_rate=3.21e9, received_rate=3.18e9) for one in now.hosts)
     links = streams.mesh(size, hosts) if mesh else now.links
     return replace(now, ranks=ranks, links=links, hosts=machines if hosts > 1 else now.hosts)
+
+
+def uneven(sizes: list[int], mesh: bool) -> Snapshot:
+    """As many ranks on each host."""
+    now = world(sum(sizes), len(sizes), mesh)
+    names = [host.name for host, size in zip(now.hosts, sizes, strict=True) for _ in range(size)]
+    return replace(now, ranks=tuple(replace(one, host=name) for one, name in zip(now.ranks, names, strict=True)))
 
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("mesh", [False, True], ids=["ring", "mesh"])
 def test_no_link_crosses_a_rank_or_a_text_and_no_word_is_cut(browser: Browser, mesh: bool, width: int) -> None:
     page = drawn(browser, world(2, 1, mesh), width)
-    found = {}
+    found: dict[tuple[int, int | str], list[str]] = {}
     for size, hosts in ON_ONE_HOST + ON_SEVERAL:
         now = world(size, hosts, mesh)
         show(page, now)
@@ -99,6 +122,9 @@ def test_no_link_crosses_a_rank_or_a_text_and_no_word_is_cut(browser: Browser, m
         elif not page.locator(".arw-line").count():
             why = "too many to draw here" if size > 16 else "no room to draw them here"
             assert why in page.locator(".arw-links summary").inner_text()
+    for sizes in [1, 7], [4, 1, 4], [8, 1, 1]:
+        show(page, uneven(sizes, mesh))
+        found[sum(sizes), str(sizes)] = page.evaluate(FOUND)
     page.close()
     wrong = {world: said for world, said in found.items() if said}
     assert not wrong, "\n".join(f"{size} on {hosts}: {'; '.join(said[:4])}" for (size, hosts), said in wrong.items())

@@ -163,7 +163,7 @@ function tally(node, ranks) {
   const key = parts.join("\n");
   if (node.dataset.key === key) return;
   node.dataset.key = key;
-  const lost = parts.filter(([state]) => state).map(([state, text]) => h("span.lost", {}, icon(state), text));
+  const lost = parts.filter(([state]) => state).map(([state, text]) => h("span.lost", {}, icon(state), text)).flatMap((part) => [part, " "]);
   node.replaceChildren(...lost, parts.filter(([state]) => !state).map(([, text]) => text).join(", "));
 }
 

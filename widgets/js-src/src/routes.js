@@ -166,7 +166,7 @@ function across(plan, from, to, nth) {
   const [top, bottom] = plan.gaps[0];
   const start = door(plan, from, to);
   const end = door(plan, to, from);
-  const away = OFF / 2 + (NEXT / 2) * nth;
+  const away = OFF / 2 + NEXT * nth;
   if (from.y !== to.y) {
     const line = aside([start, end], away);
     for (const point of line) point[1] = Math.max(top + 1, Math.min(bottom - 1, point[1]));
