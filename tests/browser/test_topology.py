@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
-# Widths of the widget in JupyterLab with its file browser, on pages of 700, 900 and 1440 pixels, and without; and a narrower one.
+# A narrow page, then JupyterLab with its file browser on pages of 700, 900 and 1440 pixels, and without.
 WIDTHS = [298, 330, 466, 700, 1006, 1440]
 ON_ONE_HOST = [(size, 1) for size in [*range(2, 17), 17, 33, 64, 256]]
 ON_SEVERAL = [(size, hosts) for hosts in (2, 3, 4, 8) for size in (hosts, 4 * hosts - 1)] + [(64, 8), (256, 8)]

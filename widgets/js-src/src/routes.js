@@ -168,8 +168,10 @@ function across(plan, from, to, nth) {
   const end = door(plan, to, from);
   const away = OFF / 2 + NEXT * nth;
   if (from.y !== to.y) {
-    const line = aside([start, end], away);
-    for (const point of line) point[1] = Math.max(top + 1, Math.min(bottom - 1, point[1]));
+    // To its right along the rows, further the more it leans, so that links of the same two ranks lie apart.
+    const [dx, dy] = [end[0] - start[0], end[1] - start[1]];
+    const shift = -Math.sign(dy) * away * Math.min(2.5, Math.hypot(dx, dy) / Math.abs(dy));
+    const line = [start, end].map(([x, y]) => /** @type {Point} */ ([x + shift, y]));
     return { d: straight(line), tip: arrow(line), place: null };
   }
   // Of the same row: a bow into the band, deeper the further it reaches, that stays on its side of the middle.
