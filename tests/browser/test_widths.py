@@ -64,6 +64,7 @@ def test_a_rank_that_failed_or_died_is_named_first_and_axe_finds_nothing(
     logged(page, 4, "loss")
     first, second = page.locator(".arw-states .arw-lost").all()
     assert [first.inner_text(), second.inner_text()] == ["rank 2 dead", "rank 5 failed"]
+    assert (page.locator(".arw-states").text_content() or "").startswith("rank 2 dead rank 5 failed "), "as it is heard"
     assert first.locator(".arw-icon").is_visible(), "a sign, too, for who sees no red"
     assert first.evaluate("(node) => getComputedStyle(node).backgroundColor") != "rgba(0, 0, 0, 0)"
     page.evaluate(axe)
