@@ -16,13 +16,14 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
-# Widths of the widget in JupyterLab with its file browser, on pages of 700, 900 and 1440 pixels, and without.
-WIDTHS = [330, 466, 700, 1006, 1440]
-ON_ONE_HOST = [(size, 1) for size in [*range(2, 17), 64, 256]]
+# A narrow page, then JupyterLab with its file browser on pages of 700, 900 and 1440 pixels, and without.
+WIDTHS = [298, 330, 466, 700, 1006, 1440]
+ON_ONE_HOST = [(size, 1) for size in [*range(2, 17), 17, 33, 64, 256]]
 ON_SEVERAL = [(size, hosts) for hosts in (2, 3, 4, 8) for size in (hosts, 4 * hosts - 1)] + [(64, 8), (256, 8)]
 
 FOUND = """() => {
   const found = new Set(), root = document.querySelector(".arw-topology").getBoundingClientRect();
+  const plan = document.querySelector(".arw-plan").getBoundingClientRect();
   const all = (selector) => [...document.querySelectorAll(selector)];
   const boxOf = (node) => node.getBoundingClientRect();
   const named = (nodes) =>
@@ -33,11 +34,13 @@ FOUND = """() => {
   const cut = (node) => node.clientWidth && node.scrollWidth > node.clientWidth + 1;
 
   const ranks = all(".arw-rank").map((node) => ({ name: `rank ${node.dataset.rank}`, box: boxOf(node), node }));
-  const words = all(".arw-host-head span").filter((node) => !node.children.length && node.textContent);
+  const drawn = (node) => node.textContent && getComputedStyle(node).clipPath === "none"; // others are only heard
+  const words = all(".arw-host-head span").filter((node) => !node.children.length && drawn(node));
   const heads = named(words), labels = named(all(".arw-lines text").filter((node) => node.textContent));
   const things = [...ranks, ...heads, ...labels];
   for (const { name, box } of things)
-    if (box.left < root.left - 1 || box.right > root.right + 1) found.add(`${name} leaves the picture`);
+    if (box.left < root.left - 1 || box.right > root.right + 1 || box.bottom > plan.bottom + 1)
+      found.add(`${name} leaves the picture`);
 
   for (const line of all(".arw-line")) {
     const { from, to } = line.dataset, link = `link ${from} to ${to}`;
@@ -71,24 +74,45 @@ FOUND = """() => {
 }"""
 
 
+STATES: list[RankState] = [
+    "unblocked",
+    "waiting",
+    "debugging",
+    "failed",
+    "running",
+    "waiting",
+    "dead",
+    "idle",
+    "starting",
+    "stopped",
+]
+
+
 def world(size: int, hosts: int, mesh: bool) -> Snapshot:
     """With every state, since a word must not be cut, and a line for the interface in the heads of hosts."""
     now = streams.snapshot(size, hosts, 30.0)
-    states: list[RankState] = ["unblocked", "waiting", "debugging", "failed", "running", "waiting"]
-    ranks = tuple(replace(one, state=states[one.rank % 6], since=0.3 * (one.rank % 6)) for one in now.ranks)
+    ranks = tuple(
+        replace(one, state=STATES[one.rank % len(STATES)], since=9.0 if one.rank % len(STATES) == 1 else 0.3)
+        for one in now.ranks
+    )
     machines = tuple(replace(one, interface="en3", sent_rate=3.21e9, received_rate=3.18e9) for one in now.hosts)
     links = streams.mesh(size, hosts) if mesh else now.links
     return replace(now, ranks=ranks, links=links, hosts=machines if hosts > 1 else now.hosts)
+
+
+def uneven(sizes: list[int], mesh: bool) -> Snapshot:
+    """As many ranks on each host."""
+    now = world(sum(sizes), len(sizes), mesh)
+    names = [host.name for host, size in zip(now.hosts, sizes, strict=True) for _ in range(size)]
+    return replace(now, ranks=tuple(replace(one, host=name) for one, name in zip(now.ranks, names, strict=True)))
 
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("mesh", [False, True], ids=["ring", "mesh"])
 def test_no_link_crosses_a_rank_or_a_text_and_no_word_is_cut(browser: Browser, mesh: bool, width: int) -> None:
     page = drawn(browser, world(2, 1, mesh), width)
-    found = {}
+    found: dict[tuple[int, int | str], list[str]] = {}
     for size, hosts in ON_ONE_HOST + ON_SEVERAL:
-        if mesh and size > 64:
-            continue  # a snapshot of 65,280 links
         now = world(size, hosts, mesh)
         show(page, now)
         assert page.locator(".arw-rank").count() == size
@@ -96,7 +120,104 @@ def test_no_link_crosses_a_rank_or_a_text_and_no_word_is_cut(browser: Browser, m
         if not mesh or (size <= 16 and width > 1000):
             assert page.locator(".arw-line").count() == len(now.links), "all are drawn"
         elif not page.locator(".arw-line").count():
-            assert "too many to draw" in page.locator(".arw-links summary").inner_text()
+            why = "too many to draw here" if size > 16 else "no room to draw them here"
+            assert why in page.locator(".arw-links summary").inner_text()
+    for sizes in [1, 7], [4, 1, 4], [8, 1, 1]:
+        show(page, uneven(sizes, mesh))
+        found[sum(sizes), str(sizes)] = page.evaluate(FOUND)
     page.close()
     wrong = {world: said for world, said in found.items() if said}
     assert not wrong, "\n".join(f"{size} on {hosts}: {'; '.join(said[:4])}" for (size, hosts), said in wrong.items())
+
+
+def test_a_rank_that_failed_shows_its_cause_also_where_others_wait_for_it(browser: Browser) -> None:
+    now = streams.snapshot(4, 1, 30.0)
+    waits: RankState = "waiting"
+    ranks = [replace(one, state=waits, since=9.0) for one in now.ranks]
+    ranks[1] = replace(ranks[1], state="failed", cause="ValueError: bad batch")
+    ranks[2] = replace(ranks[2], state="running")
+    page = drawn(browser, replace(now, ranks=tuple(ranks)), 1006)
+    said = [page.locator(f'.arw-rank[data-rank="{rank}"] .arw-doing').inner_text() for rank in (1, 2)]
+    assert said == ["ValueError: bad batch", "others wait for it"]
+    page.close()
+
+
+@pytest.mark.parametrize(("hosts", "width"), [(2, 700), (2, 1006), (2, 1440), (3, 1006), (4, 1006)])
+def test_every_link_between_hosts_of_a_ring_of_up_to_16_ranks_has_its_rates(
+    browser: Browser, hosts: int, width: int
+) -> None:
+    page = drawn(browser, world(2, 2, False), width)
+    bare = {}
+    for size in range(hosts, 17):
+        now = world(size, hosts, False)
+        show(page, now)
+        pairs = {(view.link.source, view.link.target) for view in now.links if view.link.kind == "thunderbolt"}
+        shown = sum(map(bool, page.locator(".arw-rate[data-kind='thunderbolt']").all_text_contents()))
+        if shown < len(pairs):
+            bare[size] = f"{shown} of {len(pairs)}"
+    page.close()
+    assert not bare
+
+
+def test_the_figures_of_a_slim_host_are_named_for_who_hears_or_points_at_them(browser: Browser) -> None:
+    page = drawn(browser, world(8, 4, False), 330)
+    host = page.locator('.arw-host[data-head="slim"]').first
+    heard = host.aria_snapshot()
+    assert "memory" in heard and "en3" in heard
+    assert host.locator(".arw-label").first.bounding_box()["width"] <= 1, "there is no room to show it"  # type: ignore[index]
+    titles = [host.locator(pair).get_attribute("title") for pair in (".arw-host-memory", ".arw-host-network")]
+    assert titles == ["memory 92.0 GB of 256 GB", "en3: all traffic of the interface, from every program"]
+    page.close()
+
+
+def test_what_is_known_only_later_is_shown_and_has_its_room(browser: Browser) -> None:
+    now = world(2, 2, False)  # two cables between the same two ranks
+    early = replace(
+        now,
+        hosts=tuple(replace(one, interface=None) for one in now.hosts),
+        links=tuple(replace(one, nominal=None) for one in now.links),
+    )
+    page = drawn(browser, early, 1006)
+    assert page.locator(".arw-caption").text_content() == "thunderbolt · 2 cables"
+    height = page.locator(".arw-host-head").first.bounding_box()["height"]  # type: ignore[index]
+    show(page, now)
+    assert page.locator(".arw-caption").text_content() == "thunderbolt · 2 cables · 40 Gbit/s each"
+    assert page.locator(".arw-host-head").first.bounding_box()["height"] > height + 10  # type: ignore[index]
+    page.close()
+
+
+def test_only_many_links_are_faint_and_never_those_that_are_slow_or_missing(browser: Browser) -> None:
+    strengths = """() => Object.fromEntries([...document.querySelectorAll(".arw-line")].map((line) => {
+      const { from, to } = line.dataset, { opacity } = getComputedStyle(line);
+      const group = getComputedStyle(line.ownerSVGElement).opacity;
+      return [`${from} ${to}`, [line.dataset.link, opacity * group, Number(line.getAttribute("stroke-width"))]];
+    }))"""
+    page = drawn(browser, world(4, 1, True), 1006)
+    few = page.evaluate(strengths)
+    assert len(few) == 12 and {opacity for _, opacity, _ in few.values()} == {1}
+    now = world(8, 1, True)
+    links = [replace(view, nominal=40e9, rate=0.0) for view in now.links]
+    links[0] = replace(links[0], nominal=1e9)
+    links[1] = replace(links[1], rate=None, sent=None)
+    show(page, replace(now, links=tuple(links)))
+    slow, missing, *others = page.evaluate(strengths).values()
+    assert [slow[0], missing[0]] == ["slow", "missing"] and slow[1] == missing[1] == 1
+    assert {(state, opacity) for state, opacity, _ in others} == {("idle", 0.65)}
+    assert min(width for _, _, width in (slow, missing, *others)) >= 1
+    page.close()
+
+
+def test_the_menu_of_every_rank_can_be_focused_also_on_the_smallest_cards(browser: Browser) -> None:
+    page = drawn(browser, world(16, 1, True), 466)
+    assert page.locator(".arw-rank-tiny").count() == 16
+    for rank in range(16):
+        more = page.locator(f'.arw-rank[data-rank="{rank}"] .arw-more')
+        more.focus()
+        assert more.evaluate("(node) => node === document.activeElement && getComputedStyle(node).opacity === '1'")
+        card, button = more.locator("..").bounding_box(), more.bounding_box()
+        assert card is not None and button is not None
+        assert button["width"] == button["height"] == 24 and card["y"] <= button["y"]
+        assert button["y"] + 24 <= card["y"] + card["height"]
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".arw-menu")
+    page.close()

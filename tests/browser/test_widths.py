@@ -40,7 +40,7 @@ def logged(page: Page, ranks: int, *names: str) -> None:
     page.wait_for_function("(n) => document.querySelectorAll('.arw-log-figure canvas').length === n", arg=len(names))
 
 
-@pytest.mark.parametrize("width", [330, 466, 700, 1006, 1440])
+@pytest.mark.parametrize("width", [298, 330, 466, 700, 1006, 1440])
 def test_nothing_is_cut_at_the_right(browser: Browser, width: int) -> None:
     page = drawn(browser, streams.snapshot(4, 1, 200.25), width, views=VIEWS)
     logged(page, 4, "loss", "accuracy")
@@ -64,11 +64,32 @@ def test_a_rank_that_failed_or_died_is_named_first_and_axe_finds_nothing(
     logged(page, 4, "loss")
     first, second = page.locator(".arw-states .arw-lost").all()
     assert [first.inner_text(), second.inner_text()] == ["rank 2 dead", "rank 5 failed"]
+    assert (page.locator(".arw-states").text_content() or "").startswith("rank 2 dead rank 5 failed "), "as it is heard"
     assert first.locator(".arw-icon").is_visible(), "a sign, too, for who sees no red"
     assert first.evaluate("(node) => getComputedStyle(node).backgroundColor") != "rgba(0, 0, 0, 0)"
     page.evaluate(axe)
     found = page.evaluate("async () => (await axe.run('.arw-root')).violations")
     assert not [(one["help"], one["nodes"][0]["html"]) for one in found if one["impact"] in ("serious", "critical")]
+    page.close()
+
+
+def test_the_chart_of_traffic_follows_the_width_and_the_theme_though_nothing_new_is_heard(browser: Browser) -> None:
+    page = drawn(browser, streams.snapshot(2, 1, 200.25), 1440, views=("throughput",))
+    page.wait_for_selector(".arw-chart canvas")
+    page.set_viewport_size({"width": 700, "height": 900})
+    fits = """() => {
+      const [chart] = document.querySelectorAll(".arw-chart"), [plot] = chart.querySelectorAll(".uplot");
+      return document.body.clientWidth === 700 && Math.abs(plot.clientWidth - chart.clientWidth) < 2;
+    }"""
+    page.wait_for_function(fits, timeout=5000)
+    page.evaluate("""() => {
+      document.querySelector(".arw-chart canvas").dataset.old = "";
+      document.body.style.background = "#111111";
+      document.body.style.setProperty("--jp-layout-color0", "#111111");
+      document.body.dataset.jpThemeLight = "false";
+    }""")
+    page.wait_for_selector('.arw-root[data-theme="dark"]')
+    page.wait_for_selector(".arw-chart canvas[data-old]", state="detached", timeout=5000)
     page.close()
 
 

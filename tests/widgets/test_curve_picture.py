@@ -215,6 +215,13 @@ def test_a_cell_that_starts_again_drops_the_curves_of_an_earlier_cell_on_all_ran
     assert curves.by_name() == {"loss": {0: [(0.0, 5.0)], 2: [(0.0, 7.0)]}}
 
 
+def test_a_rank_that_went_on_in_the_running_cell_keeps_its_curve_when_another_starts_again() -> None:
+    curves = Curves()
+    rows = [(0, 1, 5), (1, 1, 6), (0, 2, 6), (1, 2, 5)]
+    curves.add([(rank, "loss", cell, step, 1.0, 0.0) for rank, cell, step in rows])
+    assert curves.by_name() == {"loss": {0: [(5.0, 1.0), (6.0, 1.0)], 1: [(5.0, 1.0)]}}
+
+
 def test_a_rank_that_logs_few_steps_keeps_them_when_another_logs_many() -> None:
     curves = Curves()
     curves.add([(1, "loss", 1, step, 1.0, 0.0) for step in range(9, 2000, 10)])

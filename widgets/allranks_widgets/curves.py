@@ -25,16 +25,16 @@ class Curve:
     row: LoggedRow = ()
     """The newest."""
 
-    def add(self, row: LoggedRow) -> bool:
-        """Whether a cell restarts the curve of another cell."""
+    def add(self, row: LoggedRow) -> int | None:
+        """The cell of the earlier run, where another cell restarts the curve."""
         step, value = float(row[3]), float(row[4])
-        restarts = bool(self.points) and step < self.points[-1][0]
-        other_cell = restarts and row[2] != self.row[2]
-        if restarts:
+        before: int | None = None
+        if self.points and step < self.points[-1][0]:
+            before = self.row[2] if row[2] != self.row[2] else None
             self.points.clear()
         self.points.append((step, value))
         self.row = row
-        return other_cell
+        return before
 
 
 class Curves:
@@ -53,18 +53,20 @@ class Curves:
             key = (row[1], row[0])
             if key in self._curves or len(self._curves) < MOST_CURVES:
                 curve = self._curves.setdefault(key, Curve())
-                if curve.add(row):
-                    self._drop_older(row)
+                before = curve.add(row)
+                if before is not None:
+                    self._drop_older(row, before)
                 if len(curve.points) > MOST_POINTS:
                     self._thin(row[1], curve)
             else:
                 self.refused.add(key)
 
-    def _drop_older(self, row: LoggedRow) -> None:
-        """Drop the name's curves of the other ranks: they belong to an earlier run."""
+    def _drop_older(self, row: LoggedRow, before: int) -> None:
+        """Drop the name's curves of the other ranks that have no point of a cell after `before`, an earlier run's."""
         rank, name = row[:2]
-        for key in [(name, other) for (of, other) in self._curves if of == name and other != rank]:
-            del self._curves[key]
+        for key, curve in list(self._curves.items()):
+            if key[0] == name and key[1] != rank and curve.row[2] <= before:
+                del self._curves[key]
 
     def _thin(self, name: str, long: Curve) -> None:
         """Leave out every second step of a `long` curve on all ranks, so that a mean is one over all of them."""

@@ -20,10 +20,10 @@ export class Curves {
     for (const [rank, name, cell, step, value] of rows) {
       const curve = this.#curve(name, rank);
       if (!curve) continue;
-      // A step that goes back: a loop starts again. In another cell, all curves of the name belong to an earlier run.
+      // A step that goes back: a loop starts again. In another cell, the name's curves up to the earlier cell are of an earlier run.
       if (step < curve.steps[curve.steps.length - 1]) {
         curve.steps.length = curve.values.length = 0;
-        if (cell !== curve.cell) this.#keepOnly(name, rank);
+        if (cell !== curve.cell) this.#dropOlder(name, rank, curve.cell);
       }
       curve.cell = cell;
       curve.steps.push(step);
@@ -52,14 +52,15 @@ export class Curves {
   }
 
   /**
-   * Drop the curves of the other ranks.
+   * Drop the curves of the other ranks that have no point of a cell after `before`.
    * @param {string} name
    * @param {number} rank
+   * @param {number} before the cell of the rank's earlier run
    */
-  #keepOnly(name, rank) {
+  #dropOlder(name, rank, before) {
     const ranks = /** @type {Map<number, Curve>} */ (this.byName.get(name));
-    for (const other of [...ranks.keys()]) {
-      if (other !== rank && ranks.delete(other)) this.count--;
+    for (const [other, { cell }] of ranks) {
+      if (other !== rank && cell <= before && ranks.delete(other)) this.count--;
     }
   }
 

@@ -1,5 +1,7 @@
 // Small tools for the page.
 
+export const LEAST_WIDTH = 246; // pixels of a picture: in style.css the root has at least 280, with its edges
+
 /** @type {WeakMap<Node, string>} */
 const saidOf = new WeakMap();
 

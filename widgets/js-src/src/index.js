@@ -5,7 +5,7 @@ import "./style.css";
 import { Console } from "./console.js";
 import { h, icon, mark, say } from "./dom.js";
 import { Log } from "./log.js";
-import { advice, counts, stateOf } from "./snapshot.js";
+import { advice, counts, grouped, stateOf } from "./snapshot.js";
 import { Status } from "./status.js";
 import { storeOf } from "./store.js";
 import { followTheme } from "./theme.js";
@@ -154,15 +154,16 @@ function render({ model, el }) {
  * @param {{rank: number, state: string}[]} ranks
  */
 function tally(node, ranks) {
-  /** @type {Map<string, number[]>} */
-  const by = new Map([["dead", []], ["failed", []]]);
-  for (const { rank, state } of ranks) by.set(state, [...(by.get(state) ?? []), rank]);
-  const parts = [...by].filter(([, those]) => those.length).map(([state, those]) =>
-    LOST.includes(state) ? [state, `${those.length > MOST_NAMED ? `${those.length} ranks` : rankLabel(those)} ${state}`] : ["", `${those.length} ${state}`]);
+  const by = grouped(ranks, ({ state }) => state);
+  const states = [...LOST.filter((state) => by.has(state)), ...[...by.keys()].filter((state) => !LOST.includes(state))];
+  const parts = states.map((state) => {
+    const those = (by.get(state) ?? []).map(({ rank }) => rank);
+    return LOST.includes(state) ? [state, `${those.length > MOST_NAMED ? `${those.length} ranks` : rankLabel(those)} ${state}`] : ["", `${those.length} ${state}`];
+  });
   const key = parts.join("\n");
   if (node.dataset.key === key) return;
   node.dataset.key = key;
-  const lost = parts.filter(([state]) => state).map(([state, text]) => h("span.lost", {}, icon(state), text));
+  const lost = parts.filter(([state]) => state).map(([state, text]) => h("span.lost", {}, icon(state), text)).flatMap((part) => [part, " "]);
   node.replaceChildren(...lost, parts.filter(([state]) => !state).map(([, text]) => text).join(", "));
 }
 

@@ -10,8 +10,8 @@
 /** @typedef {{wires?: number, network?: boolean}} More how many links join the same two ranks, at the most; whether heads
  *   of hosts have a line for their interface */
 /** @typedef {{width: number, height: number, size: Size, head: number, shape: Shape, hosts: HostBox[],
- *   ranks: Map<number, Box>, bottom: number, gaps: [number, number][]}} Layout `shape` of the links that can be drawn;
- *   `bottom` of the last row; `gaps` between the rows, from the top */
+ *   ranks: Map<number, Box>, bottom: number, gaps: [number, number][], left?: string}} Layout `shape` of the links that
+ *   can be drawn; `bottom` of the last row; `gaps` between the rows, from the top; `left` says why links are left out */
 
 const PAD = 12;
 const HEADS = { wide: 58, narrow: 78, slim: 74 };
@@ -20,8 +20,9 @@ const NARROW = 372; // pixels below which memory and load stand below each other
 const SLIM = 264; // below which they have no meters
 const LEAST_HOST = 158;
 const LEAST_BETWEEN = 36; // pixels between hosts
+const LEAST_LABELLED = 96; // the same where the rates of a link stand between them
 const MOST_IN_BAND = 16; // ranks of a mesh
-const BELOW = 52; // pixels below a single row, for the link from the last rank to the first
+const BELOW = 58; // pixels below a single row, for the link from the last rank to the first
 const LOOP = 36; // the same where links have no labels
 const CARDS = /** @type {const} */ ({ large: [148, 60], medium: [88, 50], small: [78, 38], tiny: [44, 26] });
 const LEAST_GAP = { large: 84, medium: 24, small: 16, tiny: 6 };
@@ -39,7 +40,8 @@ const INSIDE = { large: 96, medium: 34, small: 18, tiny: 8 };
 export function layout(hosts, shape, width, more = {}) {
   const total = hosts.reduce((n, ranks) => n + ranks.length, 0);
   const inOrder = hosts.flat().every((rank, i) => rank === i);
-  if (shape === "ring" && !inOrder) shape = "mesh";
+  const tangled = shape === "ring" && !inOrder; // its links do not join neighbours: they are drawn as those of a mesh
+  if (tangled) shape = "mesh";
   /** @type {Size[]} */
   const sizes = total <= 8 ? ["large", "medium", "small"] : total <= 16 ? ["medium", "small"] : ["small"];
   const reach = reachOf(more.wires);
@@ -47,7 +49,8 @@ export function layout(hosts, shape, width, more = {}) {
     const bands = total <= MOST_IN_BAND ? [...sizes, /** @type {Size} */ ("tiny")].map((size) => band(hosts, width, size, more)) : [];
     const found = bands.find((plan) => plan);
     if (found) return found;
-    shape = "none";
+    const left = total > MOST_IN_BAND && !tangled ? "too many to draw here" : "no room to draw them here";
+    return { ...layout(hosts, "none", width, more), left };
   }
   if (hosts.length === 1) return oneHost(hosts[0], shape, width, sizes, 2 * reach + 12);
   const lanes = shape === "ring" ? 3 * reach + 12 : PAD;
@@ -55,7 +58,10 @@ export function layout(hosts, shape, width, more = {}) {
   // A ring in two rows of equal hosts is closed without lanes beside it.
   const equal = hosts.length % 2 === 0 && hosts.every((ranks) => ranks.length === hosts[0].length);
   const even = sizes.find((one) => equal && columns(one, PAD) * 2 === hosts.length && acrossOf(hosts, width - 2 * PAD, one).rows === 1);
-  const size = even ?? sizes.reduce((best, one) => (columns(one) > columns(best) ? one : best));
+  const most = Math.max(...sizes.map((one) => columns(one)));
+  const beside = sizes.filter((one) => columns(one) === most);
+  const roomy = beside.find((one) => shape === "ring" && most > 1 && widthsOf(hosts, width, one, lanes).gap >= LEAST_LABELLED);
+  const size = even ?? roomy ?? beside[0];
   return manyHosts(hosts, shape, width, size, even ? PAD : lanes, more);
 }
 
@@ -160,6 +166,23 @@ function columnsOf(hosts, width, size, side) {
 }
 
 /**
+ * How wide hosts are, and what is between them.
+ * @param {number[][]} hosts
+ * @param {number} width
+ * @param {Size} size
+ * @param {number} side
+ */
+function widthsOf(hosts, width, size, side) {
+  const [w] = CARDS[size];
+  const columns = columnsOf(hosts, width, size, side);
+  const { across, rows, least } = acrossOf(hosts, width - 2 * side, size);
+  const room = (width - 2 * side - (columns - 1) * BETWEEN[size]) / columns;
+  const boxW = Math.floor(clamp(room, least, Math.max(270, across * w + (across - 1) * INSIDE[size] + 2 * PAD)));
+  const gap = columns > 1 ? clamp((width - 2 * side - columns * boxW) / (columns - 1), LEAST_BETWEEN, 260) : 0;
+  return { columns, across, rows, boxW, gap };
+}
+
+/**
  * @param {number[][]} hosts
  * @param {Shape} shape
  * @param {number} width
@@ -170,12 +193,8 @@ function columnsOf(hosts, width, size, side) {
  */
 function manyHosts(hosts, shape, width, size, side, more) {
   const [w, h] = CARDS[size];
-  const columns = columnsOf(hosts, width, size, side);
-  const { across, rows, least } = acrossOf(hosts, width - 2 * side, size);
-  const room = (width - 2 * side - (columns - 1) * BETWEEN[size]) / columns;
-  const boxW = Math.floor(clamp(room, least, Math.max(270, across * w + (across - 1) * INSIDE[size] + 2 * PAD)));
+  const { columns, across, rows, boxW, gap } = widthsOf(hosts, width, size, side);
   const inside = across > 1 ? (boxW - 2 * PAD - across * w) / (across - 1) : 0;
-  const gap = columns > 1 ? clamp((width - 2 * side - columns * boxW) / (columns - 1), LEAST_BETWEEN, 260) : 0;
   const head = headHeight(boxW, more);
   const lineGap = ROW_GAP.small;
   const boxH = head + rows * h + (rows - 1) * lineGap + PAD;
@@ -205,7 +224,7 @@ function manyHosts(hosts, shape, width, size, side, more) {
   const hostRows = Math.ceil(hosts.length / columns);
   const loops = shape === "ring" && hostRows % 2 === 1;
   const gaps = Array.from({ length: hostRows - 1 }, (_, row) => /** @type {[number, number]} */ ([row * (boxH + rowGap) + boxH, (row + 1) * (boxH + rowGap)]));
-  return { width, height: bottom + (loops ? BELOW : 0), size, head, shape, hosts: placed, ranks: boxes, bottom, gaps };
+  return { width, height: bottom + (loops ? BELOW + PAD : 0), size, head, shape, hosts: placed, ranks: boxes, bottom, gaps };
 }
 
 /**

@@ -10,8 +10,8 @@
  *   data?: Record<string, string>, id?: string, height: number}} Segment
  */
 
-export const MOST_ROWS = 500_000;
-export const MOST_CHARS = 80_000_000;
+const MOST_ROWS = 500_000;
+const MOST_CHARS = 80_000_000;
 const MOST_CELLS = 50;
 const CHUNK = 50_000; // rows dropped at once, since it moves all others
 const FIGURE = 160; // pixels, until a figure has been measured

@@ -13,9 +13,11 @@ import { reachOf } from "./layout.js";
 
 const OFF = 4; // pixels between the middle of a pair's lines and each direction
 const NEXT = 5; // to the next wire of the same direction
-const OUT = 14; // between a box and a lane beside it
+const OUT = 20; // between a box and a lane beside it
+const BEND = 6; // between a host and the nearest line of a link that turns beside it
 const CLEAR = 3;
 const LEAST_TIP = 18;
+const CAPTION = 36; // pixels from a line to below the caption of its link
 
 /**
  * @param {Layout} plan
@@ -60,7 +62,9 @@ function middleLine(plan, a, b, wires) {
   const [aEast, aWest, aSouth] = [[from.x + from.w, ay], [from.x, ay], [ax, from.y + from.h]];
   const [bEast, bWest, bSouth] = [[to.x + to.w, by], [to.x, by], [bx, to.y + to.h]];
   const [ends, starts] = ax < bx ? [aEast, bWest] : [aWest, bEast];
-  const mid = (ends[0] + starts[0]) / 2;
+  // Between hosts the link turns beside the second, which leaves the most room for a label.
+  const between = betweenHosts(plan, from, to);
+  const mid = between ? (ax < bx ? between[1] - reach - BEND : between[0] + reach + BEND) : (ends[0] + starts[0]) / 2;
   const ways = /** @type {Point[][]} */ ([
     ay === by ? [ends, starts] : ax === bx ? [[ax, ay < by ? from.y + from.h : from.y], [bx, ay < by ? to.y : to.y + to.h]] : null,
     closes ? null : [ends, [mid, ay], [mid, by], starts],
@@ -104,17 +108,22 @@ function meets(box, [ax, ay], [bx, by], reach) {
 function placeOf(plan, points, from, to, wires) {
   if (plan.ranks.size > 16) return null;
   const single = points.length === 2;
+  // Whether a caption would lie on the rates of the link below the hosts, from the last rank to the first.
+  const atLoop = (/** @type {number} */ y) => plan.height > plan.bottom && y + CAPTION > plan.bottom;
+  const between = from && to ? betweenHosts(plan, from, to) : null;
+  const [[startX, startY], [turn, turnY]] = points;
+  if (!single && between && startY === turnY && turn > between[0] && turn < between[1]) {
+    const [low, high] = turn > startX ? [between[0], turn - reachOf(wires)] : [turn + reachOf(wires), between[1]];
+    return { x: (low + high) / 2, y: turnY, room: high - low - 10, upright: false, inward: 1, low: atLoop(turnY), onward: turn > startX };
+  }
   const below = points.findIndex(([, y], i) => points[i + 1]?.[1] === y && (single || y > plan.bottom));
   const at = below < 0 ? points.findIndex(([x], i) => points[i + 1]?.[0] === x) : below;
   if (at < 0) return null;
   const [[ax, ay], [bx, by]] = [points[at], points[at + 1]];
   if (ay === by) {
-    const hostOf = (/** @type {Box | undefined} */ box) => plan.hosts.find((host) => box && inside(box, host));
-    const [first, last] = [hostOf(from), hostOf(to)];
-    let [low, high] = [Math.min(ax, bx), Math.max(ax, bx)];
-    if (single && first && last && first !== last) // labels do not lie on the edges of hosts
-      [low, high] = [Math.min(first.x + first.w, last.x + last.w), Math.max(first.x, last.x)];
-    return { x: (low + high) / 2, y: ay, room: high - low - 10, upright: false, inward: 1, low: single && first === last && plan.size !== "large", onward: bx > ax };
+    // Labels do not lie on the edges of hosts.
+    const [low, high] = single && between ? between : [Math.min(ax, bx), Math.max(ax, bx)];
+    return { x: (low + high) / 2, y: ay, room: high - low - 10, upright: false, inward: 1, low: single && (between ? atLoop(ay) : plan.size !== "large"), onward: bx > ax };
   }
   const [low, high] = [Math.min(ay, by), Math.max(ay, by)];
   const gap = plan.gaps.find(([top, end]) => top >= low - 2 - plan.head && end <= high + 2 + plan.head && end > low && top < high);
@@ -123,6 +132,20 @@ function placeOf(plan, points, from, to, wires) {
   const middle = Math.abs(plan.width / 2 - ax);
   const room = (middle < 30 ? plan.width / 2 - 60 : middle) - 14 - NEXT * wires;
   return { x: ax, y: (gap[0] + gap[1]) / 2, room, upright: true, inward: middle < 30 ? 1 : inward, low: gap[1] - gap[0] < 60, onward: by > ay };
+}
+
+/**
+ * @param {Layout} plan
+ * @param {Box} one
+ * @param {Box} other
+ * @returns {[number, number] | null} where the room between the hosts of two ranks begins and ends, null if they do not
+ *   stand beside each other
+ */
+function betweenHosts(plan, one, other) {
+  const [first, last] = [one, other].map((box) => plan.hosts.find((host) => inside(box, host)));
+  if (!first || !last) return null;
+  const [low, high] = [Math.min(first.x + first.w, last.x + last.w), Math.max(first.x, last.x)];
+  return low < high ? [low, high] : null;
 }
 
 /**
@@ -143,10 +166,12 @@ function across(plan, from, to, nth) {
   const [top, bottom] = plan.gaps[0];
   const start = door(plan, from, to);
   const end = door(plan, to, from);
-  const away = OFF / 2 + (NEXT / 2) * nth;
+  const away = OFF / 2 + NEXT * nth;
   if (from.y !== to.y) {
-    const line = aside([start, end], away);
-    for (const point of line) point[1] = Math.max(top + 1, Math.min(bottom - 1, point[1]));
+    // To its right along the rows, further the more it leans, so that links of the same two ranks lie apart.
+    const [dx, dy] = [end[0] - start[0], end[1] - start[1]];
+    const shift = -Math.sign(dy) * away * Math.min(2.5, Math.hypot(dx, dy) / Math.abs(dy));
+    const line = [start, end].map(([x, y]) => /** @type {Point} */ ([x + shift, y]));
     return { d: straight(line), tip: arrow(line), place: null };
   }
   // Of the same row: a bow into the band, deeper the further it reaches, that stays on its side of the middle.

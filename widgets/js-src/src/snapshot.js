@@ -115,6 +115,25 @@ export function wiresOf(links) {
   });
 }
 
+/**
+ * The items by what `keyOf` says of each, in the order in which they come.
+ * @template T, K
+ * @param {T[]} items
+ * @param {(item: T) => K} keyOf
+ * @returns {Map<K, T[]>}
+ */
+export function grouped(items, keyOf) {
+  /** @type {Map<K, T[]>} */
+  const groups = new Map();
+  for (const item of items) {
+    const key = keyOf(item);
+    const group = groups.get(key);
+    if (group) group.push(item);
+    else groups.set(key, [item]);
+  }
+  return groups;
+}
+
 /** @param {(number | null | undefined)[]} values */
 export function median(values) {
   const known = values.filter((value) => value !== null && value !== undefined).sort((a, b) => a - b);
@@ -152,11 +171,8 @@ const isKnown = (value) => value !== null && value !== undefined;
 export function findings(snapshot) {
   const links = snapshot.links ?? [];
   const states = new Map(snapshot.ranks.map((rank) => [rank.rank, rank.state ?? "starting"]));
-  /** @type {Map<string, LinkView[]>} */
-  const kinds = new Map();
-  for (const view of links) kinds.set(view.link.kind, [...(kinds.get(view.link.kind) ?? []), view]);
   const usual = new Map(
-    [...kinds].map(([kind, views]) => [
+    [...grouped(links, (view) => view.link.kind)].map(([kind, views]) => [
       kind,
       { nominal: median(views.map((view) => view.nominal)), rtt: median(views.map((view) => view.rtt)), known: views.some((view) => isKnown(view.sent)) },
     ]),
@@ -186,10 +202,7 @@ export function findings(snapshot) {
  */
 export function hostsOf(snapshot) {
   const known = new Map((snapshot.hosts ?? []).map((host) => [host.name, host]));
-  /** @type {Map<string, RankView[]>} */
-  const on = new Map();
-  for (const rank of [...snapshot.ranks].sort((a, b) => a.rank - b.rank))
-    on.set(rank.host, [...(on.get(rank.host) ?? []), rank]);
+  const on = grouped([...snapshot.ranks].sort((a, b) => a.rank - b.rank), (rank) => rank.host);
   for (const name of known.keys()) if (!on.has(name)) on.set(name, []);
   return [...on].map(([name, ranks]) => ({ host: known.get(name) ?? { name }, ranks }));
 }
@@ -203,9 +216,7 @@ export function hostsOf(snapshot) {
  * @returns {OpRow[]}
  */
 export function operations(snapshot) {
-  /** @type {Map<string, import("./types.js").OpView[]>} */
-  const by = new Map();
-  for (const rank of snapshot.ranks) for (const op of rank.ops ?? []) by.set(op.op, [...(by.get(op.op) ?? []), op]);
+  const by = grouped(snapshot.ranks.flatMap((rank) => rank.ops ?? []), (one) => one.op);
   const mean = (/** @type {(number | undefined)[]} */ values) => {
     const known = values.filter((value) => value !== null && value !== undefined);
     const total = sum(known);

@@ -1,7 +1,7 @@
 // What travels, over ten minutes, and what the operations did.
 
 import uPlot from "uplot";
-import { choice, h, mark, say } from "./dom.js";
+import { LEAST_WIDTH, choice, h, mark, say } from "./dom.js";
 import { operations } from "./snapshot.js";
 import { MOST_LINKS, WINDOW } from "./history.js";
 import * as units from "./units.js";
@@ -55,17 +55,17 @@ export class Throughput {
     const now = performance.now();
     const pace = this.names.length > 8 ? 1000 : 250;
     clearTimeout(this.later);
-    if (!force && history.version === this.version) return;
+    const names = this.#series();
+    const width = Math.max(LEAST_WIDTH, Math.floor(this.chart.clientWidth || 800));
+    const theme = this.node.closest("[data-theme]")?.getAttribute("data-theme");
+    const key = `${names.join()} ${width} ${theme}`;
+    if (!force && history.version === this.version && key === this.key) return;
     if (!force && now - this.drawnAt < pace) {
       this.later = window.setTimeout(() => this.update(), pace - (now - this.drawnAt));
       return;
     }
     this.version = history.version;
     this.drawnAt = now;
-    const names = this.#series();
-    const width = Math.max(280, Math.floor(this.chart.clientWidth || 800));
-    const theme = this.node.closest("[data-theme]")?.getAttribute("data-theme");
-    const key = `${names.join()} ${width} ${theme}`;
     if (key !== this.key) this.#build(names, width);
     this.key = key;
     this.names = names;

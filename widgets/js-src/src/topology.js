@@ -1,6 +1,6 @@
 // Hosts, the ranks on them, and what travels on the links between.
 
-import { h, icon, mark, say, setIcon, svg } from "./dom.js";
+import { LEAST_WIDTH, h, icon, mark, say, setIcon, svg } from "./dom.js";
 import { headOf, layout } from "./layout.js";
 import { openMenu } from "./menu.js";
 import { route } from "./routes.js";
@@ -13,6 +13,7 @@ import * as units from "./units.js";
 
 const CHARACTER = { rate: 6.7, caption: 6.2 }; // pixels, at the most, in the fonts of the pages
 const MOST_DRAWN = 600; // links: a ring of 256, or a mesh of 16
+const MOST_STRONG = 12; // links of a mesh: one of 4
 const MOST_TIPPED = 60; // links of a mesh: one of 8
 const MOST_LISTED = 200;
 
@@ -34,7 +35,7 @@ export class Topology {
     this.top = 1; // bytes a second of the thickest line
     /** @type {((snapshot: Snapshot, found: LinkFinding[]) => void)[]} */
     this.updates = [];
-    this.left = false; // whether links are left out of the picture
+    this.left = ""; // why links are left out of the picture, if they are
     this.plan = h("div.plan");
     this.findings = h("div.findings", { role: "status" });
     this.listed = h("tbody");
@@ -51,11 +52,11 @@ export class Topology {
   update() {
     const { snapshot } = this.store;
     if (!snapshot) return;
-    const width = Math.max(280, Math.floor(this.node.clientWidth || 800));
+    const width = Math.max(LEAST_WIDTH, Math.floor(this.node.clientWidth || 800));
     const links = snapshot.links ?? [];
     const hosts = hostsOf(snapshot);
     const key = JSON.stringify([
-      width, hosts.map(({ host, ranks }) => [host.name, ranks.map((rank) => rank.rank)]),
+      width, hosts.some(({ host }) => host.interface), hosts.map(({ host, ranks }) => [host.name, ranks.map((rank) => rank.rank)]),
       links.length > MOST_DRAWN ? links.length : links.map(({ link }) => [link.source, link.target]),
     ]);
     if (key !== this.key) this.#rebuild(snapshot, width);
@@ -116,7 +117,7 @@ export class Topology {
     );
     this.plan.style.width = `${plan.width}px`;
     this.plan.style.height = `${plan.height}px`;
-    this.left = links.length > 0 && (plan.shape === "none" || links.length > MOST_DRAWN);
+    this.left = !links.length ? "" : links.length > MOST_DRAWN ? "too many to draw here" : (plan.left ?? "");
     if (!this.left) this.#links(links, plan, lines, wires);
   }
 
@@ -129,12 +130,13 @@ export class Topology {
     const [name, what, memory, load] = [h("span.host-name"), h("span.host-what"), h("span"), h("span")];
     const [used, busy] = [h("span.meter-fill"), h("span.meter-fill")];
     const [port, moved] = [h("span.label"), h("span")];
-    const network = h("span.figure-pair.host-network", { hidden: true, title: "all traffic of the interface, from every program" }, port, moved);
+    const network = h("span.figure-pair.host-network", { hidden: true }, port, moved);
+    const held = h("span.figure-pair.host-memory", {}, h("span.label", {}, "memory"), h("span.meter", { "aria-hidden": true }, used), memory);
     const head = h(
       "div.host-head", { style: `height:${plan.head}px` },
       h("div.host-title", {}, name, what),
       h("div.host-figures", {},
-        h("span.figure-pair.host-memory", {}, h("span.label", {}, "memory"), h("span.meter", { "aria-hidden": true }, used), memory),
+        held,
         h("span.figure-pair", {}, h("span.label", {}, "load"), h("span.meter", { "aria-hidden": true }, busy), load)),
       h("div.host-figures", {}, network),
     );
@@ -149,10 +151,12 @@ export class Topology {
       const known = host.memory !== undefined && host.memory_used !== undefined;
       const of = known ? `${units.bytes(host.memory_used)} of ${units.bytes(host.memory)}` : units.UNKNOWN;
       say(memory, !known && host.memory !== undefined ? `${units.bytes(host.memory)}, used unknown` : of);
+      mark(held, "title", `memory ${memory.textContent}`);
       used.style.width = known ? `${(100 * (host.memory_used ?? 0)) / (host.memory || 1)}%` : "0";
       say(load, units.percent(host.load));
       network.hidden = !host.interface;
       say(port, host.interface ?? "");
+      mark(network, "title", `${host.interface}: all traffic of the interface, from every program`);
       say(moved, `↑ ${units.rate(host.sent_rate)} ↓ ${units.rate(host.received_rate)}`);
       busy.style.width = `${100 * Math.min(1, host.load ?? 0)}%`;
     });
@@ -195,9 +199,10 @@ export class Topology {
       say(word, state);
       const time = counts(state) && view.since !== undefined ? units.lasted(view.since + this.store.behind) : "";
       const did = doing(view);
-      say(what, plan.size !== "large" ? state : late ? "others wait for it" : did);
+      const blamed = late && state !== "failed"; // the cause of a failed rank says more
+      say(what, plan.size !== "large" ? state : blamed ? "others wait for it" : did);
       // The style sheet draws the seconds: in the button's name they would be read out again and again.
-      mark(what, "data-time", plan.size !== "large" || late ? "" : time && (did ? ` · ${time}` : time));
+      mark(what, "data-time", plan.size !== "large" || blamed ? "" : time && (did ? ` · ${time}` : time));
       const told = [`rank ${rank}`, state, late ? "others wait for it" : "", did].filter(Boolean).join(", ");
       mark(main, "aria-label", told);
       mark(main, "title", told);
@@ -213,7 +218,8 @@ export class Topology {
    * @param {number} wires
    */
   #links(links, plan, lines, wires) {
-    mark(lines, "data-mesh", String(plan.shape === "mesh"));
+    const faint = plan.shape === "mesh" && links.length > MOST_STRONG;
+    mark(lines, "data-faint", String(faint));
     const size = plan.ranks.size;
     const those = wiresOf(links);
     links.forEach(({ link }, i) => {
@@ -224,7 +230,7 @@ export class Topology {
       lines.append(path, tip);
       const { place } = way;
       const onward = (link.target - link.source + size) % size === 1 && (size > 2 || link.source === 0);
-      const label = place && svg("text", { ...labelAt(place, wires), class: "arw-rate" });
+      const label = place && svg("text", { ...labelAt(place, wires), class: "arw-rate", "data-kind": link.kind });
       const caption = place && onward && !place.low && svg("text", { ...captionAt(place, wires), class: "arw-caption" });
       lines.append(...[label, caption].filter(Boolean));
       const back = links.findIndex((one) => one.link.source === link.target && one.link.target === link.source);
@@ -234,16 +240,17 @@ export class Topology {
         const state = one.missing ? "missing" : one.slow ? "slow" : rate > 0 ? "busy" : "idle";
         mark(path, "data-link", state);
         mark(tip, "data-link", state);
-        mark(path, "stroke-width", ((1.25 + 2.25 * Math.sqrt(Math.min(1, rate / this.top))) * (plan.shape === "mesh" ? 0.5 : 1)).toFixed(2));
+        const thickness = 1.25 + 2.25 * Math.sqrt(Math.min(1, rate / this.top));
+        mark(path, "stroke-width", (faint && !one.missing && !one.slow ? Math.max(1, thickness / 2) : thickness).toFixed(2));
         if (label) {
           const towards = !place.upright ? "" : place.onward ? "↓ " : "↑ ";
-          const texts = all.length > 1 ? [rateOfAll(now, link)] : [rateAndShare(one), units.rate(one.view.rate)];
+          const texts = all.length > 1 ? [units.rate(sum(sameEnds(now, link).map((view) => view.rate)))] : [rateAndShare(one), units.rate(one.view.rate)];
           const slow = one.slow ? texts.map((text) => `slow · ${text}`) : [];
           // Of what is only planned no rate is unknown: there is none.
           say(label, now.state === "planned" ? "" : fitting([...slow, ...texts].map((text) => towards + text), place.room, CHARACTER.rate));
           mark(label, "data-link", state);
         }
-        if (caption) say(caption, label?.textContent ? fitting(all.length > 1 ? cables(all) : plugs(one.view, now.links?.[back]), place.room, CHARACTER.caption) : "");
+        if (caption) say(caption, label?.textContent ? fitting(all.length > 1 ? cables(sameEnds(now, link)) : plugs(one.view, now.links?.[back]), place.room, CHARACTER.caption) : "");
       });
     });
   }
@@ -265,7 +272,7 @@ export class Topology {
     const known = found.filter((one) => one.view.rate !== null && one.view.rate !== undefined);
     const total = known.reduce((all, one) => all + (one.view.rate ?? 0), 0);
     const partly = known.length < found.length ? `, ${found.length - known.length} unknown` : "";
-    say(this.summary, `Links (${found.length}${partly})${known.length ? ` · ${units.rate(total)} in all` : ""}${this.left ? " · too many to draw here" : ""}`);
+    say(this.summary, `Links (${found.length}${partly})${known.length ? ` · ${units.rate(total)} in all` : ""}${this.left && ` · ${this.left}`}`);
     if (!this.details.open) return;
     let shown = found;
     if (found.length > MOST_LISTED) {
@@ -296,14 +303,11 @@ function rateAndShare(one) {
 }
 
 /**
- * What several cables of the same two ranks carry.
+ * The cables of the same two ranks.
  * @param {Snapshot} now
  * @param {import("./types.js").LinkView["link"]} link
  */
-function rateOfAll(now, link) {
-  const all = (now.links ?? []).filter((one) => one.link.source === link.source && one.link.target === link.target);
-  return units.rate(sum(all.map((view) => view.rate)));
-}
+const sameEnds = (now, link) => (now.links ?? []).filter((one) => one.link.source === link.source && one.link.target === link.target);
 
 /**
  * The first text for which there is room, else none.

@@ -41,6 +41,12 @@ test("a cell that starts again drops the curves of an earlier cell on all ranks,
   assert.equal(curves.count, 3);
 });
 
+test("a rank that went on in the running cell keeps its curve when another starts again", () => {
+  const curves = new Curves();
+  curves.add([[0, "loss", 1, 5, 1, 0], [1, "loss", 1, 6, 1, 0], [0, "loss", 2, 6, 1, 0], [1, "loss", 2, 5, 1, 0]]);
+  assert.deepEqual([0, 1].map((rank) => curves.byName.get("loss")?.get(rank)?.steps), [[5, 6], [5]]);
+});
+
 test("a curve with few points keeps them when others are thinned", () => {
   const curves = curvesOf([[1, "loss", 1, 7], [1, "loss", 3, 8]]);
   for (let step = 0; step <= MOST_POINTS; step++) curves.add([[0, "loss", 1, step, step, 0]]);

@@ -39,6 +39,15 @@ test("a slow link is named with its ends and its plug", () => {
   assert.equal(found[0].share, 0.8);
 });
 
+test("the links of a mesh of 256 ranks are gone through in no time", () => {
+  const ends = Array.from({ length: 256 * 256 }, (_, i) => /** @type {[number, number]} */ ([i >> 8, i & 255])).filter(([a, b]) => a !== b);
+  const mesh = world(256, ends);
+  const before = performance.now();
+  assert.equal(findings(mesh).length, 65_280);
+  const took = performance.now() - before;
+  assert.ok(took < 1000, `${took} ms, and 100 ms on a machine at rest`);
+});
+
 test("a port that came up at a lower speed is slow", () => {
   const slow = world(4, [[0, 1], [1, 2], [2, 3], [3, 0]]);
   /** @type {any} */ (slow.links)[2].nominal = 1e9;
