@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from allranks_backends.views import RankState
+from allranks_widgets.curves import rows_json
 from tests.browser.pictures import drawn, send_all
 from tests.widgets import streams
 
@@ -107,3 +108,28 @@ def test_charts_of_what_was_logged_share_the_width(browser: Browser, width: int)
             assert chart == pytest.approx((grid - 12 * (across - 1)) / across, abs=1), f"{ranks} ranks, {names}"
             assert canvas == pytest.approx(chart, abs=2)
         page.close()
+
+
+INK = """() => {
+  const canvas = document.querySelector(".arw-log-figure canvas");
+  const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+  let ink = 0;
+  for (let at = 3; at < data.length; at += 4) ink += data[at] > 100;
+  return ink;
+}"""
+
+
+def test_a_curve_that_began_with_one_point_becomes_a_line(browser: Browser) -> None:
+    rows = [(0, "loss", 1, step, 1 / (step + 1), 0.0) for step in range(400)]
+    has = "(step) => document.querySelector('.arw-log-name')?.innerText.includes(step)"
+    ink = []
+    for first in (len(rows), 1):
+        page = drawn(browser, streams.snapshot(1, 1, 200.25), 700, views=("log",))
+        send_all(page, rows=rows[:first])
+        page.wait_for_function(has, arg=f"step {first - 1}")
+        rest = rows_json(rows[first:]).decode()
+        page.evaluate("(rows) => window.tell({ do: 'logged', number: 2 }, rows)", rest)
+        page.wait_for_function(has, arg="step 399")
+        ink.append(page.evaluate(INK))
+        page.close()
+    assert ink[1] == pytest.approx(ink[0], rel=0.05)

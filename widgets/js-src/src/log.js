@@ -144,7 +144,7 @@ class Chart {
           {},
           ...titles.map((label, i) => ({
             label, stroke: strokes[i], width: band && i ? 0 : titles.length > 12 ? 1 : 1.75, spanGaps: false,
-            dash: DASHES[Math.floor(i / 8) % 4], points: { show: this.data[0].length < 2 },
+            dash: DASHES[Math.floor(i / 8) % 4], points: { show: () => this.data[0].length < 2 },
           })),
         ],
         bands: band ? [{ series: [2, 3], fill: `${strokes[0]}2e` }] : [],
