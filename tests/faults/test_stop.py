@@ -128,7 +128,7 @@ def press():
     for when in (
         lambda now: all(now.ranks[rank].state == "waiting" for rank in (0, 2, 3)),
         lambda now: now.state == "broken",
-        lambda now: now.state == "broken" and now.ranks[0].state in ("failed", "unblocked"),
+        lambda now: now.state == "broken" and now.ranks[0].state in ("failed", "idle", "unblocked"),
     ):
         world = allranks.current()
         if world._ranks.monitor.wait(lambda: over.is_set() or when(world.snapshot), 60):
