@@ -15,6 +15,8 @@ import pytest
 
 from allranks.errors import CellInterrupted, CellTimeout
 from allranks.head.world.ranks import Ranks
+from allranks_backends.plan import Host, Placement
+from allranks_backends.runtimes.mpi import MPI, find_mpirun, mpi_library
 from tests.faults.absent import blocked
 from tests.faults.kept import TRAINING, keep, look, sums_are_right
 from tests.faults.stop import stop_pressed, waiting
@@ -345,10 +347,53 @@ except images.NotInPlace as error:
     ("found", "places"), [("[]", 0), ("[*memory(library), *memory(library)]", 2)], ids=["nowhere", "twice"]
 )
 def test_nothing_is_written_where_a_pointer_is_not_there_exactly_once(found: str, places: int, need_mpi: None) -> None:
-    from allranks_backends.runtimes.mpi import find_mpirun, mpi_library
-
     library = mpi_library(find_mpirun() or "")
     code = PLACES.replace("{}", found).replace("{!r}", repr(library))
     env = {**os.environ, "MLX_MPI_LIBNAME": library}
     said = subprocess.run([sys.executable, "-c", code], env=env, check=True, capture_output=True, text=True).stdout
     assert said.strip() == f"this version of MLX keeps MPI_Init in {places} places"
+
+
+REVOCATIONS = """
+import ctypes, os, random, sys, threading, time
+from pathlib import Path
+import mlx.core as mx
+from allranks.rank.world.mpi.in_place import MpiInPlace
+place = MpiInPlace(mx, Path(sys.argv[1], os.environ['OMPI_COMM_WORLD_RANK']))
+from mpi4py import MPI
+functions = place._functions
+sent, got = (ctypes.c_float * 2)(1, 1), (ctypes.c_float * 2)()
+float32, add = (ctypes.c_void_p(MPI._handleof(each)) for each in (MPI.FLOAT, MPI.SUM))
+def calls(world):
+    while not functions.take_failed():
+        functions._ours.allranks_allreduce(sent, got, 2, float32, add, ctypes.c_void_p(MPI._handleof(world)))
+for world in [MPI.COMM_WORLD.Dup() for _ in range(1500)]:
+    place._use(world)
+    thread = threading.Thread(target=calls, args=[world], daemon=True)
+    thread.start()
+    time.sleep(random.random() * 0.004)
+    place.break_up(None)
+    ends = time.monotonic() + 30
+    while thread.is_alive() and time.monotonic() < ends:
+        place.help()
+        time.sleep(0.0005)
+    if thread.is_alive():
+        break
+    assert not functions.inside
+else:
+    print("all returned\\n", end="", flush=True)
+    MPI.COMM_WORLD.Barrier()
+MPI.COMM_WORLD.Abort()
+"""
+
+
+def test_a_call_that_was_about_to_wait_when_its_world_was_revoked_returns(tmp_path: Path, need_mpi: None) -> None:
+    mpirun, as_root = find_mpirun() or "", os.geteuid() == 0
+    for rank in range(2):
+        (tmp_path / str(rank)).mkdir()
+    plan = MPI().plan([Placement(rank, Host("localhost"), rank) for rank in range(2)])
+    python_args = [sys.executable, "-c", REVOCATIONS, str(tmp_path)]
+    command = MPI().command(plan, mpirun=mpirun, python_args=python_args, as_root=as_root, cores=2)
+    env = {**os.environ, **MPI().launcher_env(as_root=as_root)}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=240, check=False)
+    assert done.stdout.splitlines() == ["all returned"] * 2, done.stdout + done.stderr

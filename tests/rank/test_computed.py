@@ -10,6 +10,7 @@ import mlx.core as mx
 import pytest
 
 from allranks.rank.arrays import computed
+from allranks.rank.arrays.drawing import drawing_of
 
 KINDS: dict[str, Callable[[Any], Any]] = {
     "a sum": lambda x: x + 1,
@@ -138,6 +139,19 @@ def test_another_thread_reads_while_this_one_evaluates(reader: computed.Reader) 
     thread.join()
     assert set().union(*seen) <= {True, False}
     assert not any(reader.is_pending(array) for chain in chains for array in chain)
+
+
+def test_the_operation_is_found_where_the_drawing_says_whatever_else_memory_holds() -> None:
+    """Memory that MLX leaves as it was may hold pointers, to what looks like operations."""
+    pending = computed._pending(mx)
+    drawing = drawing_of(pending)
+    described = [computed._description(array) for array in pending]
+    place = computed._operation_at(described, drawing)
+    assert place is not None and place >= 8
+    others = [computed._description(array) for array in computed._pending(mx)]  # their operations begin alike
+    misled = [other[place : place + 8] + each[8:] for each, other in zip(described, others, strict=True)]
+    assert computed._operation_at(misled, drawing) == place
+    assert computed._operation_at([each[:place] for each in described], drawing) is None
 
 
 def test_exactly_one_place_must_fit() -> None:

@@ -4,7 +4,7 @@ MLX has no function that tells (0.32.4), and ``mx.export_to_dot`` walks the whol
 6 ms for 600 operations. Where the array's status is kept differs between versions and platforms. So `find` looks for
 it, once in each process: it compares arrays that are known to be pending with the same arrays evaluated. Exactly one
 place must fit, and must then agree with MLX's drawing on arrays of every kind. Otherwise nothing is read, and `reader`
-stays None.
+stays None. The operation that is to compute an array is where the address is by which that drawing names it.
 
 A read is safe in any thread: the caller's reference keeps the array alive, the array keeps its description alive, and
 MLX changes a status by one store.
@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from .drawing import drawing_of
+from .drawing import Drawing, drawing_of
 
 DESCRIBED = 512
 """Bytes of an array's description that are searched; it has 368 (0.32.4, Linux)."""
@@ -78,7 +78,7 @@ def _found(mx: Any) -> Reader | None:
             return None
         descriptions = [_description(array) for array in (*pending, *constant)]
         before, fixed = descriptions[: len(pending)], descriptions[len(pending) :]
-        operation = _operation_at(before, fixed)  # an operation is gone when it has been done
+        operation = _operation_at(before, drawing_of(pending))  # an operation is gone when it has been done
         mx.eval(pending)
         after = [_description(array) for array in pending]
         status = _status_at(before, after, fixed)
@@ -119,7 +119,7 @@ def _reader(kind: type, head: int, status: int, operation: int | None) -> Reader
 
 
 def _pending(mx: Any) -> list[Any]:
-    """Arrays yet to be computed: two sums, and others, whose sizes are no status."""
+    """Arrays yet to be computed, whose sizes are no status."""
     shared = mx.ones((2, 3)) + 1
     return [shared, shared + shared, mx.zeros(5).sum(), mx.arange(7) * 2, (mx.ones((1, 2, 3, 4)) * 2).T]
 
@@ -142,25 +142,28 @@ def _all_kinds(mx: Any) -> Iterable[Any]:
 def _status_at(before: list[bytes], after: list[bytes], fixed: list[bytes]) -> int | None:
     """The one offset at which all say what they are."""
     end = min(map(len, (*before, *after, *fixed)))
-    fits = [
+    return _only(
         offset
         for offset in range(0, end - 3, 4)
         if all(_half(each, offset) == UNSCHEDULED for each in before)
         and all(_half(each, offset) in BEGUN for each in after)
         and all(_half(each, offset) == BEGUN[-1] for each in fixed)
-    ]
-    return fits[0] if len(fits) == 1 else None
+    )
 
 
-def _operation_at(pending: list[bytes], fixed: list[bytes]) -> int | None:
-    """The first offset of a pointer that constants lack, to what begins alike for the two sums and no other."""
-    for offset in range(0, min(map(len, (*pending, *fixed))) - 7, 8):
-        addresses = [_word(each, offset) for each in pending]
-        if all(addresses) and not any(_word(each, offset) for each in fixed):
-            first, second, *others = [_copied(address, 8) for address in addresses]
-            if len(first) == 8 and first == second and first not in others:
-                return offset
-    return None
+def _operation_at(pending: list[bytes], drawing: Drawing) -> int | None:
+    """The one offset at which all hold the address of the operation that is to compute them."""
+    addresses = [drawing.address(place) for place in range(len(pending))]
+    return _only(
+        offset
+        for offset in range(0, min(map(len, pending)) - 7, 8)
+        if [_word(each, offset) for each in pending] == addresses
+    )
+
+
+def _only(offsets: Iterable[int]) -> int | None:
+    found = list(offsets)
+    return found[0] if len(found) == 1 else None
 
 
 def _half(content: bytes, offset: int) -> int:

@@ -72,7 +72,11 @@ class Drawing:
 
     def computes(self, position: int) -> bool:
         """Whether this array is yet to be computed."""
-        return any(_name(position) in each.results for each in self._operations)
+        return self.address(position) is not None
+
+    def address(self, position: int) -> int | None:
+        """MLX's number for the operation that is to compute this array; None where it is computed."""
+        return next((each.address for each in self._operations if _name(position) in each.results), None)
 
     def shows(self, position: int) -> bool:
         """Whether the drawing shows this array under its own name: of several Python objects for one array, one has."""

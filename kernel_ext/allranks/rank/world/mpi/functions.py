@@ -106,6 +106,11 @@ class MpiFunctions:
         """What `FAILED` says, which says nothing then."""
         return int(self._ours.allranks_take())
 
+    @property
+    def inside(self) -> int:
+        """How many of MLX's calls have not returned."""
+        return ctypes.c_int.in_dll(self._ours, "inside").value
+
     def revoke(self, communicators: Iterable[int]) -> None:
         """Have every call on these return, on all ranks."""
         for handle in communicators:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -25,6 +26,8 @@ RETURNS_WITHIN = 1.0
 """Seconds in which the calls of an attempt that was given up return, where they do."""
 HELP_EVERY = 0.01
 """Seconds between two calls of MPI in a rank that is not in one itself, while its world is broken."""
+WAKE_EVERY = 0.1
+"""Seconds between two times that calls are woken which go on in a broken world."""
 
 
 def prepared(mx: Any, directory: Path) -> tuple[Any, MpiFunctions]:
@@ -56,6 +59,8 @@ class MpiInPlace:
         self._mpi, self._functions = MPI, functions
         functions.install()
         self.broken_up = False
+        self._wake_at = 0.0
+        """When to wake calls next."""
         self._unfinished: list[Any] = []
         self._making = 0
         """Threads that are in a call which makes a communicator."""
@@ -71,7 +76,7 @@ class MpiInPlace:
     def break_up(self, _pattern: bytes | None) -> None:
         """Have every collective of this world return on all ranks, with invalid results."""
         if not self.broken_up:
-            self.broken_up = True
+            self.broken_up, self._wake_at = True, time.monotonic() + WAKE_EVERY
             self._revoke([self._mpi._handleof(self.communicator), *self._functions.leave()])
 
     def _revoke(self, communicators: list[int]) -> None:
@@ -89,7 +94,21 @@ class MpiInPlace:
             return None
         with suppress(self._mpi.Exception):
             self._mpi.COMM_SELF.Iprobe()  # any call does; MPI has no thread that would (Open MPI 5)
+            self._wake()
         return HELP_EVERY
+
+    def _wake(self) -> None:
+        """Have calls that still wait in a revoked communicator look at it again.
+
+        A call that was about to wait when its communicator was revoked has missed that, and waits for good (Open MPI
+        5.0.11, one of some 200 revocations). To revoke any communicator wakes all.
+        """
+        now = time.monotonic()
+        if self._functions.inside and now >= self._wake_at:
+            self._wake_at = now + WAKE_EVERY
+            own = self._mpi.COMM_SELF.Dup()
+            own.Revoke()
+            own.Free()
 
     def take_failed(self) -> int:
         """See `MpiFunctions.take_failed`."""
@@ -120,12 +139,20 @@ class MpiInPlace:
         with self._made:
             if not self._made.wait_for(lambda: not self._making, RETURNS_WITHIN):
                 raise RuntimeError("MPI is still forming the world before")
+        self._let_return()
 
         def make(attempt: _Attempt) -> Any:
             left = attempt.uses(self._shrunk())
             return self._merged(self._spawned(spawn, left, attempt), left, rank, attempt, high=False) if spawn else left
 
         self._form(make, is_stopped)
+
+    def _let_return(self) -> None:
+        """Wait for the calls that threads have made in the world before, as long as they take by themselves."""
+        ends = time.monotonic() + RETURNS_WITHIN
+        while self.broken_up and self._functions.inside and time.monotonic() < ends:
+            self.help()
+            time.sleep(HELP_EVERY)
 
     @contextmanager
     def _makes(self, among: Any) -> Iterator[None]:

@@ -2,7 +2,7 @@
 
    MLX does not look at what MPI returns (0.32.4), so the result of a call that failed would be whatever its memory
    held. Here such a result becomes NaN, or zeros where its type has no NaN, and `failed` tells Python. Compiled by
-   mpi_functions.py, which sets all pointers before MLX gets any of these functions. */
+   functions.py, which sets all pointers before MLX gets any of these functions. */
 
 #include <string.h>
 
@@ -26,6 +26,14 @@ P groups[GROUPS];      /* communicators that MLX made by Group.split */
 P current;             /* the communicator of the world */
 int leaving;           /* the world and its groups are being revoked */
 unsigned char *failed; /* 1: a call failed; 2: one of the current world */
+int inside;            /* calls that have not returned */
+
+static int returned(int code) {
+  __atomic_sub_fetch(&inside, 1, __ATOMIC_SEQ_CST);
+  return code;
+}
+
+#define CALL(call) (__atomic_add_fetch(&inside, 1, __ATOMIC_SEQ_CST), returned(call))
 
 static void note(P communicator) {
   int own = communicator == current;
@@ -43,12 +51,12 @@ static void spoil(void *result, long count, P type, P communicator) {
 }
 
 int allranks_allreduce(const void *from, void *to, int count, P type, P op, P communicator) {
-  if (real_allreduce(from, to, count, type, op, communicator)) spoil(to, count, type, communicator);
+  if (CALL(real_allreduce(from, to, count, type, op, communicator))) spoil(to, count, type, communicator);
   return 0;
 }
 
 int allranks_allgather(const void *from, int count, P type, void *to, int each, P to_type, P communicator) {
-  if (real_allgather(from, count, type, to, each, to_type, communicator)) {
+  if (CALL(real_allgather(from, count, type, to, each, to_type, communicator))) {
     int size = 1;
     real_comm_size(communicator, &size);
     spoil(to, (long)each * size, to_type, communicator);
@@ -57,12 +65,12 @@ int allranks_allgather(const void *from, int count, P type, void *to, int each, 
 }
 
 int allranks_send(const void *from, int count, P type, int to, int tag, P communicator) {
-  if (real_send(from, count, type, to, tag, communicator)) note(communicator);
+  if (CALL(real_send(from, count, type, to, tag, communicator))) note(communicator);
   return 0;
 }
 
 int allranks_recv(void *to, int count, P type, int from, int tag, P communicator, P status) {
-  if (real_recv(to, count, type, from, tag, communicator, status)) spoil(to, count, type, communicator);
+  if (CALL(real_recv(to, count, type, from, tag, communicator, status))) spoil(to, count, type, communicator);
   return 0;
 }
 
