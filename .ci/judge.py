@@ -1,7 +1,7 @@
 """Runs all tests and decides what is a failure.
 
 1. The first pass: `make test-all`, several tests at a time.
-2. What it left on the machine is red: see `leaks.py`.
+2. What it left on the machine is red: see `leaks.py`. After a cut, or the crash of a worker, it is only said.
 3. The second pass: each test that failed runs alone, several times. Once more a failure: red. None: the test is
    unsteady, which is printed and remembered, and no failure. More than MOST_FAILURES: red without a second pass.
    What did not run, because a worker or the pass came to an early end, runs alone once.
@@ -85,8 +85,10 @@ class Judge:
             return
         first = self._first_pass()
         self._count(first)
-        if self.cut:
-            self._clear_after_the_cut()  # no leak: nothing could clear up
+        for crash in first.crashes:
+            say(f"ci: {crash}")
+        if self.cut or first.crashes:
+            self._clear_after("the cut" if self.cut else "the crash")  # no leak: nothing could clear up
         else:
             self._settle("the first pass")
         failed = first.named(FAILED) | self._hung(first)
@@ -243,7 +245,7 @@ class Judge:
             status = self._run([*command, "-p", "ci_report", f"--ci-report={report}"], limit, file)
         if status is None:
             show(output)
-            self._clear_after_the_cut()
+            self._clear_after("the cut")
             return None, output
         outcomes = read(report)
         outcome = outcomes.of.get(test)
@@ -268,9 +270,9 @@ class Judge:
             self.red(f"left after {after}: {leak}")
         return bool(left)
 
-    def _clear_after_the_cut(self) -> None:
+    def _clear_after(self, what: str) -> None:
         for leak in self._leaks():
-            say(f"ci: left after the cut: {leak}")
+            say(f"ci: left after {what}: {leak}")
 
     def _leaks(self) -> list[str]:
         return self.machine.settle(max(0.0, min(self.options.quiet, self.left)))

@@ -34,6 +34,8 @@ class Outcomes:
     """Files that could not be collected, and why."""
     unexplained: list[str] = field(default_factory=list)
     """Workers that crashed while they ran no test."""
+    crashes: list[str] = field(default_factory=list)
+    """How each worker that crashed ended, and where it stood then."""
     status: int | None = None
     """pytest's exit status; None where it did not come to its end."""
 
@@ -71,6 +73,7 @@ def read(path: Path, until: float = math.inf) -> Outcomes:
                 _add(outcomes, ended, line)
             case "crashed":
                 outcomes.unexplained.append(f"worker {line['worker']} crashed while it ran no test ({line['error']})")
+                outcomes.crashes.append(f"worker {line['worker']} crashed ({line['error']})\n{line['stood']}".rstrip())
             case "ended":
                 outcomes.status = line["status"]
     return outcomes

@@ -1,15 +1,19 @@
 """A pytest plugin: writes what happens as lines of JSON, so that a run that was cut leaves its report, too.
 
 It has a folder of its own, because that folder is on PYTHONPATH while pytest starts. xdist's workers load it and write
-nothing. The lines are read by `outcomes.py`.
+nothing but where they stood if they crash. The lines are read by `outcomes.py`.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
+import signal
+import subprocess
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +22,10 @@ import pytest
 FOLDER = str(Path(__file__).parent)
 LONGEST = 500
 """Characters of a reason that are written."""
+ENDS_WITHIN = 10.0
+"""Seconds until a worker that crashed has a status."""
+STOOD = pytest.StashKey[Any]()
+"""The file in which a worker that crashes writes where it stood."""
 
 
 def _leave_the_environment() -> None:
@@ -35,14 +43,27 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--ci-report", metavar="FILE", help="append what happens to this file, as lines of JSON")
 
 
+@pytest.hookimpl(trylast=True)  # pytest's own plugin has this written between the output of the tests
 def pytest_configure(config: pytest.Config) -> None:
     path = config.getoption("--ci-report")
-    if path and not hasattr(config, "workerinput"):
+    if not path:
+        return
+    worker = getattr(config, "workerinput", None)
+    if worker is None:
         config.pluginmanager.register(Reporter(path))
+    else:
+        config.stash[STOOD] = open(stood(path, worker["workerid"]), "w", encoding="utf-8")
+        faulthandler.enable(config.stash[STOOD])
+
+
+def stood(path: str, worker: str) -> str:
+    """The file for a worker."""
+    return f"{path}.{worker}"
 
 
 class Reporter:
     def __init__(self, path: str) -> None:
+        self._path = path
         self._file = open(path, "a", encoding="utf-8")
         self._collected: list[str] = []
 
@@ -78,7 +99,9 @@ class Reporter:
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object | None) -> None:
         if error:
-            self._write("crashed", worker=node.gateway.id, error=str(error))
+            worker = node.gateway.id
+            where = Path(stood(self._path, worker)).read_text(encoding="utf-8", errors="replace")
+            self._write("crashed", worker=worker, error=f"{error}; {_how_it_ended(node)}", stood=where)
 
     def pytest_sessionfinish(self, exitstatus: int) -> None:
         self._write("ended", status=int(exitstatus))
@@ -86,6 +109,14 @@ class Reporter:
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> object | None:
         return _scheduler(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+def _how_it_ended(node: Any) -> str:
+    """What its process left for a status: execnet has a process of its own for each worker."""
+    with suppress(AttributeError, subprocess.TimeoutExpired):
+        status = node.gateway._io.popen.wait(ENDS_WITHIN)
+        return signal.Signals(-status).name if status < 0 else f"exit status {status}"
+    return "its process goes on"
 
 
 def _scheduler(config: pytest.Config, log: Any) -> object:
