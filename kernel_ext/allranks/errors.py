@@ -42,6 +42,8 @@ class HostCause:
     """Whether its shell has run a command."""
     said: tuple[str, ...] = ()
     """What ssh, or the host's shell, said: the last lines."""
+    hangs: bool = False
+    """Whether its Python was started and did not run its first lines in time."""
 
 
 @dataclass(frozen=True)

@@ -625,7 +625,7 @@ def folder_python(hosts: Hosts) -> Iterator[Options]:
 
 
 by_python("a python that crashes", "kill -SEGV $$", "host2")
-by_python("a python that hangs", "exec sleep 1000", "host2")
+by_python("a python that hangs", "exec sleep 1000", "did not start within 6 s", doctor="does not run", suite=True)
 by_python(
     "python without allranks",
     f'exec {HERE} -I -S "$@"',

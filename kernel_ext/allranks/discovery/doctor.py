@@ -29,11 +29,13 @@ from allranks_backends.runtimes.checks import bare_name
 from allranks_backends.runtimes.mpi import MPI, find_mpirun
 from allranks_widgets.table import html_table
 
-from .survey import Surveyed, survey
+from .survey import COMMANDS_WITHIN, Surveyed, survey
 from .trial import Trial, try_up
 
 PATIENCE = 20.0
 """Seconds for a command on this machine."""
+WITHOUT_PYTHON = 1
+"""Second for the commands on a host where those that are Python's do not end."""
 MCA = "OMPI_MCA_"
 SIGNS = {"error": "✗", "warning": "!", "note": "·"}
 
@@ -134,6 +136,7 @@ def _diagnosed(
     told = survey(
         [host for host in distinct if host.name not in away],
         lambda host: _commands(asked, pythons[host.name], names, asked.folder_of(host.name)),
+        lambda host: WITHOUT_PYTHON if host.name in trial.hanging else COMMANDS_WITHIN,
     )
     known = {each.host.name: _facts(each, trial) for each in told}
     facts = [known[host.name] if host.name in known else _unreached(away[host.name]) for host in distinct]

@@ -21,7 +21,8 @@ from allranks.hosts.ssh.command import SSH_OPTIONS, destination, explained
 from allranks_backends.plan import Host
 
 COMMANDS_WITHIN = 15
-"""Seconds the commands of one host get; those that take longer are ended and have no exit status."""
+"""Seconds the commands of one host get, if nothing else is asked; those that take longer are ended and have no exit
+status."""
 LOGIN_WITHIN = 15.0
 
 # A parent is ended before its children: it would write down how they ended.
@@ -85,20 +86,27 @@ Commands = Mapping[str, str]
 """Lines of sh by name."""
 
 
-def survey(hosts: Sequence[Host], commands: Commands | Callable[[Host], Commands]) -> list[Surveyed]:
-    """Run `commands`, the same everywhere or what a function says of each host, in one login a host."""
+def survey(
+    hosts: Sequence[Host],
+    commands: Commands | Callable[[Host], Commands],
+    within: Callable[[Host], int] = lambda _: COMMANDS_WITHIN,
+) -> list[Surveyed]:
+    """Run `commands`, the same everywhere or what a function says of each host, in one login a host.
+
+    They get so many seconds on each host.
+    """
     if not hosts:
         return []
     with ThreadPoolExecutor(len(hosts), "allranks-survey") as pool:
         asked = [commands(host) if callable(commands) else commands for host in hosts]
-        return list(pool.map(_ask, hosts, asked))
+        return list(pool.map(_ask, hosts, asked, map(within, hosts)))
 
 
-def _ask(host: Host, commands: Commands) -> Surveyed:
+def _ask(host: Host, commands: Commands, within: int) -> Surveyed:
     token, asked = secrets.token_hex(8), time.time()
     line: Sequence[str] = ["sh", "-s"] if host.local else ["ssh", *SSH_OPTIONS, *destination(host.name), "sh", "-s"]
     try:
-        out, err = _run(line, _script([*commands.values()], token).encode(), f"{token} end\n".encode())
+        out, err = _run(line, _script([*commands.values()], token, within).encode(), f"{token} end\n".encode())
     except FileNotFoundError:
         return Surveyed(host, {}, f"{line[0]} was not found on this machine")
     except OSError as error:
@@ -157,11 +165,11 @@ def _read_all(stream: IO[bytes], into: bytearray) -> None:
         into += stream.read()
 
 
-def _script(commands: Sequence[str], token: str) -> str:
+def _script(commands: Sequence[str], token: str, within: int) -> str:
     runs = "".join(
         f'run {number} {shlex.quote(command)} & pids="$pids $!"\n' for number, command in enumerate(commands)
     )
-    return _HEAD + runs + _TAIL.format(count=len(commands), tenths=COMMANDS_WITHIN * 10, token=token)
+    return _HEAD + runs + _TAIL.format(count=len(commands), tenths=within * 10, token=token)
 
 
 def _answers(told: bytes, token: str) -> list[Answer]:

@@ -47,6 +47,11 @@ class Trial:
         """Why, for each host whose shell ran no command."""
         return {cause.host: cause for cause in self.causes if not cause.logged_in}
 
+    @property
+    def hanging(self) -> set[str]:
+        """The hosts whose Python does not start."""
+        return {cause.host for cause in self.causes if cause.hangs}
+
 
 def try_up(
     hosts: Sequence[Host], *, backend: str, python: str | None, cwd: str | Path | None, env: Mapping[str, str]

@@ -50,6 +50,8 @@ class Login:
         """The last lines that ssh, or the host's shell, complained with."""
         self.greeted = False
         """Whether the shell there has run a command: set by the reader of what it prints."""
+        self.runs = False
+        """Whether the Python there has run its first lines: set likewise."""
         self.closed = False
         """Whether all has been read of it."""
         self.on_tunnel: Callable[[], None] = lambda: None

@@ -29,8 +29,10 @@ from .login import engine_ports, port_of, through
 
 READY_WITHIN = 25.0
 """Seconds a host gets until its host process answers, which may come from a cold disk; ssh has limits of its own."""
-GREETS_WITHIN = 8.0
+GREETS_WITHIN = 7.0
 """Seconds from the login until its shell runs a command: one that waits in a start-up file does so indefinitely."""
+STARTS_WITHIN = 6.0
+"""Seconds from then until the Python there runs its first lines, which import little."""
 PATIENCE = 16.0
 """Seconds without a word from the notebook after which it counts as gone, and the lease begins."""
 
@@ -154,10 +156,14 @@ class RemoteHost(HostEnd):
             until = min(deadline, time.monotonic() + GREETS_WITHIN)
             self._changed.wait_for(lambda: login.greeted or settled(), max(0.0, until - time.monotonic()))
             if login.greeted:
+                until = min(deadline, time.monotonic() + STARTS_WITHIN)
+                self._changed.wait_for(lambda: login.runs or settled(), max(0.0, until - time.monotonic()))
+            if login.runs:
                 self._changed.wait_for(settled, max(0.0, deadline - time.monotonic()))
         if self.prepared is None or self.trouble or not login.has_tunnels:
             why = f"{self._why_not()}."
-            cause = HostCause(self.name, why, login.greeted, tuple(login.said))
+            hangs = login.greeted and not login.runs and self.alive and not self.trouble
+            cause = HostCause(self.name, why, login.greeted, tuple(login.said), hangs)
             raise CannotStart(f"{self.name}: {why}", causes=[cause])
         if differs := differing(self.prepared.versions):
             raise self._differs(differs)
@@ -251,9 +257,12 @@ class RemoteHost(HostEnd):
             self._notice()
         elif not isinstance(event, Heard):
             super()._hear(event)
-        elif not self._speaks and (login := self._connection.login) is not None:  # the greeting of the first login
-            login.greeted = self._speaks = True
-            self._order(Prepare(patience=PATIENCE))  # no earlier: a `read` in a start-up file would take it
+        elif (login := self._connection.login) is not None and not login.runs:  # the greetings of the first login
+            if self._speaks:
+                login.runs = True
+            else:
+                login.greeted = self._speaks = True
+                self._order(Prepare(patience=PATIENCE))  # no earlier: a `read` in a start-up file would take it
             self._notice()
 
     def _notice(self) -> None:
@@ -280,6 +289,9 @@ class RemoteHost(HostEnd):
                 return f"it does not answer. Check that it is on, and on this network: ssh {words} true"
             how = f"ran no command within {GREETS_WITHIN:g} s" if self.alive else "ended before it ran a command"
             return f"its login shell {how}{printed}. See what its start-up files (~/.bashrc, say) do: ssh {words} true"
+        if self.alive and login is not None and not login.runs:
+            tried = f"Try: ssh {words} {shlex.quote(self.python)} -V"
+            return f"its Python did not start within {STARTS_WITHIN:g} s{printed}. {tried}"
         if self.alive:
             return f"it accepted the connection but did not answer within {READY_WITHIN:g} s{printed}"
         return f"its Python ended without an error message. Try: ssh {words} {shlex.quote(self.python)} -V"

@@ -23,6 +23,7 @@ from .login import end_login, write_login
 
 def main(arguments: Sequence[str]) -> None:
     if not arguments:
+        write_all(1, to_line(Heard(0)) + b"\n")  # its Python runs
         relay(_started())
         return
     folder = Path(arguments[0])
