@@ -6,7 +6,7 @@ made, compared, recorded and drawn anywhere.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -133,7 +133,7 @@ def alike(values: Mapping[K, T]) -> dict[T, list[K]]:
     return ranks
 
 
-def rank_list(ranks: list[int] | tuple[int, ...] | set[int]) -> str:
+def rank_list(ranks: Collection[int]) -> str:
     """Ranks as a person writes them: ``0``, ``0-3``, ``0, 2-3``."""
     spans: list[list[int]] = []
     for rank in sorted(ranks):
@@ -144,6 +144,6 @@ def rank_list(ranks: list[int] | tuple[int, ...] | set[int]) -> str:
     return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
 
 
-def rank_label(ranks: list[int] | tuple[int, ...] | set[int]) -> str:
+def rank_label(ranks: Collection[int]) -> str:
     """``rank 2`` or ``ranks 0-3``."""
     return f"{'rank' if len(ranks) == 1 else 'ranks'} {rank_list(ranks)}"

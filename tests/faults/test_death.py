@@ -229,16 +229,16 @@ def test_what_asks_all_ranks_names_a_dead_one(ring4: Cluster) -> None:
     kill(ring4)
     dead = r"rank 2 died \(killed by SIGKILL.*\)\."
     for verb in ("pull", "gather", "fetch"):
-        with pytest.raises(NoAnswer, match=dead + rf" From the others: %distributed {verb} '?part'? -r 0-1,3\. "):
+        with pytest.raises(NoAnswer, match=dead + rf" For the others: %distributed {verb} '?part'? -r 0-1,3\. "):
             getattr(ring4, verb)("part")
-    with pytest.raises(NoAnswer, match=dead + r" The others: %distributed diff alike -r 0-1,3\. %distributed heal"):
+    with pytest.raises(NoAnswer, match=dead + r" For the others: %distributed diff alike -r 0-1,3\. %distributed heal"):
         ring4.diff("alike")
     assert ring4.diff("alike", ranks=[0, 1, 3]) == [] and ring4.diff("part", ranks=[0, 3])
     with pytest.raises(UsageError, match="at least 2 ranks"):
         ring4.diff("alike", ranks=0)
-    with pytest.raises(UsageError, match=r"nothing to debug: .*Rank 2 died \(killed by SIGKILL.*heal"):
+    with pytest.raises(UsageError, match=r"nothing to debug: .*; rank 2 died \(killed by SIGKILL.*heal"):
         ring4.to_debug()
-    with pytest.raises(UsageError, match=r"nothing to debug: rank 2 is dead .*%distributed heal"):
+    with pytest.raises(UsageError, match=r"nothing to debug: rank 2 died .*%distributed heal"):
         ring4.debug(2)
     with pytest.raises(UsageError, match=r"no rank has a variable nosuch\. Rank 2 is dead\. %distributed heal"):
         ring4.vars("nosuch")

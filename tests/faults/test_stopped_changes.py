@@ -101,7 +101,7 @@ def test_in_a_resize_that_ends_ranks(ring4: Cluster, monkeypatch: pytest.MonkeyP
     hold(ring4)
     stop_in(FORMING, monkeypatch)
     try:
-        with pytest.raises(CellInterrupted, match=r"The next cell re-forms the world\. All variables are kept"):
+        with pytest.raises(CellInterrupted, match=r"the next cell re-forms it\. All variables are kept"):
             ring4.resize(2)
         assert [each.value for each in ring4.run("held").check().values()] == [0, 10]
     finally:

@@ -7,7 +7,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -24,6 +24,7 @@ from allranks.errors import (
 )
 from allranks.head.cell.outcome import invalid_text
 from allranks.head.cell.still_busy import WAITED_FOR
+from allranks.head.state.advice import HEALS, died_text, kill_text, typed_ranks
 from allranks.head.state.views import also_lacking, state_of, unfinished
 from allranks.head.world.change import pending_text
 from allranks.head.world.ranks import A, Ranks
@@ -34,7 +35,7 @@ from allranks.notebook.stop import Stop, undisturbed
 from allranks.notebook.transfer_progress import SHOW_EVERY, wait_and_show, wait_for_values
 from allranks.notebook.watch import Watch
 from allranks.settings import Settings
-from allranks_backends.plan import Host, alike, rank_label, rank_list
+from allranks_backends.plan import Host, rank_label
 from allranks_backends.views import Snapshot
 
 if TYPE_CHECKING:
@@ -53,8 +54,6 @@ PENDING_WITHIN = 20.0
 """Seconds an idle rank gets to name what is pending; one that is stopped or gone is not waited for so long."""
 REPLAY_WITHIN = 3.0
 """Seconds that a cell waits for ranks which still unblock others."""
-HEALS = "%distributed heal replaces dead ranks."
-"""What to type after a sentence that names them."""
 NOT_UP = (
     "no cluster is up ({!r} is {}). Start one with %distributed up -n 4, and use allranks.current(). In a script, "
     "call up()."
@@ -195,9 +194,7 @@ class ClusterBase:
             numbers, verb = [rank.rank for rank in busy], "is" if len(busy) == 1 else "are"
             advice = "or stop it with %distributed interrupt."
             if ranks.monitor.interrupted.issuperset((rank.rank, rank.cell) for rank in busy):
-                which, its = rank_list(numbers).replace(" ", ""), "its" if len(busy) == 1 else "their"
-                advice = f"since it was stopped already. To replace instead: %distributed heal --kill {which} (loses "
-                advice += f"{its} variables)."
+                advice = f"since it was stopped already. To replace instead: {kill_text(numbers)}."
             raise Busy(f"{rank_label(numbers)} {verb} still busy with an earlier cell ({doing}). Wait for it, {advice}")
 
     def _await_stopped(self, monitor: Monitor, chosen: Sequence[int]) -> None:
@@ -239,16 +236,13 @@ class ClusterBase:
         if state_of(ranks.monitor) == "incomplete":
             raise WorldBroken(unfinished(ranks.owed))
         if ranks.monitor.state == "broken":
-            causes = alike({rank.rank: rank.dead for rank in ranks.monitor.ranks if rank.dead})
-            dead = "; ".join(f"{rank_label(numbers)} died ({cause})" for cause, numbers in causes.items())
-            living = {rank.rank for rank in ranks.monitor.alive()}
-            lacking = also_lacking({number: each for number, each in ranks.owed.items() if number in living})
             heals = (
-                f"replaces dead ranks and re-forms the world; the other ranks keep their variables.{lacking}"
-                if living
-                else "starts them again, without variables."
+                f"{HEALS} and re-forms the world; the other ranks keep their variables.{also_lacking(ranks.monitor)}"
+                if ranks.monitor.alive()
+                else "%distributed heal starts them again, without variables."
             )
-            raise WorldBroken(f"the world is broken: {dead or 'a collective was aborted'}. %distributed heal {heals}")
+            dead = died_text(ranks.monitor.ranks) or "a collective was aborted"
+            raise WorldBroken(f"the world is broken: {dead}. {heals}")
 
     # Asking.
 
@@ -270,7 +264,7 @@ class ClusterBase:
         known = self._up().monitor.ranks
         return {rank: cause for rank in self.choose_ranks(ranks) if (cause := known[rank].dead)}
 
-    def _refuse_dead(self, chosen: Sequence[int], others: Callable[[str], str] = lambda _ranks: "") -> None:
+    def _refuse_dead(self, chosen: Sequence[int], others: Callable[[Collection[int]], str] = lambda _ranks: "") -> None:
         """Raises WorldBroken where all of these ranks are dead, NoAnswer with a sentence on `others` where some are."""
         dead = self._dead(chosen)
         if not dead:
@@ -278,9 +272,9 @@ class ClusterBase:
         living = [rank for rank in chosen if rank not in dead]
         if not living:
             self._refuse_if_broken(self._up())
-        answered = others(rank_list(living).replace(" ", "")) if living else ""
-        causes = "; ".join(f"{rank_label(members)} died ({why})" for why, members in alike(dead).items())
-        raise NoAnswer(f"{causes}.{' ' if answered else ''}{answered} {HEALS}")
+        answered = others(living) if living else ""
+        causes = died_text(self._up().monitor.ranks[rank] for rank in dead)
+        raise NoAnswer(f"{causes}.{' ' if answered else ''}{answered} {HEALS}.")
 
     def _replies(self, asked: Mapping[int, Future[Reply[A]]]) -> tuple[dict[int, Answered[A]], list[int]]:
         """What the ranks answered, and which do not answer. Raises WorldBroken for one that died meanwhile."""
@@ -307,7 +301,7 @@ class ClusterBase:
         for rank in silent:
             if rank >= len(views) or views[rank].state == "dead":
                 cause = views[rank].cause if rank < len(views) else "the cluster went down"
-                raise WorldBroken(f"rank {rank} ended in the meantime: {cause}. {HEALS}")
+                raise WorldBroken(f"rank {rank} ended in the meantime: {cause}. {HEALS}.")
         return replies, silent
 
     def _moved(self, rank: int) -> tuple[int, int]:
@@ -326,13 +320,13 @@ class ClusterBase:
         self,
         asked: Mapping[int, Future[Reply[A]]],
         ranks: Sequence[int] | int | None,
-        others: Callable[[str], str] = lambda _ranks: "",
+        others: Callable[[Collection[int]], str] = lambda _ranks: "",
     ) -> dict[int, Answered[A]]:
         """What `ranks` answered. Raises NoAnswer where some do not, or are dead, with a sentence on `others`."""
         dead = self._dead(ranks)
         replies, silent = self._replies(asked)
         if silent:
-            raise no_answer(silent, others(rank_list(list(replies)).replace(" ", "")) if replies else "")
+            raise no_answer(silent, others(replies) if replies else "")
         if dead:
             self._refuse_dead(self.choose_ranks(ranks), others)
         return replies
@@ -354,9 +348,14 @@ def unsaid(_line: str) -> None:
 
 def no_answer(silent: Sequence[int], others: str = "") -> NoAnswer:
     """The error that names ranks which do not answer, with a sentence on the `others`."""
-    one, which = len(silent) == 1, rank_list(list(silent)).replace(" ", "")
     return NoAnswer(
-        f"{rank_label(list(silent))} {'is' if one else 'are'} not responding (stopped, or unreachable). {others}"
+        f"{rank_label(silent)} {'is' if len(silent) == 1 else 'are'} not responding (stopped, or unreachable). {others}"
         f"{' ' if others else ''}Try again when %distributed status no longer shows 'stopped'. To replace instead: "
-        f"%distributed heal --kill {which} (loses {'its' if one else 'their'} variables)."
+        f"{kill_text(silent)}."
     )
+
+
+def for_others(verb: str, what: str) -> Callable[[Collection[int]], str]:
+    """Makes the sentence on ranks that do answer (``diff`` needs two): ``For the others: %distributed pull x -r 0.``"""
+    text = f"For the others: %distributed {verb} {what} -r "
+    return lambda ranks: "" if verb == "diff" and len(ranks) < 2 else f"{text}{typed_ranks(ranks)}."

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from allranks.errors import CannotCopy, CellInterrupted
 from allranks.files.transfer import FileTransfer
+from allranks.head.state.advice import HEALS
 from allranks.head.state.known_rank import Rank
 from allranks.head.world.ranks import Ranks
 from allranks.machine.files import private_file
@@ -20,8 +21,6 @@ from allranks.notebook.stop import Stop
 from allranks.notebook.terminal import plain
 from allranks.notebook.writer import Writer
 from allranks_backends.plan import alike, rank_label
-
-from .base import HEALS
 
 SHOWN = 50
 """Lines of each rank that are shown by default."""
@@ -49,11 +48,10 @@ class CellText:
     def __init__(self, living: Ranks, cell: int, ranks: Sequence[int]) -> None:
         """Raises CannotCopy where the output of no rank can be read, and CellInterrupted."""
         self._cell, self._stop = cell, Stop()
-        self._transfer = FileTransfer(living, self._stop.raise_if_pressed, _missing, WITHIN)
+        self._transfer = FileTransfer(living, self._stop.raise_if_pressed, _why, WITHIN)
         with self._interruptible():
             question = ReadPrinted(cell=cell, offset=END)
-            asking = FileTransfer(living, self._stop.raise_if_pressed, _why, WITHIN)
-            found, failed = asking.outcomes(dict.fromkeys(ranks, question), doing=_doing)
+            found, failed = self._transfer.outcomes(dict.fromkeys(ranks, question), doing=_doing)
         self.ranks = list(found)
         """The ranks whose output can be read."""
         self.missing = {rank: str(error) for rank, error in failed.items()}
@@ -69,7 +67,7 @@ class CellText:
         """Whose output is missing, a line for each reason, and what to type; empty where none is."""
         lines = [_missing_text(ranks, why) for why, ranks in alike(self.missing).items()]
         if any(why.startswith(DEAD) for why in self.missing.values()):
-            lines[-1] += f" {HEALS}"
+            lines[-1] += f" {HEALS}."
         return "\n".join(lines)
 
     def lines(self, rank: int, offset: int = 0) -> Iterator[str]:
@@ -149,7 +147,10 @@ class CellText:
         return count
 
     def _part(self, rank: int, offset: int) -> Reply[PrintedPart]:
-        return self._transfer.replies({rank: ReadPrinted(cell=self._cell, offset=offset)}, doing=_doing)[rank]
+        found, failed = self._transfer.outcomes({rank: ReadPrinted(cell=self._cell, offset=offset)}, doing=_doing)
+        if failed:
+            raise CannotCopy(_missing_text([rank], str(failed[rank])))
+        return found[rank]
 
     def _folded(self, found: Mapping[int, Sequence[str]]) -> list[Block]:
         fold = Fold(self.ranks)
@@ -180,10 +181,6 @@ def _doing(_rank: int) -> str:
     return "its output is being read"
 
 
-def _missing(rank: Rank, host: str, error: Exception | None) -> str:
-    return _missing_text([rank.rank], _why(rank, host, error))
-
-
 def _why(rank: Rank, _host: str, error: Exception | None) -> str:
     if error is None:
         return f"{DEAD} ({rank.dead})"
@@ -191,4 +188,4 @@ def _why(rank: Rank, _host: str, error: Exception | None) -> str:
 
 
 def _missing_text(ranks: Sequence[int], why: str) -> str:
-    return f"Output of {rank_label(list(ranks))} is missing: {why}."
+    return f"Output of {rank_label(ranks)} is missing: {why}."

@@ -12,15 +12,15 @@ import msgspec
 
 from allranks.errors import CannotStart, UsageError
 from allranks.head.cell.still_busy import still_busy
+from allranks.head.state.advice import HEALS, died_text
 from allranks.head.world.ranks import Ranks
 from allranks.messages.requests import Console, KeepCall
 from allranks.notebook.watch import Nowhere, Tee
 from allranks.timeline.recording import Recording
-from allranks_backends.plan import alike, rank_label
+from allranks_backends.plan import rank_label
 from allranks_backends.views import AT_REST
 
 from . import debug
-from .base import HEALS
 from .calls import Arguments, Call, Calls, RemoteFunction, Returned, finished
 from .cell import Cell, Screen
 from .cell_text import CellText
@@ -248,11 +248,10 @@ class ClusterCells(ClusterFolder, ClusterShare):
         stopped = [rank for rank in ended if rank.unblocked or rank.interrupted]
         if found := at_breakpoint or failed or stopped:
             return found[0].rank
-        dead = alike({rank.rank: rank.dead for rank in monitor.ranks if rank.dead})
-        causes = "".join(f". {rank_label(ranks).capitalize()} died ({why})" for why, ranks in dead.items())
+        dead = died_text(monitor.ranks)
         raise UsageError(
             "nothing to debug: no rank is at a breakpoint and none raised in its last cell"
-            + (f"{causes}. {HEALS}" if dead else "")
+            + (f"; {dead}. {HEALS}." if dead else "")
         )
 
     def debug(self, rank: int) -> Debugger:

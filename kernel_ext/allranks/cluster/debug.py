@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from allranks.errors import Busy, UsageError, WorldBroken
+from allranks.head.state.advice import HEALS, died_text
 from allranks.messages.events import AtDebugger
 from allranks.messages.questions import Reply, RequestFailed
 from allranks.messages.requests import Debug, Interrupt, LookBack, Nothing
@@ -111,7 +112,7 @@ def enter(ranks: Ranks, number: int) -> Debugger:
     monitor, lifeline = ranks.monitor, ranks.lifeline
     rank = monitor.ranks[number]
     if rank.dead:
-        raise UsageError(f"nothing to debug: rank {number} is dead ({rank.dead}). %distributed heal replaces it.")
+        raise UsageError(f"nothing to debug: {died_text([rank])}. {HEALS}.")
     if rank.debugger is None or not rank.debugger.open:
         if monitor.busy([number]):
             raise Busy(
@@ -136,5 +137,5 @@ def _why_not(number: int, answer: Future[Reply[Nothing]]) -> str:
     except RequestFailed as error:
         return str(error)
     except ConnectionError:
-        return f"rank {number} ended in the meantime. %distributed heal replaces dead ranks."
+        return f"rank {number} ended in the meantime. {HEALS}."
     return f"rank {number} has left the debugger."

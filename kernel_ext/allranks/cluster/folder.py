@@ -22,7 +22,7 @@ from allranks.notebook.stop import Stop
 from allranks.notebook.transfer_progress import SHOW_EVERY, wait_and_show
 from allranks_backends.plan import alike, rank_label
 
-from .base import ClusterBase, unsaid
+from .base import ClusterBase, for_others, unsaid
 
 DECIDED_WITHIN = 10.0
 """Seconds that ranks get to keep or undo what they have reloaded, which they have in memory."""
@@ -117,7 +117,7 @@ class ClusterFolder(ClusterBase):
         CellInterrupted (files that are whole by then stay).
         """
         chosen, living = self.choose_ranks(ranks), self._up()
-        self._refuse_dead(chosen, lambda others: f"From the others: %distributed fetch {pattern!r} -r {others}.")
+        self._refuse_dead(chosen, for_others("fetch", repr(pattern)))
         target = Path(self._settings.folder, TARGET) if to is None else Path(to).expanduser().absolute()
         stop = Stop()
         try:

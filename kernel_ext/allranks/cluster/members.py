@@ -8,7 +8,7 @@ from typing import Literal
 
 from allranks.arguments import fits_here, known_backend
 from allranks.errors import Busy, CannotStart, CellInterrupted, UsageError
-from allranks.head.state.views import state_of, unfinished
+from allranks.head.state.views import state_of, trouble
 from allranks.head.world import healing
 from allranks.head.world.change import WorldChange
 from allranks.head.world.ranks import Ranks
@@ -70,16 +70,9 @@ class ClusterMembers(ClusterBase):
 
     def _left(self, ranks: Ranks) -> str:
         """How the world is after a change that was stopped."""
-        match state_of(ranks.monitor):
-            case "incomplete":
-                ranks.save()
-                return f"The world is incomplete: {unfinished(ranks.owed)}"
-            case "broken" if any(rank.dead for rank in ranks.monitor.ranks):
-                return "The world is broken: %distributed heal replaces dead ranks and re-forms it."
-            case "broken":
-                return "The next cell re-forms the world. All variables are kept."
-            case _:
-                return "Nothing was changed."
+        if state_of(ranks.monitor) == "incomplete":
+            ranks.save()
+        return trouble(ranks.monitor) or "Nothing was changed."
 
     def _refuse_stopped(self, numbers: Container[int]) -> None:
         """Raises NoAnswer for those whose process is stopped: they would not come to the next world."""

@@ -8,14 +8,15 @@ from concurrent.futures import Future
 from typing import Any
 
 from allranks.errors import CannotTravel, CellInterrupted, NoAnswer, RankError, UsageError, WorldBroken
+from allranks.head.state.advice import dead_too, typed_ranks
 from allranks.messages import values
 from allranks.messages.questions import Reply, RequestFailed
 from allranks.messages.requests import DecidePush, Describe, DescribeLeaves, Names, Pull, PullLeaf, Push
 from allranks.messages.wire import Buffer
 from allranks.notebook.stop import Stop
-from allranks_backends.plan import alike, rank_label, rank_list
+from allranks_backends.plan import alike, rank_label
 
-from .base import HEALS, Answered, ClusterBase, no_answer
+from .base import Answered, ClusterBase, for_others, no_answer
 from .variables import MOST_COMPARED, Difference, Variables, differing, join, largest_difference
 
 NOTHING_SET = "No rank has the new values."
@@ -83,11 +84,7 @@ class ClusterValues(ClusterBase):
 
     def _pull(self, name: str, ranks: Sequence[int] | int | None, verb: str) -> list[Any]:
         """`pull`, for what users know as `verb`."""
-        chosen = self.choose_ranks(ranks)
-
-        def others(which: str) -> str:
-            return f"From the others: %distributed {verb} {name} -r {which}."
-
+        chosen, others = self.choose_ranks(ranks), for_others(verb, name)
         self._refuse_dead(chosen, others)
         if self.state == "whole" and len(chosen) < self.size:
             self._refuse_pending(self._refuse_if_unable(chosen), chosen, name)
@@ -100,9 +97,8 @@ class ClusterValues(ClusterBase):
             except UsageError as error:
                 absent.append(error)
         if absent and found:
-            has = f"{rank_label(list(found))} {'has' if len(found) == 1 else 'have'} it"
-            which = rank_list(list(found)).replace(" ", "")
-            raise UsageError(f"{absent[0]}. {has}: %distributed {verb} {name} -r {which}")
+            has = f"{rank_label(found)} {'has' if len(found) == 1 else 'have'} it"
+            raise UsageError(f"{absent[0]}. {has}: %distributed {verb} {name} -r {typed_ranks(found)}")
         if absent:
             raise absent[0]
         return list(found.values())
@@ -154,9 +150,7 @@ class ClusterValues(ClusterBase):
         known = {entry.name for each in entries.values() for entry in each}
         if absent := [name for name in names if name not in known]:
             unasked = f" ({no_answer(silent)})" if silent else ""
-            if dead := list(self._dead(None)):
-                unasked += f" {rank_label(dead).capitalize()} {'is' if len(dead) == 1 else 'are'} dead. {HEALS}"
-            raise UsageError(f"no rank has a variable {', '.join(absent)}.{unasked}")
+            raise UsageError(f"no rank has a variable {', '.join(absent)}.{unasked}{dead_too(self.snapshot)}")
         return Variables(entries, silent, list(self._dead(None)))
 
     def diff(self, name: str, *, ranks: Sequence[int] | int | None = None) -> list[Difference]:
@@ -164,13 +158,9 @@ class ClusterValues(ClusterBase):
 
         Raises UsageError for fewer than two `ranks`, where some are chosen, and what `pull` raises.
         """
-        chosen = self.choose_ranks(ranks)
+        chosen, others = self.choose_ranks(ranks), for_others("diff", name)
         if ranks is not None and len(chosen) < 2:
             raise UsageError("diff needs at least 2 ranks")
-
-        def others(which: str) -> str:
-            return f"The others: %distributed diff {name} -r {which}." if not which.isdecimal() else ""
-
         self._refuse_dead(chosen, others)
         replies = self._all_replies(self._ask_all(DescribeLeaves(name), chosen), chosen, others)
         leaves = {rank: self._checked(rank, reply, name).answer.leaves for rank, reply in replies.items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from allranks.head.state.advice import HEALS
 from allranks.messages import requests
 from allranks.messages.requests import Described, Leaf
 from allranks_backends.plan import alike, rank_label, rank_list
@@ -60,9 +61,9 @@ class Variables:
     def _left_out(self) -> str:
         left_out = (
             (self.silent, "no answer: stopped, or unreachable"),
-            (self.dead, "dead; %distributed heal replaces dead ranks"),
+            (self.dead, f"dead; {HEALS}"),
         )
-        said = "; ".join(f"{rank_label(list(ranks))} ({why})" for ranks, why in left_out if ranks)
+        said = "; ".join(f"{rank_label(ranks)} ({why})" for ranks, why in left_out if ranks)
         return f"\nNot shown: {said}." if said else ""
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from allranks.errors import CannotCopy, UsageError
+from allranks.head.state.advice import HEALS, died_text
 from allranks.head.state.known_rank import Rank
 from allranks.head.world.ranks import Ranks
 from allranks.messages.questions import RequestFailed
@@ -226,7 +227,7 @@ def _parts(copy: _Copy) -> list[FilePart]:
 
 def _explained(rank: Rank, _host: str, error: Exception | None) -> str:
     if error is None:
-        return f"rank {rank.rank} has died ({rank.dead}). %distributed heal replaces dead ranks."
+        return f"{died_text([rank])}. {HEALS}."
     again = "" if isinstance(error, RequestFailed) else " Try again, or fetch from the others with -r."
     return f"rank {rank.rank}: {error}.{again}"
 

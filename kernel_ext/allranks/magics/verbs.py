@@ -9,13 +9,14 @@ from typing import Any
 from IPython.display import display
 
 from allranks.arguments import not_too_many, writable
-from allranks.cluster.base import HEALS, no_answer
+from allranks.cluster.base import no_answer
 from allranks.cluster.cell_text import SHOWN
 from allranks.cluster.cluster import Cluster
 from allranks.discovery import discover, doctor
 from allranks.environments import setup
 from allranks.errors import AllranksError, NoCluster, UsageError
 from allranks.head.cell.unblocking import RELEASE_WITHIN
+from allranks.head.state.advice import dead_too
 from allranks.notebook.fold import Block
 from allranks.notebook.keyboard import can_ask
 from allranks.notebook.page_room import LINES
@@ -199,7 +200,7 @@ class Verbs:
         if waited:
             print(f"Aborted on {rank_label(waited)}.")
         else:
-            print(f"Nothing is blocked in a collective.{_dead_too(self._need())}")
+            print(f"Nothing is blocked in a collective.{dead_too(self._need().snapshot)}")
 
     def _watch(self, options: argparse.Namespace) -> None:
         display(self._need().watch(*options.views))  # type: ignore[no-untyped-call]
@@ -207,7 +208,7 @@ class Verbs:
     def _interrupt(self, _: argparse.Namespace) -> None:
         cluster = self._need()
         if all(view.state in {*AT_REST, "dead"} for view in cluster.snapshot.ranks):
-            print(f"No cell is running.{_dead_too(cluster)}")
+            print(f"No cell is running.{dead_too(cluster.snapshot)}")
         if still := cluster.interrupt(within=RELEASE_WITHIN):
             print(still)
         elif silent := [view.rank for view in cluster.snapshot.ranks if view.state == "stopped" and view.away is None]:
@@ -348,12 +349,6 @@ def end(cluster: Cluster) -> str:
         f"Ended all ranks but those on {', '.join(cluster.not_ended)}, which cannot be reached. They end when these "
         "hosts are reached again, as long as this kernel runs, or when their lease runs out."
     )
-
-
-def _dead_too(cluster: Cluster) -> str:
-    """The sentence about dead ranks, with a space before it; empty where there are none."""
-    dead = [view.rank for view in cluster.snapshot.ranks if view.state == "dead"]
-    return f" {rank_label(dead).capitalize()} {'is' if len(dead) == 1 else 'are'} dead. {HEALS}" if dead else ""
 
 
 def _typed(name: str, value: Any, cluster: Cluster) -> str:

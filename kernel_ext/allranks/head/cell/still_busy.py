@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 
-from allranks_backends.plan import rank_label, rank_list
+from allranks.head.state.advice import kill_text
+from allranks_backends.plan import rank_label
 from allranks_backends.views import AT_REST, RankView, Snapshot
 
 WAITED_FOR = 120.0
@@ -62,7 +63,6 @@ def still_busy(
     said = []
     for what, ranks in groups.items():
         words = _ONE if len(ranks) == 1 else _SEVERAL
-        kill = f"%distributed heal --kill {rank_list(ranks).replace(' ', '')} (loses {words['their']} variables)"
-        text = what.format(kill=kill, seconds=seconds, **words)
+        text = what.format(kill=kill_text(ranks), seconds=seconds, **words)
         said.append(f"{rank_label(ranks).capitalize()}: {text}" if len(groups) > 1 else text[0].upper() + text[1:])
     return f"Still busy: {snapshot.doing(left)}. {'. '.join(said)}."

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from allranks.messages.events import LedgerEntry, Machine
-from allranks_backends.plan import Link, rank_label, rank_list
+from allranks_backends.plan import Link, rank_label
 from allranks_backends.views import Collective, HostView, LinkView, OpView, RankView, Snapshot, WorldState
 
+from .advice import HEALS, kill_text
 from .collective_times import CollectiveTimes
 from .known_rank import Away, Rank
 
@@ -26,11 +27,11 @@ def snapshot_of(monitor: Monitor) -> Snapshot:
     return Snapshot(
         monitor.name,
         monitor.backend,
-        state := state_of(monitor),
+        state_of(monitor),
         monitor.generation,
         tuple(rank_view(rank, shown_as(rank.host), monitor.times, monitor.away.get(rank.host)) for rank in ranks),
         time.time(),
-        notes(monitor, state),
+        notes(monitor),
         hosts=host_views(ranks, shown_as),
         links=tuple(link_view(link, ranks) for link in monitor.links),
         peak=monitor.peak,
@@ -105,29 +106,19 @@ def link_view(link: Link, ranks: Sequence[Rank]) -> LinkView:
     return LinkView(link, read.connections, read.nominal, read.sent, read.rate, read.rtt, read.retransmits, read.queued)
 
 
-def notes(monitor: Monitor, state: WorldState) -> tuple[str, ...]:
-    """What a user should know of the world in this state, in sentences."""
+def notes(monitor: Monitor) -> tuple[str, ...]:
+    """What a user should know of the world, in sentences."""
     ranks, not_breakable = monitor.ranks, monitor.not_breakable
-    owed = {} if monitor.changing else dict(monitor.owed)
-    said = []
-    if state == "incomplete":
-        said.append(f"The world is incomplete: {unfinished(owed)}")
-    if monitor.changing:
-        said.append("The world is being changed.")
-    elif state == "broken":
-        dead = {rank.rank for rank in ranks if rank.dead is not None}
-        living = {number: each for number, each in owed.items() if number < len(ranks) and number not in dead}
-        heals = "The world is broken. %distributed heal replaces dead ranks and re-forms it."
-        re_formed = "The world is broken: the next cell re-forms it. All variables are kept."
-        said.append(f"{heals if dead or owed else re_formed}{also_lacking(living)}")
+    world = "The world is being changed." if monitor.changing else trouble(monitor)
+    said = [world] if world else []
     for name, host in sorted(monitor.away.items()):
         if all(rank.dead is not None for rank in ranks if rank.host == name):
             continue
-        numbers = rank_list([rank.rank for rank in ranks if rank.host == name]).replace(" ", "")
+        numbers = [rank.rank for rank in ranks if rank.host == name]
         said.append(
             f"{monitor.shown_as(name)} is out of reach, and is tried again every few seconds; its ranks go on. "
             + (f"The last try failed: {host.why}. " if host.why else "")
-            + f"To replace them: %distributed heal --kill {numbers} (loses their variables)."
+            + f"To replace {rank_label(numbers)}: {kill_text(numbers)}."
         )
     if unordered := {rank.rank: rank.report.unordered for rank in ranks if rank.report.unordered}:
         most = max(unordered.values())
@@ -149,6 +140,19 @@ def notes(monitor: Monitor, state: WorldState) -> tuple[str, ...]:
     return tuple(said)
 
 
+def trouble(monitor: Monitor) -> str:
+    """What is wrong with the world and what fixes it; empty where nothing is."""
+    match state_of(monitor):
+        case "incomplete":
+            return f"The world is incomplete: {unfinished(dict(monitor.owed))}"
+        case "broken" if any(rank.dead for rank in monitor.ranks):
+            return f"The world is broken. {HEALS} and re-forms it.{also_lacking(monitor)}"
+        case "broken":
+            return "The world is broken: the next cell re-forms it. All variables are kept."
+        case _:
+            return ""
+
+
 def unfinished(owed: Mapping[int, object]) -> str:
     """What a change of the world did not finish, and how it is finished."""
     empty = sorted(number for number, each in owed.items() if each is None)
@@ -159,8 +163,10 @@ def unfinished(owed: Mapping[int, object]) -> str:
     )
 
 
-def also_lacking(owed: Mapping[int, object]) -> str:
+def also_lacking(monitor: Monitor) -> str:
     """The sentence, with a space before it, about living ranks of a broken world that lack variables."""
+    living = {rank.rank for rank in monitor.alive()}
+    owed = {number: each for number, each in dict(monitor.owed).items() if number in living}
     return f" The last change of the world did not finish: {_lacking(owed)}." if owed else ""
 
 

@@ -12,7 +12,8 @@ from dataclasses import replace
 from typing import Literal
 
 from allranks.errors import Busy, CannotStart
-from allranks_backends.plan import Host, rank_label, rank_list
+from allranks.head.state.advice import kill_text
+from allranks_backends.plan import Host, rank_label
 from allranks_backends.registry import get_backend
 
 from . import checkpoints
@@ -249,8 +250,7 @@ def _quiet(ranks: Ranks) -> bool:
             return False
         busy = [rank.rank for rank in monitor.busy(everybody)]
         raise Busy(
-            f"{rank_label(busy)} cannot be interrupted (%distributed status shows where). To replace: "
-            f"%distributed heal --kill {rank_list(busy).replace(' ', '')} (loses the variables there)"
+            f"{rank_label(busy)} cannot be interrupted (%distributed status shows where). To replace: {kill_text(busy)}"
         )
     return True
 

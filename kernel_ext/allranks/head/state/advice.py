@@ -1,0 +1,34 @@
+"""What several messages say of dead ranks and of stuck ones, and what to type."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from allranks_backends.plan import alike, rank_label, rank_list
+from allranks_backends.views import Snapshot
+
+from .known_rank import Rank
+
+HEALS = "%distributed heal replaces dead ranks"
+
+
+def typed_ranks(ranks: Collection[int]) -> str:
+    """Ranks as they are typed: ``0-1,3``."""
+    return rank_list(ranks).replace(" ", "")
+
+
+def kill_text(ranks: Collection[int]) -> str:
+    """``%distributed heal --kill 0-1 (loses their variables)``."""
+    return f"%distributed heal --kill {typed_ranks(ranks)} (loses {'its' if len(ranks) == 1 else 'their'} variables)"
+
+
+def died_text(ranks: Iterable[Rank]) -> str:
+    """``rank 1 died (killed by SIGKILL)``, of the dead ones among `ranks`; empty where all are alive."""
+    causes = alike({rank.rank: rank.dead for rank in ranks if rank.dead})
+    return "; ".join(f"{rank_label(numbers)} died ({cause})" for cause, numbers in causes.items())
+
+
+def dead_too(snapshot: Snapshot) -> str:
+    """The sentence about dead ranks, with a space before it; empty where there are none."""
+    dead = [view.rank for view in snapshot.ranks if view.state == "dead"]
+    return f" {rank_label(dead).capitalize()} {'is' if len(dead) == 1 else 'are'} dead. {HEALS}." if dead else ""
