@@ -58,7 +58,7 @@ class Band:
     """The means at the first and at the last step."""
 
     def __str__(self) -> str:
-        return f"{self.name} {short(self.first)} → {short(self.last)}"
+        return f"{printable(self.name)} {short(self.first)} → {short(self.last)}"
 
 
 @dataclass(frozen=True)

@@ -125,8 +125,9 @@ class PageRoom:
         to_see = f"%distributed output shows {it}, --find TEXT searches {it}, --save FILE writes {it} to a file."
         how = f"{are} not shown: {to_see}" if ended else f"{are} not shown so far."
         shown = self._last_of_each() if ended else sorted({*chain(*self._last.values())})[-LAST:]
-        last = (Block("text", line.ranks, f"{line.text}\n", own=True) for line in shown)
-        return [Block("text", ranks, f"… {lines}{of} ({size}) {how} The last:\n", "note"), *last]
+        last = [Block("text", line.ranks, f"{line.text}\n", own=True) for line in shown]
+        how += " The last:" if last else ""  # ranks cut lines, too, and keep them
+        return [Block("text", ranks, f"… {lines}{of} ({size}) {how}\n", "note"), *last]
 
     def _last_of_each(self) -> list[_Line]:
         """In the order in which they came; of ranks whose lines differ, fewer of each."""
