@@ -267,3 +267,12 @@ def test_a_rank_that_logs_few_steps_keeps_them_when_another_logs_many() -> None:
     curves.add([(1, "loss", 1, step, 1.0, 0.0) for step in range(9, 2000, 10)])
     curves.add([(0, "loss", 1, step, 1.0, 0.0) for step in range(2001)])
     assert {len(points) for points in curves.by_name()["loss"].values()} == {200, 1001} and curves.table()
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_rank_that_logs_every_second_step_keeps_them_when_another_logs_all(times: int) -> None:
+    curves = Curves()
+    curves.add([(1, "loss", 1, step, 1.0, 0.0) for step in range(1, 2002, 2) for _ in range(times)][-2000:])
+    before = len(curves.by_name()["loss"][1])
+    curves.add([(0, "loss", 1, step, 1.0, 0.0) for step in range(2001)])
+    assert [len(points) for points in curves.by_name()["loss"].values()] == [before, 1001] and curves.table()
