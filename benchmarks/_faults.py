@@ -15,6 +15,7 @@ from unittest import mock
 
 from allranks import Cluster
 from allranks.cluster.cell import Cell
+from allranks.cluster.result import CellResult
 from allranks.errors import AllranksError, CellInterrupted, CellTimeout
 from allranks.notebook import stop
 
@@ -160,9 +161,7 @@ def _stop_and_continue(cluster: Cluster, round: Round) -> None:
     os.kill(pid, signal.SIGSTOP)
     time.sleep(round.delay * round.turns)
     os.kill(pid, signal.SIGCONT)
-    result = cell.finish(WITHIN)
-    if not result.ok or any(each.value != 64 for each in result.values()):
-        raise Wrong(f"after SIGCONT the cell ended so: {result!r}")
+    _check_sums(cell.finish(WITHIN), "after SIGCONT")
 
 
 def _freeze_notebook(cluster: Cluster, round: Round) -> None:
@@ -173,8 +172,13 @@ def _freeze_notebook(cluster: Cluster, round: Round) -> None:
     freezer = subprocess.Popen(["sh", "-c", f"kill -STOP {me}; sleep {seconds:.2f}; kill -CONT {me}"])
     result = cell.finish(WITHIN + seconds)
     freezer.wait()
+    _check_sums(result, f"after the notebook was stopped for {seconds:.0f} s")
+
+
+def _check_sums(result: CellResult, when: str) -> None:
+    """Raises Wrong unless the cell ended well on all ranks, with the 64 elements of its collective."""
     if not result.ok or any(each.value != 64 for each in result.values()):
-        raise Wrong(f"after the notebook was stopped for {seconds:.0f} s the cell ended so: {result!r}")
+        raise Wrong(f"{when} the cell ended so: {result!r}")
 
 
 def _interrupt_heal(cluster: Cluster, round: Round) -> None:

@@ -44,12 +44,12 @@ def started() -> list[psutil.Process]:
     return carrying(os.environ[MARK])
 
 
-def carrying(mark: str) -> list[psutil.Process]:
-    """Every living process with this mark, except the calling one."""
+def carrying(mark: str, variable: str = MARK) -> list[psutil.Process]:
+    """Every living process with this mark in the environment variable, except the calling one."""
     found = []
     for process in psutil.process_iter():
         try:
-            marked = process.environ().get(MARK) == mark and process.pid != os.getpid()
+            marked = process.environ().get(variable) == mark and process.pid != os.getpid()
             if marked and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
         except psutil.Error:  # gone meanwhile, or another user's

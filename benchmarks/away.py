@@ -23,15 +23,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import psutil
-
 from allranks import Cluster
 from allranks.errors import AllranksError
 from allranks.notebook.fold import Block
 from allranks.notebook.watch import Nowhere
 from tests.hosts.lab import Hosts, made
 
-from ._processes import nothing_left
+from ._processes import carrying, nothing_left
 
 MARK = "ALLRANKS_AWAY"
 """Environment variable of all that a notebook starts."""
@@ -105,9 +103,12 @@ class Away:
 
     def play(self) -> str:
         """Be away and come back; returns what was wrong."""
-        with self._cut_off() if self.kind == "cut off" else self._stopped():
-            time.sleep(self.seconds)
-        time.sleep(self._waits)
+        if (self._folder / "begun").exists():
+            with self._cut_off() if self.kind == "cut off" else self._stopped():
+                time.sleep(self.seconds)
+            time.sleep(self._waits)
+        elif self._process.wait():
+            return f"the notebook did not begin: it ended with {self._process.returncode}"
         (self._folder / "end").touch()
         try:
             said, _ = self._process.communicate(timeout=4 * ENDS_WITHIN)
@@ -129,28 +130,27 @@ class Away:
 
     @contextmanager
     def _stopped(self) -> Iterator[None]:
-        pids = _of_this_machine(self._folder) if self.kind == "asleep" else [self._process.pid]
+        pids = self._of_this_machine() if self.kind == "asleep" else [self._process.pid]
         try:
             _signal(pids, signal.SIGSTOP)
             yield
         finally:
             _signal(pids[::-1], signal.SIGCONT)
 
+    def _of_this_machine(self) -> list[int]:
+        """The processes that the notebook started, its daemons among them, and that are not on a host."""
+        here, found = os.readlink("/proc/self/ns/net"), []
+        for each in carrying(str(self._folder), MARK):
+            with suppress(OSError):
+                if os.readlink(f"/proc/{each.pid}/ns/net") == here:
+                    found.append(each.pid)
+        return found
+
 
 def _signal(pids: Sequence[int], number: int) -> None:
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, number)
-
-
-def _of_this_machine(folder: Path) -> list[int]:
-    """The processes that a notebook started, its daemons among them, and that are not on a host."""
-    here, found = os.readlink("/proc/self/ns/net"), []
-    for each in psutil.process_iter():
-        with suppress(psutil.Error, OSError):
-            if each.environ().get(MARK) == str(folder) and os.readlink(f"/proc/{each.pid}/ns/net") == here:
-                found.append(each.pid)
-    return found
 
 
 def main() -> int:

@@ -6,13 +6,17 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from benchmarks import away
 from benchmarks.__main__ import BENCHMARKS
 from benchmarks._processes import MARK, carrying
 from benchmarks._table import Bar, Row, Table, as_text
@@ -75,6 +79,17 @@ def test_ctrl_c_ends_everything(mark: str) -> None:
     assert process.returncode == 130
     assert "everything that was started has been ended" in complaints
     assert eventually(lambda: not carrying(mark))
+
+
+def test_a_notebook_that_never_began_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(away, "BEGINS_WITHIN", 0.0)
+    hosts: Any = SimpleNamespace(names=["nowhere"], path=os.environ["PATH"])
+    notebook = away.Away(0, hosts, Random(1), (PATIENCE, PATIENCE))
+    began = time.monotonic()
+    assert notebook.play() == "the notebook did not begin: it ended with -9"
+    assert time.monotonic() - began < PATIENCE
 
 
 def test_an_unknown_benchmark_is_named() -> None:

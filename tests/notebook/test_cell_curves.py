@@ -149,6 +149,24 @@ def test_a_loop_that_starts_again_starts_the_curve_and_its_heading_again(page: P
     assert pictures(page) == ["loss 1 → 0.7 (step 3 · 2 steps a second)"]
 
 
+def test_names_with_steps_of_their_own_do_not_start_the_heading_again(page: Page) -> None:
+    show = Show(ALL, live=True)
+    for row in rows():
+        show.logged([row, row._replace(name="epoch_loss", step=row.step // 5)])
+    show.close()
+    assert pictures(page)[0].endswith("(step 9 · 2 steps a second)")
+
+
+@pytest.mark.parametrize(("name", "shown"), [("a\nb", "a b"), ("\ud800", " ")])
+def test_any_name_stays_in_its_line(
+    name: str, shown: str, shell: InteractiveShell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    show = Show(ALL, live=False)
+    show.logged([row._replace(name=name) for row in rows()])
+    show.close()
+    assert capsys.readouterr().out == f"{shown}{LOSS.removeprefix('loss')}\n"
+
+
 def test_the_rate_is_by_the_clock_of_one_rank(page: Page) -> None:
     show = Show(ALL, live=True)
     for step in range(10):

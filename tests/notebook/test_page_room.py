@@ -98,6 +98,14 @@ def test_what_was_cut_on_the_rank_is_counted_too(page: Page) -> None:
     assert "… 1 to 1,001 lines of each rank (up to 50.0 kB)" in lines_of(page)[LINES]
 
 
+def test_no_last_lines_are_announced_where_all_was_cut_on_the_rank(page: Page) -> None:
+    error: dict[str, Any] = {"traceback": ["ValueError: bad batch"], "ename": "ValueError", "evalue": "bad batch"}
+    show = Show(ALL, live=True)
+    show.blocks([text(numbered(0, 100)), Block("error", (1,), error), Block("cut", (0,), {"lines": 9, "bytes": 90})])
+    show.close()
+    assert lines_of(page)[-1].endswith("--save FILE writes them to a file.")
+
+
 def test_what_ranks_cut_alike_counts_for_each(page: Page) -> None:
     show = Show(ALL, live=True)
     for rank in ALL:

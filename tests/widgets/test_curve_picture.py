@@ -11,7 +11,18 @@ import numpy as np
 import pytest
 
 from allranks_widgets.axis import labels, short, ticks
-from allranks_widgets.curve_picture import HEIGHT, LINE, MOST_PANELS, NOT_FINITE, Band, Drawn
+from allranks_widgets.curve_picture import (
+    ABOVE,
+    HEIGHT,
+    LINE,
+    MARGIN,
+    MOST_PANELS,
+    NOT_FINITE,
+    TITLE,
+    WIDTH,
+    Band,
+    Drawn,
+)
 from allranks_widgets.curves import Curves
 
 
@@ -38,7 +49,7 @@ def paths(curves: Curves) -> list[list[tuple[float, float]]]:
     """The points of every line, without those of the grid and the bands."""
     root = ET.fromstring(svg(curves))
     lines = [each.attrib["d"] for each in root if each.attrib.get("fill") == "none" and each.attrib["stroke"] == LINE]
-    return [[(float(x), float(y)) for x, y in re.findall(r"([\d.]+) ([\d.]+)", line)] for line in lines]
+    return [[(float(x), float(y)) for x, y in re.findall(r"([^ ML]+) ([^ LhM]+)", line)] for line in lines]
 
 
 def texts(curves: Curves) -> list[str]:
@@ -84,14 +95,27 @@ def test_where_no_value_is_finite_the_line_is_broken_and_the_end_says_so() -> No
         [5e-324, 0],
         [1e15, 1e15 + 1],
         [7, math.nan],
+        [5e-324] * 3,
+        [2e299] * 3,
+        [-1e308, 0, 1],
+        [1, 1e100, 1.7e308],
     ],
     ids=str,
 )
 @pytest.mark.filterwarnings("error")
 def test_any_values_make_a_picture(values: list[float]) -> None:
     curves = logged(ranks=2, steps=len(values), loss=lambda _rank, step: values[step])
-    assert all(0 <= y <= 1000 for line in paths(curves) for _, y in line)
+    top, bottom = ABOVE + TITLE, ABOVE + TITLE + HEIGHT
+    assert all(top <= y <= bottom for line in paths(curves) for _, y in line)
     assert "nan" not in " ".join(texts(curves)[3:]).replace("inf", "") or not math.isfinite(values[-1])
+
+
+@pytest.mark.filterwarnings("error")
+def test_any_steps_make_a_picture() -> None:
+    curves = Curves()
+    curves.add([(0, "loss", 1, step, 1.0, 0.0) for step in (-1.7e308, 0, 5e-324, 1e300, 1.7e308)])
+    (line,) = paths(curves)
+    assert (line[0][0], line[-1][0]) == (MARGIN, WIDTH) and line == sorted(line)
 
 
 @pytest.mark.parametrize(("name", "shown"), [("a<b&'\"", "a<b&'\""), ("a\0\x1b[1m\nb", "a  [1m b"), ("\ud800", " ")])
@@ -128,6 +152,13 @@ def test_more_names_than_there_is_room_for_are_named() -> None:
 )
 def test_ticks_are_round(low: float, high: float, expected: list[float]) -> None:
     assert ticks(low, high, 5 if high == 99 else 4) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("low", [0.1, 1.0, 1.7e18, -1e16])
+@pytest.mark.parametrize("steps", [1, 2, 5, 20, 100])
+def test_ticks_in_a_range_of_a_few_roundings_differ(low: float, steps: int) -> None:
+    at = ticks(low, float(low + steps * np.spacing(abs(low))), 5)
+    assert len(set(at)) == len(at) == len(labels(at)) and (at or steps < 50)
 
 
 def test_figures_are_short() -> None:
@@ -171,6 +202,15 @@ def test_a_run_before_that_went_wrong_does_not_flatten_this_one() -> None:
     own, pale = ([each.attrib["d"] for each in root if each.attrib.get("stroke-width") == w] for w in ("1.6", "1.2"))
     ends = [float(y) for _, y in re.findall(r"([\d.]+) ([\d.]+)", own[0])]
     assert len(own) == len(pale) == 1 and max(ends) - min(ends) > HEIGHT / 3
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_constant_whose_mean_is_rounded_is_drawn_over_the_run_before(ended: bool) -> None:
+    rate = logged(ranks=3, rate=lambda *_: 0.1)
+    assert bands(rate)[0].mean[0] != 0.1
+    root = ET.fromstring(svg(rate, rate, ended=ended))
+    own, pale = ([each.attrib["d"] for each in root if each.attrib.get("stroke-width") == w] for w in ("1.6", "1.2"))
+    assert own == pale and len(own) == 1
 
 
 def test_a_run_that_has_ended_is_drawn_over_its_own_steps() -> None:
@@ -227,3 +267,12 @@ def test_a_rank_that_logs_few_steps_keeps_them_when_another_logs_many() -> None:
     curves.add([(1, "loss", 1, step, 1.0, 0.0) for step in range(9, 2000, 10)])
     curves.add([(0, "loss", 1, step, 1.0, 0.0) for step in range(2001)])
     assert {len(points) for points in curves.by_name()["loss"].values()} == {200, 1001} and curves.table()
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_rank_that_logs_every_second_step_keeps_them_when_another_logs_all(times: int) -> None:
+    curves = Curves()
+    curves.add([(1, "loss", 1, step, 1.0, 0.0) for step in range(1, 2002, 2) for _ in range(times)][-2000:])
+    before = len(curves.by_name()["loss"][1])
+    curves.add([(0, "loss", 1, step, 1.0, 0.0) for step in range(2001)])
+    assert [len(points) for points in curves.by_name()["loss"].values()] == [before, 1001] and curves.table()

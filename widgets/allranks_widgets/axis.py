@@ -12,10 +12,10 @@ MOST_DIGITS = 5
 def ticks(low: float, high: float, most: int) -> list[float]:
     """Round numbers from `low` to `high`, about `most` of them, at distances of 1, 2 or 5 times a power of ten.
 
-    None where the range is empty or not finite.
+    None where the range is empty or not finite, or where rounding would make one of several.
     """
     rough = (high - low) / most
-    if not 1e-300 < rough < 1e300:
+    if not max(1e-300, 1e-15 * max(abs(low), abs(high))) < rough < 1e300:
         return []
     power = 10.0 ** math.floor(math.log10(rough))
     every = next(times * power for times in (1, 2, 5, 10) if times * power >= rough * (1 - 1e-9))

@@ -31,6 +31,11 @@ ABOVE = 20
 LINE, TEXT, GRID = "#2f7fd8", "#767676", "#808080"
 """Colours that can be read on a white page and on a dark one: a picture is not told which it is on."""
 NOT_FINITE = "#d0433b"
+HUGE, TINY = 1e299, 1e-290
+"""Values beyond `HUGE` are drawn as if they were not finite, and steps at it: differences and sums stay finite. Values
+below `TINY` are drawn as 0."""
+ROUNDING = 1e-14
+"""Of their magnitude, the difference up to which values are drawn as equal."""
 PALE = f'stroke="{GRID}" stroke-opacity="0.7"'
 
 Floats = NDArray[np.float64]
@@ -53,7 +58,7 @@ class Band:
     """The means at the first and at the last step."""
 
     def __str__(self) -> str:
-        return f"{self.name} {short(self.first)} → {short(self.last)}"
+        return f"{printable(self.name)} {short(self.first)} → {short(self.last)}"
 
 
 @dataclass(frozen=True)
@@ -118,8 +123,8 @@ class Drawn:
 def _band(name: str, by_rank: Mapping[int, Sequence[tuple[float, float]]], columns: int) -> Band:
     points = np.array([point for of_rank in by_rank.values() for point in of_rank], dtype=np.float64)
     points = points[np.argsort(points[:, 0], kind="stable")]
-    steps, values = points[:, 0], points[:, 1]
-    finite = np.isfinite(values)
+    steps, values = points[:, 0].clip(-HUGE, HUGE), points[:, 1]
+    finite = np.abs(values) < HUGE
     starts = _starts(steps, columns)
     least, total, most = (
         of.reduceat(np.where(finite, values, otherwise), starts)
@@ -193,15 +198,15 @@ def _range(band: Band, before: Sequence[Band], ended: bool) -> tuple[float, floa
     """
     known = np.isfinite(band.most)
     low, high = (float(band.least[known].min()), float(band.most[known].max())) if known.any() else (0.0, 1.0)
-    magnitude = max(abs(low), abs(high)) or 1.0
-    span = high - low if 0 < high - low < math.inf else magnitude
+    magnitude = max(abs(low), abs(high))
+    if magnitude < TINY:
+        magnitude = 1.0
+    span = high - low if high - low > ROUNDING * magnitude else magnitude
     if not ended:
         span = max(span, magnitude)
     near = [other.mean[(other.mean >= low - span) & (other.mean <= high + span)] for other in before]
     low, high = (float(of([end, *np.concatenate([[end], *near])])) for of, end in ((min, low), (max, high)))
-    if not 1e-300 < high - low < 1e300:  # equal, or too far apart to be told
-        low, high = max(low - span / 2, -1e299), min(high + span / 2, 1e299)
-    return low, high
+    return (low, high) if high - low > ROUNDING * magnitude else (low - span / 2, high + span / 2)
 
 
 def _line(points: Sequence[str], how: str, width: float) -> str:

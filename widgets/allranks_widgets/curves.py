@@ -76,7 +76,9 @@ class Curves:
         out = {step for step, _ in long.points[1::2]}
         for (other, _), curve in self._curves.items():
             if other == name and len(curve.points) > MOST_POINTS // 2:  # one with few points has other steps
-                curve.points = [point for point in curve.points if point[0] not in out]
+                left = [point for point in curve.points if point[0] not in out]
+                if 2 * len(left) + 1 >= len(curve.points):  # so has one that would lose more than every second point
+                    curve.points = left
 
     def by_name(self) -> dict[str, dict[int, Sequence[tuple[float, float]]]]:
         """The points of each name, step and value, by rank."""

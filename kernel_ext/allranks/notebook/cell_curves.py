@@ -48,6 +48,8 @@ class CellCurves:
         """The rank whose steps are counted: hosts have clocks of their own."""
         self._reached = deque[tuple[float, float]]()
         """Time and number of each new largest step of that rank, oldest first."""
+        self._last = dict[str, float]()
+        """The last step of each name on that rank: names may have steps of their own, such as epochs."""
         self._began: tuple[float, float] | None = None
         self._started, self._next = time.monotonic(), 0.0
         self._changed = False
@@ -65,9 +67,11 @@ class CellCurves:
                 self._reach(row)
 
     def _reach(self, row: Row) -> None:
-        if self._reached and row.step < self._reached[-1][1]:  # the loop starts again, and the curves with it
+        if row.step < self._last.get(row.name, row.step):  # the loop starts again, and the curves with it
             self._reached.clear()
+            self._last.clear()
             self._began = None
+        self._last[row.name] = row.step
         if not self._reached or row.step > self._reached[-1][1]:
             self._reached.append((row.at, row.step))
         self._began = self._began or self._reached[0]

@@ -122,15 +122,12 @@ class PageRoom:
         size = f"{'up to ' * (least < most)}{human_bytes(max(self._bytes_left_out.values()))}"
         it = "it" if len(ranks) == most == 1 else "them"
         are = "is" if most == 1 else "are"
-        how = f"{are} not shown so far."
-        if ended:
-            how = (
-                f"{are} not shown: %distributed output shows {it}, --find TEXT searches {it}, --save FILE writes {it} "
-            )
-            how += "to a file."
+        to_see = f"%distributed output shows {it}, --find TEXT searches {it}, --save FILE writes {it} to a file."
+        how = f"{are} not shown: {to_see}" if ended else f"{are} not shown so far."
         shown = self._last_of_each() if ended else sorted({*chain(*self._last.values())})[-LAST:]
-        last = (Block("text", line.ranks, f"{line.text}\n", own=True) for line in shown)
-        return [Block("text", ranks, f"… {lines}{of} ({size}) {how} The last:\n", "note"), *last]
+        last = [Block("text", line.ranks, f"{line.text}\n", own=True) for line in shown]
+        how += " The last:" if last else ""  # ranks cut lines, too, and keep them
+        return [Block("text", ranks, f"… {lines}{of} ({size}) {how}\n", "note"), *last]
 
     def _last_of_each(self) -> list[_Line]:
         """In the order in which they came; of ranks whose lines differ, fewer of each."""
