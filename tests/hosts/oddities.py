@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -625,13 +626,22 @@ def folder_python(hosts: Hosts) -> Iterator[Options]:
 
 
 by_python("a python that crashes", "kill -SEGV $$", "host2")
-by_python("a python that hangs", "exec sleep 1000", "did not start within 6 s", doctor="does not run", suite=True)
 by_python(
     "python without allranks",
     f'exec {HERE} -I -S "$@"',
     "allranks is not installed",
     doctor="allranks is missing",
 )
+
+
+@odd("a python that hangs", "did not start within 6 s", doctor="does not run", suite=True)
+def hanging_python(hosts: Hosts) -> Iterator[Options]:
+    with _python(hosts, "exec sleep 1000") as options:
+        try:
+            yield options
+        finally:
+            for pid in hosts.processes(BAD):  # nothing else ends it
+                os.kill(pid, signal.SIGKILL)
 
 
 @odd("mlx is missing", "mlx", suite=True)
