@@ -142,7 +142,7 @@ def test_another_thread_reads_while_this_one_evaluates(reader: computed.Reader) 
 
 
 def test_the_operation_is_found_where_the_drawing_says_whatever_else_memory_holds() -> None:
-    """Memory that MLX leaves as it was may hold pointers, to what looks like operations."""
+    """Uninitialized memory may hold pointers to what looks like an operation."""
     pending = computed._pending(mx)
     drawing = drawing_of(pending)
     described = [computed._description(array) for array in pending]

@@ -355,7 +355,7 @@ def no_answer(silent: Sequence[int], others: str = "") -> NoAnswer:
     )
 
 
-def for_others(verb: str, what: str) -> Callable[[Collection[int]], str]:
-    """Makes the sentence on ranks that do answer (``diff`` needs two): ``For the others: %distributed pull x -r 0.``"""
+def for_others(verb: str, what: str, *, least: int = 1) -> Callable[[Collection[int]], str]:
+    """Makes the sentence on ranks that do answer, where `least` do: ``For the others: %distributed pull x -r 0.``"""
     text = f"For the others: %distributed {verb} {what} -r "
-    return lambda ranks: "" if verb == "diff" and len(ranks) < 2 else f"{text}{typed_ranks(ranks)}."
+    return lambda ranks: f"{text}{typed_ranks(ranks)}." if len(ranks) >= least else ""

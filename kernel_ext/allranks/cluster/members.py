@@ -70,9 +70,10 @@ class ClusterMembers(ClusterBase):
 
     def _left(self, ranks: Ranks) -> str:
         """How the world is after a change that was stopped."""
-        if state_of(ranks.monitor) == "incomplete":
+        state = state_of(ranks.monitor)
+        if state == "incomplete":
             ranks.save()
-        return trouble(ranks.monitor) or "Nothing was changed."
+        return trouble(ranks.monitor, state) or "Nothing was changed."
 
     def _refuse_stopped(self, numbers: Container[int]) -> None:
         """Raises NoAnswer for those whose process is stopped: they would not come to the next world."""

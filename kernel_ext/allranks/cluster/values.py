@@ -158,7 +158,7 @@ class ClusterValues(ClusterBase):
 
         Raises UsageError for fewer than two `ranks`, where some are chosen, and what `pull` raises.
         """
-        chosen, others = self.choose_ranks(ranks), for_others("diff", name)
+        chosen, others = self.choose_ranks(ranks), for_others("diff", name, least=2)
         if ranks is not None and len(chosen) < 2:
             raise UsageError("diff needs at least 2 ranks")
         self._refuse_dead(chosen, others)

@@ -35,7 +35,7 @@ from .trial import Trial, try_up
 PATIENCE = 20.0
 """Seconds for a command on this machine."""
 WITHOUT_PYTHON = 1
-"""Second for the commands on a host where those that are Python's do not end."""
+"""Seconds for all commands on a host whose Python hangs: those that are Python's do not end."""
 MCA = "OMPI_MCA_"
 SIGNS = {"error": "✗", "warning": "!", "note": "·"}
 

@@ -21,8 +21,7 @@ from allranks.hosts.ssh.command import SSH_OPTIONS, destination, explained
 from allranks_backends.plan import Host
 
 COMMANDS_WITHIN = 15
-"""Seconds the commands of one host get, if nothing else is asked; those that take longer are ended and have no exit
-status."""
+"""Seconds the commands of one host get by default; those that take longer are ended and have no exit status."""
 LOGIN_WITHIN = 15.0
 
 # A parent is ended before its children: it would write down how they ended.
@@ -93,7 +92,7 @@ def survey(
 ) -> list[Surveyed]:
     """Run `commands`, the same everywhere or what a function says of each host, in one login a host.
 
-    They get so many seconds on each host.
+    `within` gives the seconds that they get on a host.
     """
     if not hosts:
         return []

@@ -27,11 +27,11 @@ def snapshot_of(monitor: Monitor) -> Snapshot:
     return Snapshot(
         monitor.name,
         monitor.backend,
-        state_of(monitor),
+        state := state_of(monitor),
         monitor.generation,
         tuple(rank_view(rank, shown_as(rank.host), monitor.times, monitor.away.get(rank.host)) for rank in ranks),
         time.time(),
-        notes(monitor),
+        notes(monitor, state),
         hosts=host_views(ranks, shown_as),
         links=tuple(link_view(link, ranks) for link in monitor.links),
         peak=monitor.peak,
@@ -106,10 +106,10 @@ def link_view(link: Link, ranks: Sequence[Rank]) -> LinkView:
     return LinkView(link, read.connections, read.nominal, read.sent, read.rate, read.rtt, read.retransmits, read.queued)
 
 
-def notes(monitor: Monitor) -> tuple[str, ...]:
-    """What a user should know of the world, in sentences."""
+def notes(monitor: Monitor, state: WorldState) -> tuple[str, ...]:
+    """What a user should know of the world in this state, in sentences."""
     ranks, not_breakable = monitor.ranks, monitor.not_breakable
-    world = "The world is being changed." if monitor.changing else trouble(monitor)
+    world = "The world is being changed." if monitor.changing else trouble(monitor, state)
     said = [world] if world else []
     for name, host in sorted(monitor.away.items()):
         if all(rank.dead is not None for rank in ranks if rank.host == name):
@@ -140,9 +140,9 @@ def notes(monitor: Monitor) -> tuple[str, ...]:
     return tuple(said)
 
 
-def trouble(monitor: Monitor) -> str:
-    """What is wrong with the world and what fixes it; empty where nothing is."""
-    match state_of(monitor):
+def trouble(monitor: Monitor, state: WorldState) -> str:
+    """What is wrong with the world in this state and what fixes it; empty where nothing is."""
+    match state:
         case "incomplete":
             return f"The world is incomplete: {unfinished(dict(monitor.owed))}"
         case "broken" if any(rank.dead for rank in monitor.ranks):

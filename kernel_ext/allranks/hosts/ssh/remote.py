@@ -162,8 +162,7 @@ class RemoteHost(HostEnd):
                 self._changed.wait_for(settled, max(0.0, deadline - time.monotonic()))
         if self.prepared is None or self.trouble or not login.has_tunnels:
             why = f"{self._why_not()}."
-            hangs = login.greeted and not login.runs and self.alive and not self.trouble
-            cause = HostCause(self.name, why, login.greeted, tuple(login.said), hangs)
+            cause = HostCause(self.name, why, login.greeted, tuple(login.said), self._hangs)
             raise CannotStart(f"{self.name}: {why}", causes=[cause])
         if differs := differing(self.prepared.versions):
             raise self._differs(differs)
@@ -274,6 +273,12 @@ class RemoteHost(HostEnd):
         self._notice()
         self._on_event(HostAway(why) if away else HostBack())
 
+    @property
+    def _hangs(self) -> bool:
+        """Whether its Python was started by the first login, and has not run its first lines."""
+        login = self._connection.login
+        return self.alive and not self.trouble and login is not None and login.greeted and not login.runs
+
     def _why_not(self) -> str:
         """What went wrong, and what to do, from what ssh and the host said."""
         login, more = self._connection.login, [self.trouble] if self.trouble else []
@@ -289,7 +294,7 @@ class RemoteHost(HostEnd):
                 return f"it does not answer. Check that it is on, and on this network: ssh {words} true"
             how = f"ran no command within {GREETS_WITHIN:g} s" if self.alive else "ended before it ran a command"
             return f"its login shell {how}{printed}. See what its start-up files (~/.bashrc, say) do: ssh {words} true"
-        if self.alive and login is not None and not login.runs:
+        if self._hangs:
             tried = f"Try: ssh {words} {shlex.quote(self.python)} -V"
             return f"its Python did not start within {STARTS_WITHIN:g} s{printed}. {tried}"
         if self.alive:
