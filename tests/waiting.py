@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 
 from allranks import Cluster
 from allranks_backends.views import AT_REST, Snapshot
@@ -30,3 +34,18 @@ def eventually(look: Callable[[], object], within: float = WITHIN) -> bool:
     while not (found := look()) and time.monotonic() < deadline:
         time.sleep(0.05)
     return bool(found)
+
+
+def stacks(cluster: Cluster) -> str:
+    """Where the threads of all ranks of this machine stand, for a test that fails. It ends these ranks."""
+    said = ""
+    for rank in cluster.snapshot.ranks:
+        descriptors = Path(f"/proc/{rank.pid}/fd")
+        with suppress(OSError, StopIteration):  # it has ended
+            log = next(each for each in descriptors.iterdir() if os.readlink(each).endswith("rank.log"))
+            with log.open() as text:
+                text.seek(0, os.SEEK_END)
+                os.kill(rank.pid, signal.SIGABRT)
+                eventually(lambda gone=descriptors: not gone.exists())
+                said += f"\nrank {rank.rank}: {text.read()}"
+    return said

@@ -10,7 +10,7 @@ from allranks import Cluster
 from allranks.errors import CellTimeout
 from tests.faults.kept import keep, look, sums_are_right
 from tests.faults.test_silence import Shown
-from tests.waiting import WITHIN, comes_true, idle
+from tests.waiting import WITHIN, comes_true, idle, stacks
 
 pytestmark = pytest.mark.slow
 
@@ -74,6 +74,16 @@ if 'task' in held:
     while not held['task'].done():
         await asyncio.sleep(0.01)
 """
+LOSES = """
+from allranks.rank.process.engine import RankEngine
+agent, lost = RankEngine.instance().agent, []
+def lose():
+    if len(lost) < 2:
+        lost.append(1)
+    else:
+        type(agent).interrupt_main(agent)
+agent.interrupt_main = lose
+"""
 ROUNDS = 3
 
 
@@ -88,12 +98,22 @@ def test_a_thread_that_goes_on_never_gets_a_wrong_number(world: Cluster) -> None
     for _ in range(ROUNDS):
         with suppress(CellTimeout):  # a rank whose thread is between two collectives is not blocked
             world.begin(THREAD + RAISES).finish(5)
-        assert idle(world), world.snapshot.doing([0, 1])
+        assert idle(world), world.snapshot.doing([0, 1]) + stacks(world)
         ended = world.run(END)
         assert [each.value for each in ended.check().values()] == [True, True]
         result = world.run("{number for number in seen if number == number} - {2.0}, len(caught) > 0").check()
         assert [each.value for each in result.values()] == [(set(), True)] * 2
     assert sums_are_right(world) and look(world) == kept
+
+
+def test_a_stop_whose_signals_are_lost_is_sent_again(ring2: Cluster) -> None:
+    """Beside a thread whose collective is aborted: Python misses a signal that comes just before it waits."""
+    ring2.run(LOSES).check()
+    with suppress(CellTimeout):
+        ring2.begin(THREAD + "over.wait()").finish(1)
+    assert idle(ring2), ring2.snapshot.doing([0, 1]) + stacks(ring2)
+    ring2.run("del agent.interrupt_main").check()
+    ring2.run(END).check()
 
 
 @pytest.mark.parametrize("begins", [BOTH, ALONE], ids=["both", "alone"])

@@ -79,12 +79,12 @@ class Unblocker:
         if not self._agent.cell.running:
             return
         later = (time.monotonic() + SIGNAL_AFTER, self._agent.cell.number)
+        self._break_at = later
         if self.free(stopped=True):
             # A thread of the user's own may be what the main thread waits for: then it needs the signal too.
             self._signal_at = later
         else:
             self._interrupt()
-            self._break_at = later
 
     def free(self, *, stopped: bool = False) -> bool:
         """Make the collective that the main thread waits in raise; False if it waits in none that can.
@@ -113,7 +113,7 @@ class Unblocker:
         agent.lifeline.send(Unblocked(agent.cell.number, collective, broke=True))
         # Python raises it when the collective has returned, which it does at once.
         agent.cell.interrupt.unblocked = not stopped
-        agent.interrupt_main()
+        self._interrupt()
         agent.world.break_up(pattern)
         return True
 
@@ -191,15 +191,17 @@ class Unblocker:
         if self._break_at is not None and now >= self._break_at[0]:
             # Again and again until the cell ends: it may come to a collective only now, and no other rank will.
             number, self._break_at = self._break_at[1], None
-            if self._runs(number) and not self.free(stopped=True):
+            if self._runs(number):
                 self._break_at = (now + SIGNAL_AFTER, number)
-                self._send_again_if_lost()
+                if not self.free(stopped=True):
+                    self._send_again_if_lost()
         if self._agent.world.is_to_be_left:
             return LEAVE_EVERY
         return self._tell_at[0] - now if self._tell_at is not None else 60.0
 
     def _send_again_if_lost(self) -> None:
-        """Python drops a KeyboardInterrupt that is raised in a destructor or callback ("Exception ignored in").
+        """Python drops a KeyboardInterrupt that is raised in a destructor or callback ("Exception ignored in"), and does
+        not see a signal that comes when it has just begun to wait for a lock.
 
         Code that caught it stands elsewhere; code that stands where it stood, or began after the signal, never saw it.
         """
