@@ -22,23 +22,20 @@ COUNT_WITHIN = 5.0
 
 def description() -> dict[str, Any]:
     """The fields of `messages.host_messages.Prepared`: what a head elsewhere must know before it starts ranks here."""
-    try:
-        from .addresses import own_addresses
-        from .clusters import listed
+    from .addresses import own_addresses
+    from .clusters import listed
 
-        addresses = own_addresses()
-        left_behind = [each for each in listed() if each["running"] and each["cluster"].get("away_since") is not None]
-    except ImportError:  # psutil is missing; what is missing is told by the versions
-        addresses, left_behind = [], []
     return {
         "versions": versions(),
         "ssh": os.environ.get("SSH_CONNECTION", ""),
         "cores": os.cpu_count() or 1,
-        "addresses": addresses,
+        "addresses": own_addresses(),
         "platform": machine(),
         "cuda": os.environ.get("CUDA_VISIBLE_DEVICES", ""),
         "python": sys.executable,
-        "left_behind": left_behind,
+        "left_behind": [
+            each for each in listed() if each["running"] and each["cluster"].get("away_since") is not None
+        ],
     }
 
 
