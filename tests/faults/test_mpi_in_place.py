@@ -11,6 +11,7 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
 from allranks.errors import CellInterrupted, CellTimeout
@@ -67,6 +68,21 @@ def test_stop_and_timeout_abort_a_collective_that_a_rank_skips(mpi4: Cluster) ->
         mpi4.run(skips, timeout=3)
     assert idle(mpi4) and sums_are_right(mpi4)
     assert look(mpi4) == kept and pids(mpi4) == before
+
+
+def test_a_death_that_mpirun_does_not_report_is_known_all_the_same(mpi4: Cluster) -> None:
+    kept, before = keep(mpi4), pids(mpi4)
+    mpirun = psutil.Process(before[0]).parent()
+    assert mpirun is not None and mpirun.name() in ("prterun", "mpirun")
+    mpirun.suspend()
+    try:
+        mpi4.resize(3)
+        assert pids(mpi4) == before[:3] and sums_are_right(mpi4)
+        assert look(mpi4) == {rank: kept[rank] for rank in range(3)}
+    finally:
+        mpirun.resume()
+    mpi4.resize(4)
+    assert pids(mpi4)[:3] == before[:3] and sums_are_right(mpi4)
 
 
 @pytest.mark.parametrize(
@@ -368,7 +384,7 @@ def calls(world):
     while not functions.take_failed():
         functions._ours.allranks_allreduce(sent, got, 2, float32, add, ctypes.c_void_p(MPI._handleof(world)))
 for world in [MPI.COMM_WORLD.Dup() for _ in range(1500)]:
-    place._use(world)
+    place._use(world, [])
     thread = threading.Thread(target=calls, args=[world], daemon=True)
     thread.start()
     time.sleep(random.random() * 0.004)
