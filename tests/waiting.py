@@ -9,6 +9,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
+
 from allranks import Cluster
 from allranks_backends.views import AT_REST, Snapshot
 
@@ -40,12 +42,14 @@ def stacks(cluster: Cluster) -> str:
     """Where the threads of all ranks of this machine stand, for a test that fails. It ends these ranks."""
     said = ""
     for rank in cluster.snapshot.ranks:
-        descriptors = Path(f"/proc/{rank.pid}/fd")
-        with suppress(OSError, StopIteration):  # it has ended
-            log = next(each for each in descriptors.iterdir() if os.readlink(each).endswith("rank.log"))
+        if rank.pid is None:
+            continue
+        with suppress(OSError, StopIteration, psutil.Error):  # it has ended
+            descriptors = Path(f"/proc/{rank.pid}/fd").iterdir()
+            log = next(each for each in descriptors if os.readlink(each).endswith("rank.log"))
             with log.open() as text:
                 text.seek(0, os.SEEK_END)
                 os.kill(rank.pid, signal.SIGABRT)
-                eventually(lambda gone=descriptors: not gone.exists())
+                psutil.wait_procs([psutil.Process(rank.pid)], WITHIN)
                 said += f"\nrank {rank.rank}: {text.read()}"
     return said

@@ -202,7 +202,8 @@ class Unblocker:
     def _send_again_if_lost(self) -> None:
         """Python drops a KeyboardInterrupt that is raised in a destructor or callback ("Exception ignored in").
 
-        It also misses a signal that comes just before it waits for a lock. Code that caught it stands elsewhere; code that stands where it stood, or began after the signal, never saw it.
+        It also misses a signal that comes just before it waits for a lock. Code that caught it stands elsewhere; code
+        that stands where it stood, or began after the signal, never saw it.
         """
         place = self._place()
         self._looks = self._looks + 1 if place is not None and self._stood in (None, place) else 0

@@ -159,7 +159,7 @@ class MpiInPlace:
     def _declare_dead(self, ranks: Iterable[int]) -> None:
         """Have MPI know that these ranks have ended.
 
-        It hears of a death from mpirun, and on a busy machine at times not at all (Open MPI 5.0.11, some of 100): then
+        It hears of deaths from mpirun, and on a busy machine it did not hear of some of 100 (Open MPI 5.0.11): then
         the ranks that are left wait in ``Shrink`` for good.
         """
         for rank in ranks:
