@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.browser.lab import Notebook
+from tests.browser.pictures import drawn, send_all
+from tests.widgets import streams
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -119,3 +121,35 @@ def test_the_choice_stays_while_lines_come(open_notebook: OpenNotebook) -> None:
     page.wait_for_selector(".allranks-lines >> text=more of 7")
     assert page.get_by_label("by line").is_checked()
     assert len({left for _, left, _ in columns(page)}) == 1
+
+
+def pane(browser: Browser, *said: tuple[int, str]) -> Page:
+    """The output of four ranks in the dashboard."""
+    page = drawn(browser, streams.snapshot(4, 1, 200.25), 700, views=("ranks",))
+    items: streams.Items = [{"cell": 1, "kind": "begin", "ranks": [0, 1, 2, 3], "code": ""}]
+    items += [{"cell": 1, "kind": "text", "ranks": [rank], "stream": "stdout", "text": line} for rank, line in said]
+    send_all(page, items=items)
+    page.wait_for_selector(".arw-row")
+    return page
+
+
+def test_in_the_dashboard_the_gutter_stays_beside_a_long_line(browser: Browser) -> None:
+    page = pane(browser, (0, "long " * 200 + "\n"))
+    page.locator(".arw-list").evaluate("(list) => { list.scrollLeft = 1000 }")
+    left = "(one) => one.getBoundingClientRect().left"
+    edge, gutter = page.locator(".arw-list").evaluate(left), page.locator(".arw-gutter").first.evaluate(left)
+    assert page.locator(".arw-row .arw-text").evaluate(left) < edge - 500
+    assert gutter == pytest.approx(edge, abs=2)
+    page.close()
+
+
+def test_in_the_dashboard_only_the_words_that_differ_are_marked(browser: Browser) -> None:
+    page = pane(browser, *[(rank, f"step 3 loss 0.{rank}\n") for rank in range(4)], (1, "on rank 1 alone\n"))
+    row = page.locator(".arw-row", has_text="loss 0.2")
+    assert row.locator(".arw-part").all_inner_texts() == ["0.2"]
+    line = row.locator(".arw-part").evaluate("(one) => getComputedStyle(one).textDecorationLine")
+    assert line == "underline", "it is seen without colours"
+    ground = "(one) => getComputedStyle(one).backgroundColor"
+    assert row.evaluate(ground) == "rgba(0, 0, 0, 0)", "not all of the line"
+    assert page.locator(".arw-row", has_text="alone").evaluate(ground) != "rgba(0, 0, 0, 0)"
+    page.close()
