@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from allranks_backends.views import RankState, Snapshot
+from allranks_backends.views import LinkView, RankState, Snapshot
 from tests.browser.pictures import drawn, show
 from tests.widgets import streams
 
@@ -196,15 +196,56 @@ def test_only_many_links_are_faint_and_never_those_that_are_slow_or_missing(brow
     few = page.evaluate(strengths)
     assert len(few) == 12 and {opacity for _, opacity, _ in few.values()} == {1}
     now = world(8, 1, True)
-    links = [replace(view, nominal=40e9, rate=0.0) for view in now.links]
-    links[0] = replace(links[0], nominal=1e9)
-    links[1] = replace(links[1], rate=None, sent=None)
-    show(page, replace(now, links=tuple(links)))
-    slow, missing, *others = page.evaluate(strengths).values()
-    assert [slow[0], missing[0]] == ["slow", "missing"] and slow[1] == missing[1] == 1
-    assert {(state, opacity) for state, opacity, _ in others} == {("idle", 0.65)}
-    assert min(width for _, _, width in (slow, missing, *others)) >= 1
+    show(page, replace(now, links=some_of_each(now)))
+    slow, missing, idle, *others = page.evaluate(strengths).values()
+    assert [slow[0], missing[0], idle[0]] == ["slow", "missing", "idle"] and slow[1] == missing[1] == idle[1] == 1
+    assert {(state, opacity) for state, opacity, _ in others} == {("busy", 0.7)}
+    assert min(width for _, _, width in (slow, missing, idle, *others)) >= 1
     page.close()
+
+
+def some_of_each(now: Snapshot) -> tuple[LinkView, ...]:
+    """A link that is slow, one that is missing, and one that is idle; the others are busy."""
+    links = [replace(view, nominal=40e9) for view in now.links]
+    links[:3] = [replace(links[0], nominal=1e9), replace(links[1], rate=None, sent=None), replace(links[2], rate=0.0)]
+    return tuple(links)
+
+
+CONTRASTS = """() => {
+  const parts = (colour) => colour.match(/[\\d.]+/g).map(Number);
+  const over = ([red, green, blue, alpha = 1], ground) =>
+    [red, green, blue].map((part, i) => part * alpha + ground[i] * (1 - alpha));
+  const linear = (part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);
+  const luminance = (colour) => {
+    const [red, green, blue] = colour.map((part) => linear(part / 255));
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
+  };
+  const ratio = (one, other) => {
+    const [low, high] = [luminance(one), luminance(other)].sort((a, b) => a - b);
+    return (high + 0.05) / (low + 0.05);
+  };
+  const colour = (selector) => parts(getComputedStyle(document.querySelector(selector)).backgroundColor);
+  const ground = colour(".arw-root").slice(0, 3), host = over(colour(".arw-host"), ground);
+  return [...document.querySelectorAll(".arw-line")].map((line) => {
+    const { stroke, opacity } = getComputedStyle(line);
+    const drawn = (on) => over([...parts(stroke).slice(0, 3), Number(opacity)], on);
+    return [line.dataset.link, Math.min(ratio(drawn(ground), ground), ratio(drawn(host), host))];
+  });
+}"""
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("size", [4, 8], ids=["few", "many"])
+def test_every_link_stands_out_from_its_ground_by_3_to_1(browser: Browser, size: int, theme: str) -> None:
+    """As WCAG 2.2 wants it of graphics (1.4.11)."""
+    now = world(size, 1, True)
+    page = drawn(browser, replace(now, links=some_of_each(now)), 1006, theme=theme)
+    least: dict[str, float] = {}
+    for state, contrast in page.evaluate(CONTRASTS):
+        least[state] = min(contrast, least.get(state, 21))
+    page.close()
+    assert least.keys() == {"slow", "missing", "idle", "busy"}
+    assert not {state: round(contrast, 2) for state, contrast in least.items() if contrast < 3}
 
 
 def test_the_menu_of_every_rank_can_be_focused_also_on_the_smallest_cards(browser: Browser) -> None:

@@ -57,6 +57,9 @@ class Stream:
     def flush(self) -> None:
         pass
 
+    def isatty(self) -> bool:
+        return False
+
 
 def text(content: str, ranks: tuple[int, ...] = ALL, stream: str = "stdout") -> Block:
     return Block("text", ranks, content, stream)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -99,6 +100,21 @@ def test_a_colour_over_several_lines_stays_out_of_the_labels(shell: InteractiveS
     with capture_output() as out:
         Show((0,), live=False).blocks([text("\x1b[1mopen", (0,)), text("next\n", (0,))])
     assert out.stdout == "rank 0 │ \x1b[1mopen\x1b[0m\n       │ next\n"
+
+
+def test_in_a_terminal_a_line_is_wrapped_to_the_right_of_its_label(
+    shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with capture_output() as out:
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+        monkeypatch.setenv("COLUMNS", "40")
+        Show((0, 1), live=False).blocks([text("0123456789" * 4 + "\nshort\n", (0, 1)), text("é" * 50 + "\n", (1,))])
+    assert out.stdout.splitlines() == [
+        "ranks 0-1 │ 0123456789012345678901234567",
+        "          │ 890123456789",
+        "          │ short",
+        "rank 1    │ " + "é" * 50,
+    ], "the terminal wraps what may be wider than it is long"
 
 
 # Rich output

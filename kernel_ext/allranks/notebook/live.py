@@ -14,6 +14,11 @@ from .terminal import plain
 
 PERIOD = 0.1
 """Seconds between two updates, so that fast bars do not flood the front end."""
+# The variables are JupyterLab's: they put the lines in column with text output, which it indents by 1ch.
+PRE_STYLE = (
+    "margin:0;padding:0 min(1ch,2*var(--jp-code-padding,0px));background:transparent;white-space:pre;"
+    "font-size:var(--jp-code-font-size,inherit);line-height:var(--jp-code-line-height,inherit)"
+)
 
 
 class LiveArea:
@@ -72,9 +77,4 @@ class LiveArea:
 def _bundle(text: str) -> dict[str, str]:
     if not text:
         return {}  # a bundle without any form leaves no gap in the output, as an empty text would
-    # The variables are JupyterLab's: they put the lines in column with text output.
-    style = (
-        "margin:0;padding:0 var(--jp-code-padding,0);background:transparent;white-space:pre;"
-        "font-size:var(--jp-code-font-size,inherit);line-height:var(--jp-code-line-height,inherit)"
-    )
-    return {"text/plain": text, "text/html": f'<pre style="{style}">{html.escape(text)}</pre>'}
+    return {"text/plain": text, "text/html": f'<pre style="{PRE_STYLE}">{html.escape(text)}</pre>'}

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import groupby
 from typing import Any, ClassVar
 
 from IPython.display import clear_output
@@ -12,6 +14,7 @@ from IPython.display import clear_output
 from allranks.head.state.logged import Row
 
 from .cell_curves import CellCurves
+from .columns import LayoutChoice, LineColumns
 from .figures import Figures, is_figure
 from .fold import Block
 from .live import LiveArea
@@ -20,6 +23,8 @@ from .writer import Display, Writer, is_plain, settled
 
 DISPLAYS_KEPT = 4096
 """Displays, over all cells, that an update can still find."""
+FEW = 8
+"""Lines that may differ from rank to rank before ranks stand apart on the page."""
 
 
 class Show:
@@ -27,7 +32,8 @@ class Show:
 
     ``live`` says that output can be taken back and changed: true in a kernel, false in a terminal. Where it cannot,
     clears are ignored, an update is shown as a new display, and unfinished lines are not shown. ``has_widget`` says of
-    a model's id whether the page has that model; other widgets are shown as text.
+    a model's id whether the page has that model; other widgets are shown as text. None says that there may be no page,
+    so that nothing can be laid out.
     """
 
     _displays: ClassVar[dict[tuple[int, str], Display]] = {}
@@ -36,7 +42,10 @@ class Show:
     def __init__(self, ranks: Sequence[int], *, live: bool, has_widget: Callable[[str], bool] | None = None) -> None:
         self.live = live
         self._has_widget = has_widget or (lambda _model: False)
-        self._writer = Writer(ranks, live=live)
+        self._ranks, self._has_page = tuple(sorted(ranks)), has_widget is not None
+        self._own_lines = Counter[tuple[int, ...]]()
+        """Lines that were not of all ranks, by the ranks that printed them."""
+        self._writer = Writer(ranks, live=live, has_page=self._has_page)
         self._live_area = LiveArea(self._writer.prefix) if live else None
         self._room = PageRoom() if live else None
         self._curves = CellCurves()
@@ -165,6 +174,8 @@ class Show:
         """Take back what ``ranks`` put out; what they share with others stays with those."""
         if not self.live:
             return
+        if any(isinstance(shown, LineColumns) for shown in self._model):
+            self._undo_columns()
         kept: list[Block | Display] = []
         gone: list[Block] = []
         painted = 0
@@ -225,15 +236,56 @@ class Show:
             self._stale = True
         return new
 
+    def _undo_columns(self) -> None:
+        """Lines in columns become blocks again, and are laid out anew with what is next."""
+        shown = [one for one in self._model if not isinstance(one, LayoutChoice)]
+        self._model = [block for one in shown for block in (one.blocks if isinstance(one, LineColumns) else [one])]
+        self._stale, self._painted = True, 0
+
+    def _lay_out(self) -> None:
+        """Where ranks differ in more than a few lines, put what is printed next into columns."""
+        fresh = self._model[self._painted :]
+        del self._model[self._painted :]
+        for is_line, run in groupby(fresh, _is_line):
+            shown = list(run)
+            lines = [one for one in shown if isinstance(one, Block)] if is_line else []
+            last = self._model[-1] if self._model else None
+            if lines and isinstance(last, LineColumns) and not last.is_full:
+                last.add(lines)
+                self._changed[last] = None
+            elif self._stand_apart(lines):
+                self._model += self._columns(lines)
+            else:
+                self._model += shown
+
+    def _stand_apart(self, lines: Sequence[Block]) -> bool:
+        """Whether ranks differ in these, and in more than a few so far; not if one printed far more than all others."""
+        own = [block for block in lines if block.ranks != self._ranks]
+        for block in own:
+            self._own_lines[block.ranks] += block.content.count("\n") or 1
+        second, most = sorted([0, 0, *self._own_lines.values()])[-2:]
+        in_step = second > 1 and most <= 2 * second
+        return len({block.ranks for block in own}) > 1 and in_step and self._own_lines.total() > FEW
+
+    def _columns(self, lines: Sequence[Block]) -> list[Block | Display]:
+        before = next((one for one in self._model if isinstance(one, LayoutChoice)), None)
+        choice = before or LayoutChoice(len(self._ranks), self)
+        columns = LineColumns(self._ranks, self._writer.prefix, choice)
+        columns.add(lines)
+        return [columns] if before else [choice, columns]
+
     def _paint(self) -> None:
         """Bring the screen up to date with the model."""
         if self._stale:
             # wait: the old output stays until the new one is there, so nothing flickers
             clear_output(wait=bool(self._model))  # type: ignore[no-untyped-call]
             self._painted, self._stale = 0, False
+            self._own_lines.clear()
             self._writer.start_over()
             if self._live_area:
                 self._live_area.wiped()
+        if self._has_page:
+            self._lay_out()
         fresh = self._model[self._painted :]
         self._update_in_place(fresh)
         self._writer.write(fresh)
@@ -252,6 +304,10 @@ class Show:
             if shown.owner is not self:
                 shown.bundle = {}
         self._changed.clear()
+
+
+def _is_line(shown: Block | Display) -> bool:
+    return isinstance(shown, Block) and shown.kind == "text" and shown.is_printed
 
 
 def _ids(ranks: Iterable[int], bundle: Mapping[str, Any]) -> dict[int, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import sys
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -20,6 +21,17 @@ from .terminal import clean, closed_lines
 BAR = "\u2502"
 PROGRESS = re.compile(r"\b\d{1,3}%\|[^|]*\|")
 """A line of tqdm, and of those that write like it."""
+NARROWEST = 20
+"""Characters of a line that a terminal must have room for beside its label."""
+LONG = 60
+"""Characters of a line from which on a page may be too narrow for it."""
+# JupyterLab shows text in a `pre`. Browsers that do not know `each-line` wrap lines below their labels.
+HANGING = """<style>@supports (text-indent: 1em each-line) {{
+.jp-OutputArea:has(.allranks-gutter-{width}) .jp-RenderedText pre {{
+  padding-left: {width}ch; text-indent: -{width}ch each-line }}
+}}
+.jp-OutputArea-child:has(> * > .allranks-gutter-{width}) {{ display: none }}
+</style><i class="allranks-gutter-{width}" hidden></i>"""
 WIDGET_AS_TEXT = "(a rank's widget, shown as text)"
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
@@ -52,9 +64,15 @@ class Display:
 class Writer:
     """Remembers the line written last, so that a label is written where it changes and blanks where it does not."""
 
-    def __init__(self, ranks: Sequence[int], *, live: bool = False) -> None:
-        """`live` in a notebook, which shows stderr on red: notes and progress bars go to stdout there."""
+    def __init__(self, ranks: Sequence[int], *, live: bool = False, has_page: bool = False) -> None:
+        """`live` in a notebook, which shows stderr on red: notes and progress bars go to stdout there.
+
+        `has_page` if that is a page, on which a line that is wrapped can stay to the right of its label.
+        """
         self._live = live
+        self._has_page, self._has_long_lines, self._hangs = has_page, False, False
+        self._terminal = 0 if live or not sys.stdout.isatty() else shutil.get_terminal_size().columns
+        """Characters that fit beside each other; 0 if that is not known."""
         last = max(ranks, default=0)
         span = f"ranks {last}-{last}" if len(ranks) > 1 else f"rank {last}"
         self._width = max(len(span), len(rank_label(tuple(ranks))))
@@ -64,6 +82,7 @@ class Writer:
     def start_over(self) -> None:
         """The output was cleared."""
         self._last = None
+        self._hangs = False
 
     def write(self, items: Iterable[Block | Display]) -> None:
         """Everything in order, with as few writes as that allows."""
@@ -78,6 +97,9 @@ class Writer:
                 _flush(stream, texts)
                 self._display(item)
         _flush(stream, texts)
+        if self._has_long_lines and not self._hangs:
+            self._hangs = True
+            display({"text/html": HANGING.format(width=self._width + 3)}, raw=True)  # type: ignore[no-untyped-call]
 
     def _as_text(self, item: Block | Display) -> tuple[str, str]:
         """Stream and text: all there is of plain items, of the others the label above them."""
@@ -121,6 +143,11 @@ class Writer:
         """``text`` with the label in front of its first line if ``first``, and blanks in front of the others."""
         text = closed_lines(clean(text.removesuffix("\n")))
         label, blanks = self.prefix(ranks)
+        if self._has_page and not self._has_long_lines:
+            self._has_long_lines = max(map(len, text.split("\n"))) > LONG
+        if self._terminal:
+            room = self._terminal - len(blanks)
+            text = "\n".join([_wrapped(line, room) for line in text.split("\n")])
         body = text.replace("\n", "\n" + blanks) if "\n" in text else text
         return f"{label if first else blanks}{body}\n"
 
@@ -166,6 +193,13 @@ def showable(data: Mapping[str, Any]) -> dict[str, Any]:
 def _is_rich(item: Block | Display) -> bool:
     """It goes to IPython's display; everything else is written as text."""
     return isinstance(item, Display) or (item.kind in ("display", "result") and not is_plain(item.content))
+
+
+def _wrapped(line: str, room: int) -> str:
+    """`line` in rows of `room` characters, where each of them is known to be one wide."""
+    if room < NARROWEST or not (line.isascii() and line.isprintable()):
+        return line
+    return "\n".join(line[at : at + room] for at in range(0, len(line), room))
 
 
 def as_text(block: Block) -> str:

@@ -3,7 +3,7 @@
 import { pieces, plain } from "./ansi.js";
 import { choice, h, icon, mark, say } from "./dom.js";
 import { Heights } from "./heights.js";
-import { Chosen, Columns, nextDifference } from "./output.js";
+import { Chosen, Columns, differing, nextDifference } from "./output.js";
 import { progress } from "./progress.js";
 import { showRich } from "./rich.js";
 import * as units from "./units.js";
@@ -202,7 +202,7 @@ export class Console {
     const of = cell.segments[row];
     const gutter = h("span.gutter", { title: units.rankLabel(of.ranks) }, units.rankList(of.ranks));
     const sign = of.differs ? h("span.differs", { title: "not all ranks printed this" }, "≠") : h("span.differs");
-    return h("div.row", this.#marks(row), gutter, sign, this.#content(row, () => this.#resized()));
+    return this.#filled("div.row", row, gutter, sign);
   }
 
   /** @param {number} line of the columns */
@@ -210,7 +210,7 @@ export class Console {
     const cell = /** @type {Cell} */ (this.cell);
     const cells = this.#shown.map((rank) => {
       const row = (this.columns?.of.get(rank)?.[line] ?? 0) - 1;
-      return row < 0 ? h("div.column") : h("div.column", this.#marks(row), this.#content(row, () => this.#resized()));
+      return row < 0 ? h("div.column") : this.#filled("div.column", row);
     });
     const row = this.#rowOn(line);
     const differs = row >= 0 && cell.segments[row].differs;
@@ -223,28 +223,46 @@ export class Console {
     return -1;
   }
 
-  /** @param {number} row */
-  #marks(row) {
+  /**
+   * @param {string} tag
+   * @param {number} row
+   * @param {...Node} before what stands before its content
+   */
+  #filled(tag, row, ...before) {
     const of = /** @type {Cell} */ (this.cell).segments[row];
-    return {
-      "data-kind": of.kind, "data-stream": of.stream, "data-differs": String(of.differs),
+    const parts = this.#parts(row);
+    const marks = {
+      "data-kind": of.kind, "data-stream": of.stream, "data-differs": parts ? "part" : String(of.differs),
       "data-here": String(row === this.difference || (this.foundAt >= 0 && this.found[this.foundAt] === row)),
     };
+    return h(tag, marks, ...before, this.#content(row, parts));
+  }
+
+  /** @param {number} row its pieces where other ranks have nearly the same, else null */
+  #parts(row) {
+    const cell = /** @type {Cell} */ (this.cell);
+    const [of, text] = [cell.segments[row], cell.texts[row]];
+    if (!of.differs || of.kind !== "text" || text.length > LONGEST || text.includes("\u001b")) return null;
+    this.columns ??= new Columns(cell);
+    this.columns.grow();
+    const others = this.columns.beside(row);
+    const found = others.size ? differing(text, [...others]) : null;
+    return found?.map(([text, differs]) => ({ text, classes: differs ? "arw-part" : "" })) ?? null;
   }
 
   /**
    * @param {number} row
-   * @param {() => void} resized
+   * @param {{text: string, classes: string}[] | null} parts
    */
-  #content(row, resized) {
+  #content(row, parts) {
     const cell = /** @type {Cell} */ (this.cell);
     const of = cell.segments[row];
-    if (of.kind === "rich") return showRich(of, resized);
+    if (of.kind === "rich") return showRich(of, () => this.#resized());
     const text = cell.texts[row].length > LONGEST ? `${cell.texts[row].slice(0, LONGEST)} …` : cell.texts[row];
     const bar = of.kind === "text" ? progress(text) : null;
     if (bar) return drawBar(bar);
     const stream = of.stream === "stderr" && of.kind === "text" ? h("span.stderr", { title: "standard error" }, "err") : null;
-    return h("span.text", {}, stream, ...pieces(text).map((piece) => this.#piece(piece)));
+    return h("span.text", {}, stream, ...(parts ?? pieces(text)).map((piece) => this.#piece(piece)));
   }
 
   /** @param {{text: string, classes: string}} piece */

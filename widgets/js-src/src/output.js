@@ -342,6 +342,8 @@ export class Columns {
     this.rewritten = cell.rewritten;
     /** @type {Map<number, number[]>} for each rank, line to row + 1 */
     this.of = new Map(cell.ranks.map((rank) => [rank, []]));
+    /** @type {number[]} row to line */
+    this.lines = [];
     this.length = 0;
     this.upTo = 0;
     /** @type {Map<number, number>} line to the row of a figure on it */
@@ -357,8 +359,16 @@ export class Columns {
       for (const rank of of.ranks) line = Math.max(line, this.#column(rank).length);
       for (const rank of of.ranks) this.#column(rank)[line] = this.upTo + 1;
       if (of.kind === "rich") this.figures.set(line, this.upTo);
+      this.lines.push(line);
       this.length = Math.max(this.length, line + 1);
     }
+  }
+
+  /** @param {number} row @returns {Set<string>} what other ranks have on the same line */
+  beside(row) {
+    const { texts } = this.cell;
+    const rows = [...this.of.values()].map((column) => (column[this.lines[row]] ?? 0) - 1);
+    return new Set(rows.filter((one) => one >= 0 && one !== row).map((one) => texts[one]));
   }
 
   /** @param {number} rank */
@@ -418,6 +428,36 @@ export class Chosen {
       if (this.rows) this.rows.push(this.upTo);
     }
   }
+}
+
+const WORDS = /[\w.]+|\s+|[^\w\s]/g;
+
+/**
+ * A line in pieces, each with whether it differs from what `others` have in the same place, as `columns.py` does it.
+ * Null where all of the line differs.
+ * @param {string} text
+ * @param {string[]} others
+ * @returns {[string, boolean][] | null}
+ */
+export function differing(text, others) {
+  const own = text.match(WORDS) ?? [];
+  const all = others.map((one) => one.match(WORDS) ?? []);
+  const least = Math.min(own.length, ...all.map((one) => one.length));
+  const alike = (/** @type {number} */ at) => all.every((one) => one.at(at) === own.at(at));
+  let [head, tail] = [0, 0];
+  while (head < least && alike(head)) head++;
+  while (tail < least - head && alike(-1 - tail)) tail++;
+  const inStep = all.every((one) => one.length === own.length);
+  const differs = own.map((word, at) => at >= head && at < own.length - tail && word.trim() !== "" && !(inStep && alike(at)));
+  if (!own.some((word, at) => !differs[at] && /\w/.test(word))) return null;
+  /** @type {[string, boolean][]} */
+  const pieces = [];
+  own.forEach((word, at) => {
+    const last = pieces[pieces.length - 1];
+    if (last?.[1] === differs[at]) last[0] += word;
+    else pieces.push([word, differs[at]]);
+  });
+  return pieces;
 }
 
 /**

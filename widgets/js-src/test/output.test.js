@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { Chosen, Columns, nextDifference, Output } from "../src/output.js";
+import { Chosen, Columns, differing, nextDifference, Output } from "../src/output.js";
 
 const RANKS = [0, 1, 2, 3];
 
@@ -85,4 +85,19 @@ test("an error is found by its row and keeps its colours", () => {
   const one = cell(text("a\n"), { kind: "error", ranks: [2], ename: "ValueError", evalue: "bad", traceback: ["x\ny", "z"] });
   assert.deepEqual(one.errors, [{ row: 1, ranks: [2], ename: "ValueError", evalue: "bad" }]);
   assert.equal(one.rows, 4);
+});
+
+test("of lines that differ in a part, only the words that differ are marked", () => {
+  const marked = (/** @type {string} */ one, /** @type {string[]} */ ...others) => differing(one, others)?.map(([text, differs]) => (differs ? `[${text}]` : text)).join("");
+  assert.equal(marked("step 3 loss 0.4412", "step 3 loss 0.4418", "step 3 loss 0.51"), "step 3 loss [0.4412]");
+  assert.equal(marked("shard 0: first id 0", "shard 1: first id 8192"), "shard [0]: first id [0]");
+  assert.equal(marked("read 3 files in 2 s", "read all files again in 2 s"), "read [3] [files] in 2 s");
+  assert.equal(marked("Traceback", "step 3"), undefined, "all of it differs");
+});
+
+test("a line is compared with what other ranks have beside it, also behind many lines of one rank", () => {
+  const one = cell(text("a 0\nb 0\n", [0]), text("a 1\nb 1\n", [1]));
+  const columns = new Columns(one);
+  columns.grow();
+  assert.deepEqual([0, 1, 2, 3].map((row) => [...columns.beside(row)]), [["a 1"], ["b 1"], ["a 0"], ["b 0"]]);
 });

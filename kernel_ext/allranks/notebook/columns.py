@@ -1,0 +1,147 @@
+"""Lines that differ from rank to rank, on a page: a column for each rank, or line by line. The reader chooses.
+
+This needs no script, so the reader of a saved notebook has the choice, too. A notebook that is not trusted loses the
+stylesheet: there, only styles of the elements themselves count, and the lines stand as in a terminal.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from html import escape
+from itertools import groupby, takewhile
+from typing import NamedTuple
+
+from allranks_backends.plan import rank_label
+
+from .fold import Block
+from .live import PRE_STYLE
+from .terminal import plain
+from .writer import Display
+
+MOST = 500
+"""Lines of one display. All of them are sent again when one is added."""
+WIDEST = 32
+"""Characters of a line that widens its column."""
+_WORD = re.compile(r"[\w.]+|\s+|[^\w\s]")
+
+# A stylesheet cannot indent the rows of a wrapped line, but the first: so that stands to the left by as much.
+CHOICE = """<style>
+.allranks-choice {{ display: block !important; padding: 4px 1ch 0; font: 12px var(--jp-ui-font-family, sans-serif) }}
+.allranks-choice label {{ margin-right: 12px }}
+.allranks-choice input {{ margin: 0 4px 0 0; vertical-align: -2px }}
+.allranks-lines > * {{ display: block; padding-left: var(--gutter); text-indent: calc(-1 * var(--gutter));
+  white-space: pre-wrap; overflow-wrap: anywhere }}
+.allranks-lines > .stderr {{ background: var(--jp-rendermime-error-background, #fdd) }}
+.allranks-lines b {{ font-weight: inherit }}
+.allranks-lines u {{ text-decoration: underline 2px; text-underline-offset: 2px }}
+body:has(#{key}:checked) .{key} {{ display: grid; overflow-x: auto }}
+body:has(#{key}:checked) .{key} > * {{ display: block !important; position: relative; padding: 0 1ch 0 3ch;
+  text-indent: -2ch; border-left: 1px solid var(--jp-border-color2, #8888) }}
+body:has(#{key}:checked) .{key} > :not(.head) > b {{ position: absolute; clip-path: inset(50%) }}
+.allranks-lines > .head > b {{ font-weight: 600 }}
+</style><div class="allranks-choice" style="display:none" role="radiogroup" aria-label="layout of the output">
+<label><input type="radio" name="{key}" id="{key}" checked>by rank ({columns} columns)</label>
+<label><input type="radio" name="{key}">by line</label></div>"""
+
+
+class LayoutChoice(Display):
+    """The choice between the layouts, for all lines of a cell. It is never updated, so it stays as it was set."""
+
+    def __init__(self, columns: int, owner: object) -> None:
+        super().__init__((), {}, {}, owner)
+        self.bundle = {"data": {"text/html": CHOICE.format(key=self.id, columns=columns)}}
+
+
+class _Printed(NamedTuple):
+    ranks: tuple[int, ...]
+    stream: str
+    text: str
+
+
+class LineColumns(Display):
+    """Lines of a cell on `ranks`. What several ranks print alike stands on one line in the columns of all of them."""
+
+    def __init__(
+        self, ranks: Sequence[int], prefix: Callable[[tuple[int, ...]], tuple[str, str]], choice: LayoutChoice
+    ) -> None:
+        super().__init__(tuple(ranks), {}, {}, choice.owner)
+        self.blocks: list[Block] = []
+        """What it shows."""
+        self._prefix, self._key = prefix, choice.id
+        self._lines: list[list[_Printed]] = []
+        self._ends = dict.fromkeys(ranks, 0)
+        """By rank, the line below its last."""
+
+    @property
+    def has_titles(self) -> bool:
+        return True
+
+    @property
+    def is_full(self) -> bool:
+        return sum(map(len, self._lines)) >= MOST
+
+    def add(self, blocks: Iterable[Block]) -> None:
+        for block in blocks:
+            self.blocks.append(block)
+            for text in plain(block.content.removesuffix("\n")).split("\n"):
+                at = max(self._ends[rank] for rank in block.ranks)
+                self._ends.update(dict.fromkeys(block.ranks, at + 1))
+                if at == len(self._lines):
+                    self._lines.append([])
+                self._lines[at].append(_Printed(block.ranks, block.stream, text))
+        rows = list(self._rows())
+        widest = max(len(one.text) for line in self._lines for one in line)
+        columns = f"grid-template-columns:repeat({len(self.ranks)},minmax({min(widest, WIDEST) + 4}ch,1fr))"
+        gutter = len(self._prefix(self.ranks)[1])
+        style = f"{PRE_STYLE};white-space:pre-wrap;--gutter:{gutter}ch;{columns}"
+        heads = [self._row((rank,), 1, f"<b>{rank_label((rank,))}</b>", "head") for rank in self.ranks]
+        body = "".join([*heads, *[html for _, html in rows]])
+        self.bundle = {
+            "data": {
+                "text/html": f'<pre class="allranks-lines {self._key}" style="{style}" tabindex="0">{body}</pre>',
+                "text/plain": "\n".join(text for text, _ in rows),
+            }
+        }
+
+    def _rows(self) -> Iterator[tuple[str, str]]:
+        """Each line as text and as HTML, both with its label."""
+        before: tuple[int, ...] = ()
+        for number, printed in enumerate(self._lines, 2):
+            printed.sort()
+            for (ranks, stream, text), html in zip(printed, marked([text for _, _, text in printed]), strict=True):
+                label = self._prefix(ranks)[ranks == before]
+                before = ranks
+                yield label + text, self._row(ranks, number, f"<b>{label}</b>{html}", stream)
+
+    def _row(self, ranks: Sequence[int], number: int, content: str, kind: str) -> str:
+        """`content` in the columns of `ranks`; line by line, it stands there once, and a head not at all."""
+        html, hidden = "", "display:none;" if kind == "head" else ""
+        columns = enumerate(map(self.ranks.index, ranks))
+        for _, group in groupby(columns, lambda pair: pair[1] - pair[0]):
+            beside = list(group)
+            area = f"{number}/{beside[0][1] + 1}/auto/span {len(beside)}"
+            html += f'<span class="{kind}" style="{hidden}grid-area:{area}">{content}\n</span>'
+            hidden = "display:none;"
+        return html
+
+
+def marked(texts: Sequence[str]) -> list[str]:
+    """Texts as HTML, in which the words that differ are underlined; none where all of a text differs."""
+    words: list[list[str]] = [_WORD.findall(text) for text in texts]
+    head = _alike(words)
+    tail = _alike([own[head:][::-1] for own in words])
+    in_step = len(set(map(len, words))) == 1
+    same = {at for at, column in enumerate(zip(*words, strict=False)) if in_step and len(set(column)) == 1}
+    found = []
+    for own in words:
+        differ = {at for at in range(head, len(own) - tail) if at not in same and not own[at].isspace()}
+        if not any(word[0].isalnum() for at, word in enumerate(own) if at not in differ):
+            differ.clear()
+        found.append("".join(f"<u>{escape(word)}</u>" if at in differ else escape(word) for at, word in enumerate(own)))
+    return found
+
+
+def _alike(words: Sequence[Sequence[str]]) -> int:
+    """With how many words all of them begin."""
+    return sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, zip(*words, strict=False)))
