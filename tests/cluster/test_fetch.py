@@ -56,6 +56,27 @@ def test_what_is_equal_comes_once_and_what_differs_by_rank(pair: Cluster, work: 
     assert str(result).startswith(f"6 files (14 B) fetched to {work}/fetched: ")
 
 
+def test_folders_of_the_ranks_own_do_not_meet_those_of_what_differs(pair: Cluster, work: Path) -> None:
+    write(pair, "loss", "str(rank).encode()")
+    pair.run("os.makedirs(f'rank-{1 - rank}'); open(f'rank-{1 - rank}/loss', 'w').write(f'own {rank}')").check()
+    result = pair.fetch("**/loss")
+    assert here(work) == {
+        ".gitignore": b"*\n",
+        "rank-0/loss": b"0",
+        "rank-0/rank-1/loss": b"own 0",
+        "rank-1/loss": b"1",
+        "rank-1/rank-0/loss": b"own 1",
+    }
+    assert len(result.files) == 4
+
+
+def test_a_file_of_one_rank_where_another_has_a_folder(pair: Cluster, work: Path) -> None:
+    write(pair, "a", "b'file'", ranks=[0])
+    pair.run("os.makedirs('a'); open('a/b', 'w').write('in a folder')", ranks=[1]).check()
+    pair.fetch("**")
+    assert here(work) == {".gitignore": b"*\n", "rank-0/a": b"file", "a/b": b"in a folder"}
+
+
 def test_what_was_fetched_before_is_replaced_and_times_are_kept(pair: Cluster, work: Path) -> None:
     write(pair, "a", "b'1'")
     pair.fetch("a")

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
 import threading
 from collections.abc import Iterator
+from functools import partial
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from allranks import Cluster
 from allranks.errors import CannotCopy, CellInterrupted
+from allranks.files.folder import Contents, Folder
 from tests.jupyter import Notebook
 from tests.waiting import comes_true, eventually, idle
 
@@ -41,6 +46,50 @@ def test_the_next_cell_runs_what_was_edited_and_variables_stay(pair: Cluster, wo
     result = pair.sync()
     assert result.reloaded == {(0, 1): ("mine",)} and result.hosts["localhost"].same
     assert str(result).splitlines()[-1] == "Reloaded on all ranks: mine."
+
+
+def test_a_module_that_is_saved_while_it_is_sent_is_sent_whole(
+    work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "there").mkdir()
+    (work / "mine.py").write_text("N = 1\n")
+    scan, later = Folder.scan, iter(["N = 1\nN = 2\n"])
+
+    def scanned(*args: Any) -> Contents:
+        found = scan(*args)
+        for text in islice(later, 1):  # once it is known how large the file is
+            (work / "mine.py").write_text(text)
+        return found
+
+    monkeypatch.setattr(Folder, "scan", scanned)
+    with Cluster(2, backend="ring", cwd=tmp_path / "there", sync=True) as cluster:
+        assert values(cluster, "import mine; mine.N") == [2, 2]
+
+
+def test_a_folder_that_cannot_be_read_for_a_while_is_removed_nowhere(
+    work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a file server that is away for a moment."""
+    (there := tmp_path / "there").mkdir()
+    (work / "data").mkdir()
+    (work / "data" / "points").write_text("1 2")
+    with Cluster(2, backend="ring", cwd=there) as cluster:
+        cluster.sync()
+        with monkeypatch.context() as away:
+            for name in ("scandir", "lstat"):
+                away.setattr(os, name, partial(fails_below, work / "data", getattr(os, name)))
+            said = str(cluster.sync())
+        assert "Not sent: data: it cannot be read here (Stale file handle)." in said and "Removed" not in said
+        assert (there / "data" / "points").read_text() == "1 2"
+        (work / "data" / "points").unlink()
+        assert "Removed: data/points." in str(cluster.sync())
+        assert not (there / "data").exists()
+
+
+def fails_below(folder: Path, function: Any, path: Any, *args: Any, **options: Any) -> Any:
+    if isinstance(path, str | Path) and Path(path).is_relative_to(folder):
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), path)
+    return function(path, *args, **options)
 
 
 def test_one_rank_that_cannot_keeps_all_from_it(pair: Cluster, work: Path) -> None:

@@ -151,6 +151,13 @@ def _up(options: Options) -> str:
     return ""
 
 
+def ended(hosts: Hosts, name: str) -> None:
+    """End what a test has left hanging on a host."""
+    for pid in hosts.processes(name):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
 # How to plant them.
 
 
@@ -640,8 +647,7 @@ def hanging_python(hosts: Hosts) -> Iterator[Options]:
         try:
             yield options
         finally:
-            for pid in hosts.processes(BAD):  # nothing else ends it
-                os.kill(pid, signal.SIGKILL)
+            ended(hosts, BAD)
 
 
 @odd("mlx is missing", "mlx", suite=True)

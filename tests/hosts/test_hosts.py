@@ -23,9 +23,10 @@ import pytest
 
 from allranks import Cluster
 from allranks.errors import AllranksError, CannotStart, UsageError
-from allranks.hosts.ssh import connection
+from allranks.hosts.ssh import connection, reaching, remote
 from tests.faults.absent import blocked
 from tests.hosts.lab import Hosts
+from tests.hosts.oddities import ended
 from tests.jupyter import Notebook
 from tests.shell import allranks
 from tests.waiting import comes_true
@@ -445,6 +446,30 @@ def python_that(folder: Path, name: str, body: str) -> str:
     script.write_text("#!/bin/sh\n" + textwrap.dedent(body))
     script.chmod(0o755)
     return str(script)
+
+
+NAPS = "import sys, time\nif 'allranks.rank.process.host' in sys.orig_argv: time.sleep(1000)\n"
+HANGS = {
+    "itself": ("exec sleep 1000", "its Python did not start within 2 s"),
+    "in a script": ("sleep 1000\nexit 1", "its Python did not start within 2 s"),
+    "and ends with nothing": ("trap '' TERM HUP\nsleep 1000 | sleep 1000", "its Python did not start within 2 s"),
+    "in the host process": (f'PYTHONPATH={{naps}}:$PYTHONPATH exec {HERE} "$@"', "but did not answer within"),
+}
+
+
+@pytest.mark.parametrize(("body", "said"), HANGS.values(), ids=HANGS)
+def test_a_python_that_hangs_is_ended_on_its_host(
+    hosts3: Hosts, tmp_path: Path, body: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "STARTS_WITHIN", 2.0)
+    monkeypatch.setattr(reaching, "READY_WITHIN", 12.0)
+    (tmp_path / "sitecustomize.py").write_text(NAPS)
+    python = python_that(tmp_path, "python-hangs", body.format(naps=tmp_path))
+    try:
+        with refused(hosts3, f"^host1: .*{said}", ["host1"], python=python):
+            pass
+    finally:
+        ended(hosts3, "host1")
 
 
 def test_allranks_is_not_installed_there(hosts3: Hosts, tmp_path: Path) -> None:

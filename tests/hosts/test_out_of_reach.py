@@ -24,12 +24,14 @@ import pytest
 
 from allranks import Cluster
 from allranks.errors import CannotStart, NoCluster
+from allranks.hosts.ssh import connection
 from allranks.hosts.ssh.remote import RemoteHost
 from allranks.machine.clusters import FILE, hosted_clusters
 from allranks.machine.lease import busy_at
 from allranks_backends.views import Snapshot
 from tests.faults.test_silence import Shown
 from tests.hosts.lab import Hosts
+from tests.hosts.oddities import ended
 from tests.jupyter import Notebook
 from tests.shared_memory import shared_memory
 from tests.shell import allranks
@@ -166,6 +168,44 @@ def test_an_ssh_client_that_is_killed_is_replaced(hosts3: Hosts, talking_shell: 
         assert prepared_on(cluster) == prepared, "a host is asked once to make itself ready: it makes a folder then"
         when_reached(cluster, lambda: cluster.resize(3))
         assert cluster.run("mx.distributed.all_sum(mx.array(1)).item()")[2].value == 3
+
+
+HANGS = '#!/bin/sh\n[ ! -e {flag} ] || exec sleep 1000\nexec {python} "$@"\n'
+
+
+def test_logins_that_hang_while_a_host_is_out_of_reach_are_ended_there(
+    hosts3: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "ANSWER_WITHIN", 0.0)
+    monkeypatch.setattr(connection, "RECONNECT_WITHIN", (3,))
+    flag, script = tmp_path / "flag", tmp_path / "python-hangs"
+    script.write_text(HANGS.format(flag=flag, python=shlex.quote(sys.executable)))
+    script.chmod(0o755)
+
+    def hanging() -> set[int]:
+        found = set()
+        for pid in hosts3.processes("host1"):
+            with suppress(psutil.Error):
+                if psutil.Process(pid).name() == "sleep":
+                    found.add(pid)
+        return found
+
+    try:
+        with Cluster(hosts=["host1"], backend="ring", python=str(script), lease=600) as cluster:
+            flag.touch()
+            for process in psutil.Process().children():
+                with suppress(psutil.Error):
+                    if process.name() == "ssh":
+                        process.kill()
+            assert eventually(hanging)
+            first = hanging()
+            assert eventually(lambda: hanging() and not hanging() & first), "the next one hangs, and not the one before"
+            flag.unlink()
+            assert comes_true(cluster, lambda now: not away(cluster), WITHIN)
+            assert eventually(lambda: not hanging())
+            assert cluster.run("rank")[0].value == 0
+    finally:
+        ended(hosts3, "host1")
 
 
 def prepared_on(cluster: Cluster) -> dict[str, object]:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from allranks.errors import CannotStart
 from allranks.hosts import host_process
 from allranks.hosts.host_process import PipedHost
-from allranks.hosts.ssh import command, differences
+from allranks.hosts.ssh import command, differences, login
 from allranks.messages.host_messages import HostAnswer, read_order, to_line
+from tests.needs import need, need_tool
 
 PYTHON = "/opt/env/bin/python"
 
@@ -65,6 +71,34 @@ def test_what_to_type_for_a_python_in_a_path_with_a_space(monkeypatch: pytest.Mo
 def test_a_host_with_an_older_allranks_is_told_from_one_without() -> None:
     said = command.explained([f"{PYTHON}: No module named allranks.rank.process.clusters"], "mac1", PYTHON)
     assert "another version of allranks" in said and "--upgrade" in said
+
+
+SCRIPT = "sleep 1000 & (sleep 1000; true) & echo ready; wait"
+
+
+@pytest.mark.parametrize("pgrep", [True, False], ids=["with pgrep", "without pgrep"])
+def test_what_hangs_is_ended_with_all_that_it_has_started(tmp_path: Path, pgrep: bool) -> None:
+    need(pgrep or sys.platform == "linux", "systems without /proc have pgrep")
+    for tool in ("sh", "sleep", "grep", "cut", *["pgrep"] * pgrep):
+        (tmp_path / tool).symlink_to(need_tool(tool, f"apt install {tool}"))
+    with subprocess.Popen(["sh", "-c", SCRIPT], stdout=subprocess.PIPE, text=True) as hangs:
+        assert hangs.stdout is not None and hangs.stdout.readline() == "ready\n"
+        family = [each := psutil.Process(hangs.pid), *each.children(recursive=True)]
+        try:
+            assert len(family) >= 3
+
+            def end(parent: int) -> None:
+                line = ["/bin/sh", "-c", login._END, "sh", str(hangs.pid), str(parent)]
+                subprocess.run(line, env={"PATH": str(tmp_path)}, check=True, timeout=60)
+
+            end(os.getppid())
+            assert all(each.is_running() for each in family), "a process of that number, on another host of that name"
+            end(os.getpid())
+            assert not psutil.wait_procs(family, 60)[1]
+        finally:
+            for each in family:
+                with suppress(psutil.NoSuchProcess):
+                    each.kill()
 
 
 def test_an_answer_that_comes_late_is_not_taken_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:

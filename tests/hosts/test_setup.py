@@ -13,18 +13,21 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from allranks import Cluster
+from allranks.environments import setup as setup_code
 from allranks.environments.environment import this_environment
-from allranks.environments.setup import setup
+from allranks.environments.setup import Environments, HostLogin, setup
 from allranks.environments.wheels import Wheels
-from allranks.errors import CannotStart
+from allranks.errors import CannotStart, UsageError
 from allranks.hosts.ssh.interpreter import private_environment
+from allranks_backends.plan import Host
 from tests.hosts.apart import Apart
+from tests.hosts.oddities import ended
 from tests.needs import need
 from tests.shell import allranks
 from tests.waiting import eventually
@@ -171,6 +174,60 @@ def test_each_host_that_cannot_is_named_with_its_reason(apart: Apart, tmp_path: 
     told = json.loads(done.stdout)
     assert done.returncode == 1 and [each["host"] for each in told["hosts"]] == ["no-such-host.invalid"]
     assert told["hosts"][0]["trouble"].startswith("unknown host name")
+
+
+def test_a_host_whose_python_hangs_is_given_up_and_nothing_goes_on_there(
+    apart: Apart, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hanging, name = tmp_path / "python that hangs", apart.names[0]
+    hanging.write_text("#!/bin/sh\nsleep 1000\n")
+    hanging.chmod(0o755)
+    monkeypatch.setattr(setup_code, "RUNS_WITHIN", 3.0)
+    try:
+        (made,) = setup(hosts=[name], python=str(hanging)).hosts
+        assert made.trouble == f"no Python started there within 3 s. Try: ssh {name} '{hanging}' -V"
+        assert eventually(lambda: not apart.hosts.processes(name))
+        line = [sys.executable, "-m", "allranks", "setup", "--hosts", name, "--python", str(hanging)]
+        with subprocess.Popen(line, stderr=subprocess.PIPE) as shell:
+            assert eventually(lambda: any(b"sleep" in line for line in lines_of(apart, name)))
+            shell.send_signal(signal.SIGINT)
+            shell.communicate(timeout=60)
+        assert eventually(lambda: not apart.hosts.processes(name))
+    finally:
+        ended(apart.hosts, name)
+
+
+def lines_of(apart: Apart, name: str) -> list[bytes]:
+    """The command lines of the processes on a host."""
+    found = []
+    for pid in apart.hosts.processes(name):
+        with suppress(OSError):
+            found.append(Path(f"/proc/{pid}/cmdline").read_bytes())
+    return found
+
+
+def test_a_host_whose_login_hangs_is_given_up(apart: Apart, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = apart.names[0]
+    (apart.home(name) / ".bashrc").write_text("sleep 1000\n")
+    monkeypatch.setattr(setup_code, "RUNS_WITHIN", 3.0)
+    try:
+        (made,) = setup(hosts=[name]).hosts
+        assert made.trouble.startswith("no command ran there within 3 s: it does not answer, or its start-up files")
+    finally:
+        ended(apart.hosts, name)
+
+
+@pytest.mark.parametrize("by_choice", [True, False])
+def test_why_packages_of_another_kind_of_machine_cannot_be_taken_from_here_is_said_as_it_is(by_choice: bool) -> None:
+    login = HostLogin(Host("mac1"), None, Environments(["msgspec"], remembered=False), Wheels(Path()), by_choice)
+    needs = {"platform": "macosx-14.0-arm64", "gpu": "", "index": by_choice, "uv": True}
+    first, last = (
+        ("all are to be sent from here (--wheels), ", "Leave out --wheels")
+        if by_choice
+        else ("it reaches no index, ", "PIP_INDEX_URL or pip.conf")
+    )
+    with pytest.raises(UsageError, match=f"^{re.escape(first)}and packages for macosx-14.0-arm64 .*{last}$"):
+        login._request(this_environment(["msgspec"]), needs)
 
 
 @pytest.mark.slow

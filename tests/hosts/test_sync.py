@@ -268,6 +268,13 @@ def test_a_host_that_mounts_the_notebooks_folder_gets_nothing(apart: Apart) -> N
         assert not (apart.home("host1") / "allranks").exists()
 
 
+def test_what_was_fetched_does_not_come_back_from_a_host_that_mounts_the_folder(apart: Apart) -> None:
+    apart.hosts.unmounted("host1", apart.work)
+    with Cluster(hosts=["host1"], backend="ring") as cluster:
+        first = cluster.fetch("**/*.py").files
+        assert first and cluster.fetch("**/*.py").files == first
+
+
 def test_a_rank_that_takes_anothers_place_finds_its_modules(apart: Apart) -> None:
     (apart.work / "model.py").write_text("class Model:\n    width = 3\n")
     with Cluster(hosts=apart.names[:2], backend="ring", sync=True) as cluster:

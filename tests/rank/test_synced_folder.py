@@ -174,6 +174,17 @@ def test_nothing_outside_is_written(folder: str, path: str) -> None:
     assert not Path(folder, "..", "out").exists() and not Path("/tmp/out").exists()
 
 
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_nothing_outside_is_removed(folder: str, tmp_path: Path, overwrite: bool) -> None:
+    """A folder of the copy was moved to a larger disk, and a link leads there now."""
+    send(folder, {"data/points": b"1", "data/deep/more": b"2"})
+    Path(folder, "data").rename(tmp_path / "larger")
+    Path(folder, "data").symlink_to(tmp_path / "larger")
+    refused = send(folder, {}, remove=["data/points", "data/deep/more"], overwrite=overwrite).refused
+    assert [path for path, why in refused if "out of the folder" in why] == [b"data/points", b"data/deep/more"]
+    assert (tmp_path / "larger" / "points").read_text() == "1" and (tmp_path / "larger" / "deep" / "more").exists()
+
+
 def test_a_folder_that_is_a_hosts_home_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     for path in ("~", str(tmp_path), "/"):

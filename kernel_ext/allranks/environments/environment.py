@@ -119,12 +119,10 @@ class Environment:
     def closure(self, half: str | None) -> list[str]:
         """All packages that are to be on a host. Raises UsageError where one cannot be taken from here."""
         if half is not None and half not in self._installed.packages:
-            raise UsageError(f"it reaches no index, and {half}, which it needs, is not installed here")
+            raise UsageError(f"{half}, which it needs, is not installed here")
         names = self._installed.closure([*self.wanted, MLX, *filter(None, [half])])
         if editable := [name for name in names if not packable(self._installed.packages[name])]:
-            raise UsageError(
-                f"it reaches no index, and {', '.join(editable)} cannot be taken from here: installed in editable mode"
-            )
+            raise UsageError(f"{', '.join(editable)} cannot be taken from here: installed in editable mode")
         return names
 
 

@@ -76,6 +76,7 @@ class EnvironmentMaker:
 
     def run(self) -> None:
         try:
+            self.progress("looks for Python " + self._minor)
             python, platform = self._python()
             gpu, mine = _cuda(), self._current()
             self.say("has", only=mine["only"] if mine is not None else None)

@@ -23,6 +23,7 @@ from typing import Any
 
 from allranks.arguments import hosts_of
 from allranks.errors import CellInterrupted, UsageError
+from allranks.hosts.ssh.command import typed
 from allranks.hosts.ssh.interpreter import Interpreter, private_environment
 from allranks.hosts.ssh.login import Login
 from allranks.machine.environments import CURRENT, MARK
@@ -37,6 +38,8 @@ LOOK_EVERY = 0.2
 """Seconds between two lines of progress."""
 PLACES = ("~/.local/bin", "/opt/homebrew/bin", "/usr/local/bin", "/usr/bin", "~/.cargo/bin", "~/miniforge3/bin")
 """Where programs are that the shell which ssh starts may not find."""
+RUNS_WITHIN = 60.0
+"""Seconds from the login until a Python there runs, of several that may be tried, from a disk that may be cold."""
 _PACKAGES_LACK = re.compile("No matching distribution|No solution|not a supported wheel")
 BOOT = "import sys; i = sys.stdin.buffer; exec(i.read(int(i.readline()))); main()"
 
@@ -216,7 +219,11 @@ class HostLogin:
         self.doing = "logs in"
         self._token = f"allranks-{secrets.token_hex(8)} "
         self._login: Login | None = None
-        self._stopped = False
+        self._stopped = self._silent = False
+        self._limit: threading.Timer | None = None
+        """Until a Python there runs."""
+        self._looks = False
+        """Whether the host looks for what it has, which may hang: nothing is half made that it would remove itself."""
 
     def run(self) -> HostSetup:
         """Raises nothing that has to do with the host."""
@@ -228,11 +235,13 @@ class HostLogin:
         except _Gone:
             assert self._login is not None
             self._login.closed = True
-            return HostSetup(name, self._login.why_not() or "the connection was lost")
+            return HostSetup(name, self._why_silent() or self._login.why_not() or "the connection was lost")
         except OSError as error:
             return HostSetup(name, f"{error.filename or 'ssh'} on this machine: {error.strerror or error}")
         finally:
             self.stop()
+            if self._limit is not None:
+                self._limit.cancel()
             if self._login is not None:
                 self._login.end()
             self.doing = ""
@@ -240,7 +249,12 @@ class HostLogin:
     def stop(self) -> None:
         """Close the connection; what is half made there is removed."""
         self._stopped = True
-        if self._login is not None:
+        if self._login is None:
+            return
+        looks, self._looks = self._looks, False
+        if looks and self._login.greeted:
+            threading.Thread(target=self._login.end_there).start()
+        else:
             self._login.process.terminate()
 
     def _set_up(self) -> HostSetup:
@@ -258,17 +272,20 @@ class HostLogin:
             "current": CURRENT,
             "mark": MARK,
         }
-        with suppress(BrokenPipeError):  # ssh has said why
+        self._limit = threading.Timer(RUNS_WITHIN, self._give_up)
+        self._limit.daemon = True
+        self._limit.start()
+        with suppress(_Gone):  # ssh has said why
             self._write(b"%d\n" % len(program) + program + json.dumps(first).encode() + b"\n")
-        event, sent = self._event(), 0
+        event, sent = self._event(looks=True), 0
         if event["event"] == "has":
             environment, only = self._environments.of(event["only"])
             self._write(json.dumps({"digest": environment.digest, "only": only}).encode() + b"\n")
-            event = self._event()
+            event = self._event(looks=True)
         if event["event"] == "needs":
             request, paths = self._request(environment, event)
             self._write(json.dumps(request).encode() + b"\n")
-            with suppress(BrokenPipeError):  # it has said why
+            with suppress(_Gone):  # it has said why
                 sent = self._send(paths)
             event = self._event()
         if event["event"] == "failed":
@@ -289,13 +306,15 @@ class HostLogin:
         platform = needs["platform"]
         half = half_for(needs["gpu"], platform.partition("-")[0])
         by_wheels, mine = self._send_all or not needs["index"], sysconfig.get_platform()
+        why = "all are to be sent from here (--wheels)" if self._send_all else "it reaches no index"
         if by_wheels and _kind(platform) != _kind(mine):
-            raise UsageError(
-                f"it reaches no index, and packages for {platform} cannot be taken from here ({mine}). Give it an "
-                "index with PIP_INDEX_URL or pip.conf"
-            )
+            fix = "Leave out --wheels" if needs["index"] else "Give it an index with PIP_INDEX_URL or pip.conf"
+            raise UsageError(f"{why}, and packages for {platform} cannot be taken from here ({mine}). {fix}")
         self.doing = "packs what is sent there"
-        packages = environment.closure(half) if by_wheels else [*environment.sent]
+        try:
+            packages = environment.closure(half) if by_wheels else [*environment.sent]
+        except UsageError as error:
+            raise UsageError(f"{why}, and {error}") from None
         paths = {}
         for name in packages:
             if self._stopped:
@@ -323,23 +342,50 @@ class HostLogin:
         return total
 
     def _write(self, data: bytes) -> None:
-        """Raises BrokenPipeError where the other end has closed."""
+        """Raises _Gone where the other end has closed."""
         assert self._login is not None
-        self._login.writer.write(data)
-        self._login.writer.flush()
+        try:
+            self._login.writer.write(data)
+            self._login.writer.flush()
+        except BrokenPipeError:
+            raise _Gone from None
 
-    def _event(self) -> dict[str, Any]:
-        """The next one that is not progress. Raises _Gone."""
+    def _event(self, *, looks: bool = False) -> dict[str, Any]:
+        """The next one that is not progress; for `looks`, see `_looks`. Raises _Gone."""
         assert self._login is not None
+        self._looks = looks
         for raw in self._login.reader:
             _, token, rest = raw.decode(errors="replace").partition(self._token)
-            if not token:
-                continue  # what a login shell prints
+            if not token:  # what a login shell prints
+                self._login.is_greeting(raw)
+                continue
+            if self._limit is not None:
+                self._limit.cancel()
             event: dict[str, Any] = json.loads(rest)
             if event["event"] != "progress":
+                self._looks = False
                 return event
             self.doing = event["text"]
+        self._looks = False
         raise _Gone
+
+    def _give_up(self) -> None:
+        """No Python runs there."""
+        self._silent = True
+        self.stop()
+
+    def _why_silent(self) -> str:
+        """Why no Python runs there, if it was given up; else empty."""
+        if not self._silent or self._login is None:
+            return ""
+        words = typed(self.host.name)
+        if self._login.greeted:
+            python = shlex.quote(self._named or "python3")
+            return f"no Python started there within {RUNS_WITHIN:g} s. Try: ssh {words} {python} -V"
+        return (
+            f"no command ran there within {RUNS_WITHIN:g} s: it does not answer, or its start-up files (~/.bashrc, "
+            f"say) wait for something. Try: ssh {words} true"
+        )
 
 
 def _kind(platform: str) -> tuple[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -36,6 +37,8 @@ from .transfer import FileTransfer, batches
 
 COMPARED_IN_ONE = 64 * 2**20
 """Bytes of files whose digests one message asks for."""
+_OF_RANK = re.compile(r"rank-\d+(/|$)")
+"""How a path in the folder for one rank begins."""
 TARGET = "fetched"
 """The folder beside the notebook for what is fetched; its `.gitignore` keeps it from being sent to hosts."""
 
@@ -103,7 +106,9 @@ class Fetch:
         by_path = dict[str, list[_Copy]]()
         for rank, answer in found.items():
             host = self._ranks.monitor.ranks[rank].host
-            ours = os.fsencode(self._target) + b"/" if host == self._ranks.reached.here.name else None
+            # A host may mount the notebook's folder.
+            is_here = host == self._ranks.reached.here.name or self._target.name == TARGET
+            ours = os.fsencode(self._target) + b"/" if is_here else None
             for each in answer.files:
                 if ours is not None and each.path.startswith(ours):
                     continue  # what was fetched before
@@ -115,10 +120,9 @@ class Fetch:
                 else:
                     copies.append(_Copy(path, each, [rank]))
         self._merge_equal(by_path)
-        for path, copies in by_path.items():
-            if len(copies) > 1:
-                for one in copies:
-                    one.path = f"rank-{one.ranks[0]}/{path}"
+        for path in _by_rank(by_path):
+            for one in by_path[path]:
+                one.path = f"rank-{one.ranks[0]}/{path}"
         return [one for copies in by_path.values() for one in copies]
 
     def _is_one_file(self, copy: _Copy, host: str, found: FoundFile) -> bool:
@@ -217,6 +221,21 @@ class Fetch:
             if (now.size, now.mtime_ns) != (found.size, found.mtime_ns):
                 raise CannotCopy(f"rank {rank}: {os.fsdecode(found.path)} was changed while it was fetched. Try again.")
             file.write(data)
+
+
+def _by_rank(by_path: Mapping[str, Sequence[_Copy]]) -> list[str]:
+    """The paths whose files go to a folder for each rank: ranks have different ones, or one has a folder there.
+
+    If there are any, paths that begin like such a folder are among them: no two files may meet.
+    """
+    folders = set[str]()
+    for path in by_path:
+        folder = os.path.dirname(path)
+        while folder and folder not in folders:
+            folders.add(folder)
+            folder = os.path.dirname(folder)
+    found = {path for path, copies in by_path.items() if len(copies) > 1 or path in folders}
+    return [path for path in by_path if path in found or (found and _OF_RANK.match(path))]
 
 
 def _parts(copy: _Copy) -> list[FilePart]:

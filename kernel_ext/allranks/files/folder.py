@@ -91,6 +91,8 @@ class Folder:
         self._ignored: dict[str, bool] = {}
         """Paths that were decided by these."""
         self._secret: dict[str, bool] = {}
+        self._unread: dict[str, str] = {}
+        """Folders that could not be read, and why."""
 
     def refuse_if_too_much(self) -> None:
         """Raises UsageError for the home folder and the root of the file system, and one that is not there."""
@@ -108,6 +110,7 @@ class Folder:
         self._forget_if_changed()
         included = GitIgnoreSpec.from_lines(self.include) if self.include else None
         files, left_out = dict[str, Stamp](), dict[str, str]()
+        self._unread.clear()
         for number, (path, now) in enumerate(self._walk("", self._above(), included, False)):
             if number % LOOK_EVERY == 0:
                 go_on()
@@ -121,7 +124,7 @@ class Folder:
             else:
                 files[path] = _stamp(now)
         sizes = self._shed(files)
-        return Contents(files, {**left_out, **dict.fromkeys(sizes, TOO_LARGE)}, sizes)
+        return Contents(files, {**left_out, **self._unread, **dict.fromkeys(sizes, TOO_LARGE)}, sizes)
 
     def refuse_if_absent(self, pattern: str) -> None:
         """Raises UsageError for a pattern that no file could be included by."""
@@ -151,7 +154,10 @@ class Folder:
         try:
             with os.scandir(self.path / folder) as listing:
                 entries = sorted(listing, key=lambda each: each.name)
-        except OSError:
+        except FileNotFoundError:  # it has just gone
+            return
+        except OSError as error:
+            self._unread[folder.rstrip("/") or "."] = f"it cannot be read here ({error.strerror})"
             return
         names = {each.name for each in entries}
         if "pyvenv.cfg" in names or (folder and ".allranks" in names):  # an environment, or a copy

@@ -11,6 +11,7 @@ import itertools
 import os
 import platform
 import secrets
+import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
@@ -219,11 +220,17 @@ class FolderSync:
         return _Plan(send, sum(contents.files[path].size for path in send), remove)
 
     def _is_gone(self, path: str, contents: Contents) -> bool:
-        """Whether there is no such file, or a folder in its place, or a link in the place of a folder."""
+        """Whether there is no such file, or a folder in its place, or a link in the place of a folder.
+
+        A file server that is away, or a folder that cannot be read, says nothing of its files.
+        """
         file, parts = self.folder.path / path, path.split("/")
         if any("/".join(parts[:end]) in contents.files for end in range(1, len(parts))):
             return True
-        return not os.path.lexists(file) or (file.is_dir() and not file.is_symlink())
+        try:
+            return stat.S_ISDIR(os.lstat(file).st_mode)
+        except OSError as error:
+            return isinstance(error, FileNotFoundError | NotADirectoryError)
 
     # Sending.
 
@@ -278,6 +285,7 @@ class FolderSync:
                 while left and (data := content.read(min(CHUNK, left))):
                     left -= len(data)
                     yield data
+                now = os.fstat(content.fileno())
         except FileNotFoundError:
             plan.vanished.add(path)
             return
@@ -285,7 +293,9 @@ class FolderSync:
             raise CannotCopy(
                 f"{path} cannot be read here ({error.strerror}). Name it in .gitignore, or let it be read."
             ) from None
-        if left:
+        # Of a log that grows, ranks may get the beginning, but a module must be one that the user has saved.
+        changed = (now.st_size, now.st_mtime_ns) != (stamp.size, stamp.mtime_ns)
+        if left or (changed and path.endswith(".py")):
             raise FileChanged(
                 f"{path} was changed each time it was read. Name it in .gitignore, or run the cell again."
             )

@@ -193,6 +193,15 @@ class Prepared:
 
 
 @dataclass(frozen=True)
+class Greeting:
+    """The shell of a login has run its start-up files, and becomes the program for which the login was made."""
+
+    pid: int
+    parent: int
+    """With both, another login finds the process on that host, and no other."""
+
+
+@dataclass(frozen=True)
 class Started:
     rank: int
     pid: int
@@ -263,14 +272,15 @@ class Gone:
     """The last event."""
 
 
-HostEvent: TypeAlias = Prepared | Started | Launched | Present | Ended | Heard | HostAnswer | Trouble | Gone
+HostEvent: TypeAlias = Greeting | Prepared | Started | Launched | Present | Ended | Heard | HostAnswer | Trouble | Gone
 
 _ORDERS = {
     each.__name__: each
     for each in (Prepare, Keep, Describe, Start, Launch, Offer, Signal, Forget, Runs, Ports, Alive, End)
 }
 _EVENTS: dict[str, type[HostEvent]] = {
-    each.__name__: each for each in (Prepared, Started, Launched, Present, Ended, Heard, HostAnswer, Trouble, Gone)
+    each.__name__: each
+    for each in (Greeting, Prepared, Started, Launched, Present, Ended, Heard, HostAnswer, Trouble, Gone)
 }
 
 

@@ -26,7 +26,9 @@ def ssh_options(within: int = CONNECT_WITHIN) -> list[str]:
     return ["-T", *(word for name, value in options.items() for word in ("-o", f"{name}={value}"))]
 
 
-SSH_OPTIONS = ssh_options()
+# Ports that ~/.ssh/config forwards may be those of another login that is still open.
+SSH_OPTIONS = [*ssh_options(), "-o", "ClearAllForwardings=yes"]
+"""For a login that forwards nothing."""
 
 _NOT_INSTALLED = "allranks is not installed for {python} there. There: {python} -m pip install allranks"
 _NO_FORWARDING = "its sshd does not forward ports. Set AllowTcpForwarding yes in its sshd_config"
@@ -105,6 +107,11 @@ def destination(name: str) -> list[str]:
     return ["--", login] if port is None else ["-p", str(port), "--", login]
 
 
+def typed(name: str) -> str:
+    """What a user types after ``ssh`` for ``user@host:port``."""
+    return shlex.join(word for word in destination(name) if word != "--")
+
+
 def explained(said: Sequence[str], name: str, python: str, *, may_set_up: bool = False, logged_in: bool = False) -> str:
     """What these lines of ssh's, or of the host's shell, mean, and what to do (OpenSSH 9.2, dash, bash, zsh).
 
@@ -115,12 +122,11 @@ def explained(said: Sequence[str], name: str, python: str, *, may_set_up: bool =
     for sign, meaning in (*(() if logged_in else _AT_LOGIN), *_ON_HOST):
         sign = sign.replace("{python}", path)
         if line := next((line for line in reversed(said) if sign in line), ""):
-            words = shlex.join(word for word in destination(name) if word != "--")
             # ssh names the entry as known_hosts has it, which may be that of an alias.
             remove = next((each for each in said if each.startswith("ssh-keygen ")), "")
             remove = remove or f"ssh-keygen -R {shlex.quote(known_as(name))}"
             quoted = shlex.quote(python) if not python.startswith("~/") else python
-            found = meaning.format(words=words, remove=remove, python=quoted, said=line.partition(": ")[2])
+            found = meaning.format(words=typed(name), remove=remove, python=quoted, said=line.partition(": ")[2])
             return f"{found}. {setup_advice(name)}" if may_set_up and "{python}" in meaning else found
     return said[-1].rstrip(".")
 

@@ -107,15 +107,15 @@ class Connection:
             attempt.process.kill()
         self._come_back()
 
-    def end(self) -> None:
-        """It is not made again."""
+    def end(self, *, there: bool = False) -> None:
+        """It is not made again. `there`: what it has started on the host may hang, and is ended by another login."""
         with self._lock:
             self._ended, login = True, self.login
         self._look.set()
         if (attempt := self._attempt) is not None:
             attempt.process.kill()
         if login is not None:
-            login.end()
+            (login.end_there if there else login.end)()
 
     def _write(self, line: bytes) -> None:
         assert self.login is not None
@@ -173,8 +173,7 @@ class Connection:
     def _relay(self, *arguments: str, tunnels: Mapping[int, int], within: int = CONNECT_WITHIN) -> Login:
         """A login that passes lines to and from the host process."""
         command = [*self.python.words(), "-m", "allranks.rank.process.reach", *arguments]
-        greets = not arguments  # a relay that connects again answers for itself
-        return Login(self._name, self.python, command, tunnels=tunnels, within=within, greets=greets)
+        return Login(self._name, self.python, command, tunnels=tunnels, within=within)
 
     def _try_again(self, within: int) -> None:
         """Log in again; the login that was there before stays until another has taken its place."""
@@ -208,11 +207,11 @@ class Connection:
 
         def attempt(*more: str, tunnels: Mapping[int, int]) -> tuple[Login, HostEvent | None]:
             self._attempt = login = self._relay(str(self.folder), *more, tunnels=tunnels, within=within)
-            limit = threading.Timer(within + ANSWER_WITHIN, login.process.kill)
+            limit = threading.Timer(within + ANSWER_WITHIN, login.end_there)
             limit.daemon = True
             limit.start()
             try:
-                return login, _first_event(login.reader)
+                return login, _first_answer(login)
             finally:
                 limit.cancel()
 
@@ -243,9 +242,10 @@ class Connection:
         self._on_away(False, "")
 
 
-def _first_event(reader: IO[bytes]) -> HostEvent | None:
-    """The first line that is an event, after what a login shell prints; None where the output ends before."""
-    for line in reader:
+def _first_answer(login: Login) -> HostEvent | None:
+    """The first event after the greeting, and after what a login shell prints; None where the output ends before."""
+    for line in login.reader:
         with suppress(NotUnderstood):
-            return read_event(line)
+            if not login.is_greeting(line):
+                return read_event(line)
     return None

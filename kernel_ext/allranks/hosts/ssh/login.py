@@ -8,18 +8,29 @@ import subprocess
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import astuple
 from types import MappingProxyType
 from typing import Any
 
-from allranks.messages.host_messages import Heard, to_line
+from allranks.messages.host_messages import Greeting, read_event, to_line
+from allranks.messages.wire import NotUnderstood
 
-from .command import CONNECT_WITHIN, destination, explained, ssh_options
+from .command import CONNECT_WITHIN, SSH_OPTIONS, destination, explained, ssh_options
 from .interpreter import Interpreter
 
 _ALLOCATED = re.compile(r"Allocated port (\d+) for remote forward to 127\.0\.0\.1:(\d+)")
 _NOISE = ("Warning: Permanently added", "Allocated port")
-_GREETING = f"echo {shlex.quote(to_line(Heard(0)).decode())}; "
-"""Has the host's shell say that it has run its start-up files."""
+_GREETING = to_line(Greeting(0, 0)).decode().replace(": 0", ": %d")
+_GREET = 'printf "$1\\n" "$$" "$PPID"; shift; exec "$@"'
+"""Greets, and becomes the command. For `sh`: some login shells lack these variables."""
+# Children are listed without pgrep, too, on Linux. They are ended after their parent, which could start others.
+_END = """\
+children() { pgrep -P "$1" 2>/dev/null || grep -lsx "PPid:[[:blank:]]*$1" /proc/[0-9]*/status | cut -d/ -f3; }; \
+end() { set -- "$1" $(children "$1"); kill -KILL "$1" 2>/dev/null; shift; for c; do end "$c"; done; }; \
+for c in $(children "$2"); do [ "$c" != "$1" ] || end "$c"; done"""
+"""Ends process $1 and all that it has started, if it is a child of process $2: a name may lead to several hosts."""
+END_THERE_WITHIN = 20.0
+"""Seconds for the login that runs this."""
 ENDS_WITHIN = 2.0
 """Seconds ssh gets to end."""
 
@@ -35,12 +46,10 @@ class Login:
         *,
         tunnels: Mapping[int, int] = MappingProxyType({}),
         within: int = CONNECT_WITHIN,
-        greets: bool = False,
     ) -> None:
-        """`command` runs there, and is about `python`: that is named in advice.
+        """`command` runs there, and is about `python`: that is named in advice. First comes a `Greeting`.
 
-        `tunnels` gives for a port here the one there; 0 for any. `within`: seconds to connect. `greets`: the shell
-        there first prints that it has run its start-up files. Raises OSError.
+        `tunnels` gives for a port here the one there; 0 for any. `within`: seconds to connect. Raises OSError.
         """
         self._name, self._python = name, python
         self.tunnels = {here: there for here, there in tunnels.items() if there}
@@ -48,8 +57,8 @@ class Login:
         self._wanted = len(tunnels)
         self.said: list[str] = []
         """The last lines that ssh, or the host's shell, complained with."""
-        self.greeted = False
-        """Whether the shell there has run a command: set by the reader of what it prints."""
+        self.greeting: Greeting | None = None
+        """Set by the reader of what the shell there prints, once it has run its start-up files."""
         self.runs = False
         """Whether the Python there has run its first lines: set likewise."""
         self.closed = False
@@ -57,9 +66,9 @@ class Login:
         self.on_tunnel: Callable[[], None] = lambda: None
         """Called when there is another tunnel."""
         forwards = [word for here, there in tunnels.items() for word in ("-R", f"127.0.0.1:{there}:127.0.0.1:{here}")]
-        greeting = _GREETING if greets else ""
+        line = shlex.join(["exec", "/bin/sh", "-c", _GREET, "sh", _GREETING, *command])
         self.process = subprocess.Popen(
-            ["ssh", *ssh_options(within), *forwards, *destination(name), f"{greeting}exec {shlex.join(command)}"],
+            ["ssh", *ssh_options(within), *forwards, *destination(name), line],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -69,6 +78,19 @@ class Login:
         self.reader, self.writer = self.process.stdout, self.process.stdin
         self._complaints = threading.Thread(target=self._read_complaints, name=f"allranks-ssh-{name}", daemon=True)
         self._complaints.start()
+
+    def is_greeting(self, line: bytes) -> bool:
+        """Whether this is the line by which the shell greets; it is noted then."""
+        with suppress(NotUnderstood):
+            if isinstance(event := read_event(line), Greeting):
+                self.greeting = event
+                return True
+        return False
+
+    @property
+    def greeted(self) -> bool:
+        """Whether the shell there has run a command."""
+        return self.greeting is not None
 
     @property
     def has_tunnels(self) -> bool:
@@ -95,6 +117,26 @@ class Login:
         except subprocess.TimeoutExpired:  # it waits for its tunnels
             self.process.kill()
             self.process.wait()
+
+    def end_there(self) -> None:
+        """End what this login has started there, by another one, and then this one.
+
+        For a Python that hangs: it does not notice that the connection is closed.
+        """
+        # While this connection is open, the process is a child of its sshd.
+        if self.greeting is not None and self.process.poll() is None:
+            line = shlex.join(["exec", "/bin/sh", "-c", _END, "sh", *map(str, astuple(self.greeting))])
+            nothing = subprocess.DEVNULL
+            with suppress(OSError, subprocess.TimeoutExpired):
+                subprocess.run(
+                    ["ssh", *SSH_OPTIONS, *destination(self._name), line],
+                    stdin=nothing,
+                    stdout=nothing,
+                    stderr=nothing,
+                    timeout=END_THERE_WITHIN,
+                    start_new_session=True,
+                )
+        self.end()
 
     def _read_complaints(self) -> None:
         assert self.process.stderr is not None

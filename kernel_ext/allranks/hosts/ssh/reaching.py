@@ -48,7 +48,7 @@ def reach(
             raise CannotStart("\n".join(map(str, failures)), causes=causes)
     except BaseException as error:  # Ctrl-C too, and a machine that has no processes or descriptors left
         for end in ends:
-            threading.Thread(target=end.end, daemon=True).start()
+            threading.Thread(target=end.end).start()  # no daemon: a script that ends now leaves nothing on a host
         for end in ends:
             end.wait_end()
         if isinstance(error, FileNotFoundError):

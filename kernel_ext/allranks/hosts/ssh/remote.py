@@ -17,11 +17,20 @@ from typing import Any
 from allranks.errors import CannotStart, HostCause
 from allranks.hosts.addresses import HostNetwork
 from allranks.hosts.host_process import HostAway, HostBack, HostEnd, HostGone, OnEvent
-from allranks.messages.host_messages import Heard, HostEvent, HostOrder, Prepare, Prepared, read_event, to_line
+from allranks.messages.host_messages import (
+    Greeting,
+    Heard,
+    HostEvent,
+    HostOrder,
+    Prepare,
+    Prepared,
+    read_event,
+    to_line,
+)
 from allranks_backends.plan import Host, Platform
 from allranks_backends.runtimes.nccl import visible_devices
 
-from .command import destination, setup_advice
+from .command import setup_advice, typed
 from .connection import Connection
 from .differences import differing, listing
 from .interpreter import Interpreter
@@ -237,8 +246,9 @@ class RemoteHost(HostEnd):
             super().end()
         if self.alive and self.away:
             return
-        self._gone.set()
-        self._connection.end()
+        hangs = self.alive and self.prepared is None
+        self._gone.set()  # nobody waits for what hangs to be ended
+        self._connection.end(there=hangs)
 
     def _use(self, directory: Path) -> None:
         """The host process is there: its folder, and how engines and ranks there connect."""
@@ -251,18 +261,22 @@ class RemoteHost(HostEnd):
 
     def _hear(self, event: HostEvent) -> None:
         self._connection.heard(event)
-        if isinstance(event, Prepared):
-            self.prepared = event
-            self._notice()
-        elif not isinstance(event, Heard):
-            super()._hear(event)
-        elif (login := self._connection.login) is not None and not login.runs:  # the greetings of the first login
-            if self._speaks:
-                login.runs = True
-            else:
-                login.greeted = self._speaks = True
-                self._order(Prepare(patience=PATIENCE))  # no earlier: a `read` in a start-up file would take it
-            self._notice()
+        login = self._connection.login
+        match event:
+            case Prepared():
+                self.prepared = event
+                self._notice()
+            case Greeting():
+                if login is not None and not login.greeted:
+                    login.greeting, self._speaks = event, True
+                    self._order(Prepare(patience=PATIENCE))  # no earlier: a `read` in a start-up file would take it
+                    self._notice()
+            case Heard():
+                if login is not None and not login.runs:  # the first of the first login
+                    login.runs = True
+                    self._notice()
+            case _:
+                super()._hear(event)
 
     def _notice(self) -> None:
         """Wake those that wait for something of this host."""
@@ -288,7 +302,7 @@ class RemoteHost(HostEnd):
         if login is not None and not timed_out and (said := login.why_not(more)):
             return said
         printed = f"; what it printed ends with {self.printed[-1]!r}" if self.printed else ""
-        words = shlex.join(word for word in destination(self.name) if word != "--")
+        words = typed(self.name)
         if login is not None and not login.greeted:
             if not login.has_tunnels and self.alive:
                 return f"it does not answer. Check that it is on, and on this network: ssh {words} true"

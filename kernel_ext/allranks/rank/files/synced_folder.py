@@ -126,7 +126,7 @@ def commit(request: CommitFiles) -> FilesCommitted:
             if others := tuple(sent for sent in before if sent.origin != origin):
                 known[path] = others
             try:
-                why = _removed(root, path, _from(origin, before), request.overwrite)
+                why = _removed(parents, path, _from(origin, before), request.overwrite)
             except OSError as error:
                 known[path] = before
                 failed.append(error)
@@ -167,14 +167,17 @@ class _Parents:
     def __init__(self, root: bytes) -> None:
         self.root, self._real, self._inside = root, os.path.realpath(root), dict[bytes, bool]()
 
-    def are_inside(self, target: bytes) -> bool:
-        """Whether no symbolic link leads out of the folder on the way to this file."""
-        folder = os.path.dirname(target)
+    def why_outside(self, path: bytes) -> str:
+        """Why the file is not in the folder, if so: by its path, or by a symbolic link on the way to it."""
+        parts = path.split(b"/")
+        if path.startswith(b"/") or b".." in parts or parts[0] == OURS:
+            return "its path leads out of the folder"
+        folder = os.path.dirname(os.path.join(self.root, path))
         known = self._inside.get(folder)
         if known is None:
             known = os.path.commonpath([self._real, os.path.realpath(folder)]) == self._real
             self._inside[folder] = known
-        return known
+        return "" if known else "a symbolic link there leads out of the folder"
 
     def forget(self) -> None:
         """A link was put in place: a folder may lead elsewhere."""
@@ -184,11 +187,8 @@ class _Parents:
 def _why_not(parents: _Parents, path: bytes, known: Sequence[Sent], overwrite: bool, new: Path) -> str:
     """Why a file must not be written there; empty where it may."""
     target = os.path.join(parents.root, path)
-    parts = path.split(b"/")
-    if path.startswith(b"/") or b".." in parts or parts[0] == OURS:
-        return "its path leads out of the folder"
-    if not parents.are_inside(target):
-        return "a symbolic link there leads out of the folder"
+    if why := parents.why_outside(path):
+        return why
     there = _stat(target)
     if there is None or any(sent.is_intact(there) for sent in known):
         return ""
@@ -221,15 +221,17 @@ def _prepared(incoming: Path, entry: FileEntry, origin: str) -> Sent:
     return Sent(entry, now.st_size, now.st_mtime_ns, origin)
 
 
-def _removed(root: bytes, path: bytes, known: Sequence[Sent], overwrite: bool) -> str:
+def _removed(parents: _Parents, path: bytes, known: Sequence[Sent], overwrite: bool) -> str:
     """Remove a file that was sent, and the folders that are empty without it; returns why it stays, if it does.
 
     Raises OSError.
     """
-    target = os.path.join(root, path)
+    target = os.path.join(parents.root, path)
     there = _stat(target)
     if there is None or not known:
         return ""
+    if why := parents.why_outside(path):
+        return why
     if not overwrite and not any(sent.is_intact(there) for sent in known):
         return CHANGED
     os.unlink(target)
@@ -237,7 +239,7 @@ def _removed(root: bytes, path: bytes, known: Sequence[Sent], overwrite: bool) -
     folder = os.path.dirname(path)
     with suppress(OSError):
         while folder:
-            os.rmdir(os.path.join(root, folder))
+            os.rmdir(os.path.join(parents.root, folder))
             folder = os.path.dirname(folder)
     return ""
 
