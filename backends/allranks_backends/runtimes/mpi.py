@@ -23,6 +23,7 @@ from allranks_backends.protocol import POINT_TO_POINT, REDUCTIONS, BackendError
 
 from .checks import bare_name, host_names, login_and_port, new_plan, on_one_host, same_host
 
+LOOPBACK = IPv4Network("127.0.0.0/8")
 ADD_PROCS = 4096
 """Ranks up to which each knows the addresses of all others from the start."""
 
@@ -138,7 +139,8 @@ class MPI:
         env = [word for key, value in self.rank_env(mpirun).items() for word in ("-x", f"{key}={value}")]
         root = ["--allow-run-as-root"] if as_root else []
         hosts = ["--hostfile", hostfile] if hostfile is not None else []
-        networks = [*_network("btl", users, *_columns(plan)), *_network("oob", users, reached_at)]
+        of_ranks = [LOOPBACK] if on_one_host(plan) else [_covering(column) for column in _columns(plan)]
+        networks = [*_network("btl", users, *of_ranks), *_network("oob", users, _covering(reached_at))]
         ours = ["-n", str(plan.size), *hosts, *_sharing(plan, users, cores), *_links(plan), *networks]
         ours += [] if "--with-ft" in users else _keep_survivors(mpirun)
         return [mpirun, *root, *ours, *env, *users, *python_args]
@@ -260,21 +262,22 @@ def _links(plan: WorldPlan) -> list[str]:
 
 
 def _columns(plan: WorldPlan) -> list[tuple[str, ...]]:
-    """The first address of every host, the second of every host, and so on; nothing where all ranks share a host."""
+    """The first address of every host, the second of every host, and so on."""
     hosts = {placement.host.name: placement.host.addresses for placement in plan.placements}
-    return [] if len(hosts) < 2 else list(zip(*hosts.values(), strict=False))
+    return list(zip(*hosts.values(), strict=False))
 
 
-def _network(layer: str, users: Sequence[str], *groups: Sequence[str]) -> list[str]:
-    """Have a layer of Open MPI (``btl``: the ranks' traffic, ``oob``: mpirun's own) use these addresses' networks only.
+def _network(layer: str, users: Sequence[str], *known: IPv4Network | None) -> list[str]:
+    """Have a layer of Open MPI (``btl``: the ranks' traffic, ``oob``: mpirun's own) use these networks only, if any.
 
     Left alone it uses every network that two hosts seem to share: half of an all_sum went over each of two (Open MPI
-    5.0.11), and bridges of the same address on each host, as Docker makes them, lead nowhere.
+    5.0.11), and bridges of the same address on each host, as Docker makes them, lead nowhere. Ranks of one machine that
+    were not started together use TCP, too, over any of its networks: where that goes, as Wi-Fi does, all of them hang.
     """
     chosen = f"{layer}_tcp_if_"
     if any(chosen in word for word in [*users, *(name for name in os.environ if name.startswith("OMPI_MCA_"))]):
         return []
-    networks = [str(network) for group in groups if (network := _covering(group)) is not None]
+    networks = [str(network) for network in known if network is not None]
     return ["--mca", f"{layer}_tcp_if_include", ",".join(networks)] if networks else []
 
 

@@ -42,12 +42,6 @@ REAL = {
 }
 """What ours call."""
 WORLD, ENABLED = "ompi_mpi_comm_world", "ompi_ftmpi_enabled"
-FIND, FAILED_PROCESS, OWN = "ompi_proc_find", "ompi_errhandler_proc_failed_internal", "opal_process_info"
-"""By which Open MPI finds a process of that name, and is told that it has ended; what begins with its own name."""
-TERMINATED = -200
-"""``PMIX_ERR_PROC_TERM_WO_SYNC``."""
-NAME = 8
-"""Bytes of a process's name in Open MPI: the number of its job and, four bytes further, that in the job."""
 _SIZED = (f"{kind}{bits}_t" for kind in ("int", "uint") for bits in (8, 16, 32, 64))
 INTEGERS = tuple(f"ompi_mpi_{name}" for name in ("c_bool", *_SIZED))
 """MPI's types for MLX's integers and bool, by their symbols in Open MPI."""
@@ -61,12 +55,10 @@ class MpiFunctions:
         try:
             self.mpi = ctypes.CDLL(library)
             wanted = {
-                name: address_of(getattr(self.mpi, name))
-                for name in (*REPLACED, *REAL.values(), "MPIX_Comm_revoke", FIND, FAILED_PROCESS)
+                name: address_of(getattr(self.mpi, name)) for name in (*REPLACED, *REAL.values(), "MPIX_Comm_revoke")
             }
             wanted |= {
-                name: ctypes.addressof(ctypes.c_char.in_dll(self.mpi, name))
-                for name in (WORLD, ENABLED, OWN, *INTEGERS)
+                name: ctypes.addressof(ctypes.c_char.in_dll(self.mpi, name)) for name in (WORLD, ENABLED, *INTEGERS)
             }
         except (OSError, AttributeError, ValueError) as error:
             raise NotInPlace(
@@ -78,11 +70,7 @@ class MpiFunctions:
             self._ours = ctypes.CDLL(str(compiled))
         except OSError as error:
             raise NotInPlace(f"{compiled} cannot be loaded ({error})") from None
-        self.world, self._own = wanted[WORLD], wanted[OWN]
-        self._find = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_char_p)(wanted[FIND])
-        self._failed_process = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_bool)(
-            wanted[FAILED_PROCESS]
-        )
+        self.world = wanted[WORLD]
         for ours, real in REAL.items():
             ctypes.c_void_p.in_dll(self._ours, ours).value = wanted[real]
         integers = (ctypes.c_void_p * 16).in_dll(self._ours, "integers")
@@ -96,16 +84,6 @@ class MpiFunctions:
     def tolerant(self) -> bool:
         """Whether mpirun was told to keep the ranks through failures; known once MPI is initialized."""
         return ctypes.c_bool.in_dll(self.mpi, ENABLED).value
-
-    @property
-    def own_name(self) -> bytes:
-        """The name of this process in Open MPI, once it is initialized: `NAME` bytes."""
-        return ctypes.string_at(self._own, NAME)
-
-    def declare_dead(self, name: bytes) -> None:
-        """Have Open MPI know that the process of this name has ended; nothing happens where it does."""
-        if process := self._find(name):
-            self._failed_process(process, TERMINATED, False)
 
     def install(self) -> None:
         """Have MLX call ours."""

@@ -7,24 +7,21 @@ have MPI start processes for those that are missing, and merge with these. See `
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 from allranks.messages.requests import Spawn
 from allranks.rank.collectives.aborted import FAILED
 from allranks.rank.collectives.poison import Asked
 from allranks.rank.world.images import NotInPlace
 
-from .functions import NAME, MpiFunctions
+from .functions import MpiFunctions
 
 T = TypeVar("T")
-_Formed: TypeAlias = "tuple[Any, list[bytes]]"
-"""A communicator, and the names of its ranks in MPI."""
 RETURNS_WITHIN = 1.0
 """Seconds in which the calls of an attempt that was given up return, where they do."""
 HELP_EVERY = 0.01
@@ -69,10 +66,7 @@ class MpiInPlace:
         """Threads that are in a call which makes a communicator."""
         self._made = threading.Condition()
         """Notified when one is in it no more."""
-        job = functions.own_name[: NAME // 2]
-        self._use(
-            MPI.COMM_WORLD, [job + rank.to_bytes(NAME // 2, sys.byteorder) for rank in range(MPI.COMM_WORLD.size)]
-        )
+        self._use(MPI.COMM_WORLD)
         self.is_tolerant = level >= MPI.THREAD_MULTIPLE and functions.tolerant
         """Whether collectives can be aborted: mpirun must have been told to keep the ranks through failures."""
 
@@ -135,36 +129,23 @@ class MpiInPlace:
             # An attempt that failed is left by its end: what it would revoke, the others may not have made yet.
             self._form(lambda _: self._merged(parents, None, rank, _Attempt(), high=True), is_stopped)
 
-    def next_world(self, rank: int, size: int, spawn: Sequence[Spawn], is_stopped: Callable[[], bool]) -> None:
+    def next_world(self, rank: int, spawn: Sequence[Spawn], is_stopped: Callable[[], bool]) -> None:
         """Form the communicator of the next world, with new processes for those to `spawn`; all that are left call it.
 
         Raises RuntimeError in MPI's words, or once it `is_stopped`. Then a thread may be left in
         ``Spawn_multiple``, where it waits for a process that has died, and uses no processor. Another try shrinks the
         same communicator again.
         """
-        self._declare_dead({*range(size, len(self._names)), *(each.rank for each in spawn)})
         with self._made:
             if not self._made.wait_for(lambda: not self._making, RETURNS_WITHIN):
                 raise RuntimeError("MPI is still forming the world before")
         self._let_return()
 
-        def make(attempt: _Attempt) -> _Formed:
+        def make(attempt: _Attempt) -> Any:
             left = attempt.uses(self._shrunk())
-            if not spawn:
-                return self._meet(left)
-            return self._merged(self._spawned(spawn, left, attempt), left, rank, attempt, high=False)
+            return self._merged(self._spawned(spawn, left, attempt), left, rank, attempt, high=False) if spawn else left
 
         self._form(make, is_stopped)
-
-    def _declare_dead(self, ranks: Iterable[int]) -> None:
-        """Have MPI know that these ranks have ended.
-
-        It hears of deaths from mpirun, and on a busy machine it did not hear of some of 100 (Open MPI 5.0.11): then
-        the ranks that are left wait in ``Shrink`` for good.
-        """
-        for rank in ranks:
-            if rank < len(self._names):
-                self._functions.declare_dead(self._names[rank])
 
     def _let_return(self) -> None:
         """Wait for the calls that threads have made in the world before, as long as they take by themselves."""
@@ -202,28 +183,26 @@ class MpiInPlace:
         with self._makes(self.communicator):
             return self.communicator.Shrink()
 
-    def _meet(self, communicator: Any) -> _Formed:
-        """Have every two ranks exchange their names in MPI, so that each knows how to reach all.
+    def _meet(self, communicator: Any) -> Any:
+        """Have every two ranks exchange a message, so that each knows how to reach all.
 
         MPI asks for that at the first message, and for a process that was spawned and has died meanwhile it waits
         indefinitely: in the revocation that such a death calls for, too (Open MPI 5.0.11).
         """
-        own = communicator.Get_rank()
-        others = [rank for rank in range(communicator.Get_size()) if rank != own]
-        names = [bytearray(self._functions.own_name) for _ in range(communicator.Get_size())]
-        requests = [communicator.Irecv(names[rank], rank) for rank in others]
-        requests += [communicator.Isend(names[own], rank) for rank in others]
+        others = [rank for rank in range(communicator.Get_size()) if rank != communicator.Get_rank()]
+        requests = [communicator.Irecv(bytearray(1), rank) for rank in others]
+        requests += [communicator.Isend(b"0", rank) for rank in others]
         try:
             self._mpi.Request.Waitall(requests)
         except BaseException:
             self._unfinished += requests  # with their buffers, into which a message may still come
             raise
-        return communicator, list(map(bytes, names))
+        return communicator
 
-    def _form(self, make: Callable[[_Attempt], _Formed], is_stopped: Callable[[], bool]) -> None:
+    def _form(self, make: Callable[[_Attempt], Any], is_stopped: Callable[[], bool]) -> None:
         attempt = _Attempt()
         try:
-            self._use(*_in_thread(lambda: make(attempt), is_stopped))
+            self._use(_in_thread(lambda: make(attempt), is_stopped))
         except BaseException as error:
             # The thread of this attempt, and those of ranks that still wait for this one, would poll, each on one core.
             self._revoke([self._mpi._handleof(communicator) for communicator in attempt.give_up()])
@@ -231,11 +210,10 @@ class MpiInPlace:
                 raise RuntimeError(f"MPI could not form the next world: {error}") from None
             raise
 
-    def _use(self, communicator: Any, names: Sequence[bytes]) -> None:
-        """`names` are those of its ranks in MPI."""
+    def _use(self, communicator: Any) -> None:
         communicator.Set_errhandler(self._mpi.ERRORS_RETURN)
         self._functions.use(self._mpi._handleof(communicator))
-        self.communicator, self._names, self.broken_up = communicator, names, False
+        self.communicator, self.broken_up = communicator, False
 
     def _spawned(self, spawn: Sequence[Spawn], left: Any, attempt: _Attempt) -> Any:
         """The communicator between the ranks that are left and those that they have MPI start."""
@@ -248,7 +226,7 @@ class MpiInPlace:
         self._agree(left)
         return attempt.uses(between)
 
-    def _merged(self, between: Any, left: Any, rank: int, attempt: _Attempt, *, high: bool) -> _Formed:
+    def _merged(self, between: Any, left: Any, rank: int, attempt: _Attempt, *, high: bool) -> Any:
         """The next world's communicator, of the old ranks, which are `left`, and the new ones; `high` in a new one."""
         with self._makes(left):
             merged = between.Merge(high=high)

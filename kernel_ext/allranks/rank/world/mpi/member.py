@@ -69,7 +69,7 @@ class MpiMember:
         late = f"the ranks did not form the next world of MPI within {request.timeout:g} s"
         with time_limit(request.timeout, late):
             if self._in_place is not None:
-                self._in_place.next_world(request.rank, request.size, request.spawn, is_stopped)
+                self._in_place.next_world(request.rank, request.spawn, is_stopped)
             else:
                 self._begin(mx, request, is_stopped)
         if self._in_place is None or self.not_in_place:
