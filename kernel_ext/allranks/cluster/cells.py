@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from allranks.errors import CannotStart, UsageError
+from allranks.errors import CannotStart, CellInterrupted, UsageError
 from allranks.head.cell.still_busy import still_busy
 from allranks.head.state.advice import HEALS, died_text
 from allranks.head.world.ranks import Ranks
@@ -98,6 +98,17 @@ class ClusterCells(ClusterFolder, ClusterShare):
 
     def _begin(self, runs: str | Call, **options: Any) -> Cell:
         given = local_options(**options)
+        self._up()
+        try:
+            # Of two threads that start cells at once, some ranks would get one cell first, and some the other.
+            with self._starting:
+                return self._start(runs, given)
+        except CellInterrupted:
+            raise
+        except KeyboardInterrupt:
+            raise CellInterrupted from None
+
+    def _start(self, runs: str | Call, given: LocalOptions) -> Cell:
         chosen = self.choose_ranks(given.ranks)
         ranks_up = self._refuse_if_unable(chosen)
         code, names = (runs, runs) if isinstance(runs, str) else (runs.text, "\n".join(runs.names))

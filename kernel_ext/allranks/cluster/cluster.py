@@ -137,8 +137,18 @@ class Cluster(ClusterValues, ClusterViews):
 
         Raises CannotStart with the reason; then nothing is left running.
         """
-        if self._ranks is not None:
-            raise UsageError(f"the cluster {self.name!r} is already up.")
+        alone = self._starting.acquire(blocking=False)
+        try:
+            if alone and self._ranks is None:
+                self._start_ranks(progress)
+                return self
+        finally:
+            if alone:
+                self._starting.release()
+        how = "being started by another thread" if self.state in ("down", "starting") else "already up"
+        raise UsageError(f"the cluster {self.name!r} is {how}.")
+
+    def _start_ranks(self, progress: Callable[[str], None]) -> None:
         if self._settings.lease != 0:
             self._refuse_if_left_behind()
             self._settings.attached_as = ""
@@ -164,7 +174,6 @@ class Cluster(ClusterValues, ClusterViews):
             else:
                 break
         self.start_seconds = time.monotonic() - began
-        return self
 
     @property
     def chosen_network(self) -> str:

@@ -33,9 +33,7 @@ def description() -> dict[str, Any]:
         "platform": machine(),
         "cuda": os.environ.get("CUDA_VISIBLE_DEVICES", ""),
         "python": sys.executable,
-        "left_behind": [
-            each for each in listed() if each["running"] and each["cluster"].get("away_since") is not None
-        ],
+        "left_behind": [each for each in listed() if each["running"] and each["cluster"].get("away_since") is not None],
     }
 
 

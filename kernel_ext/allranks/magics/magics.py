@@ -153,7 +153,7 @@ class DistributedMagics(Verbs, Magics):
                 self._finish(cell, options).check()
             except NoCluster:
                 pass  # ended by `down`, as the user knows
-            except AllranksError as error:
+            except (AllranksError, CellInterrupted) as error:
                 self.shell.showtraceback((type(error), error, None))
 
         # In this cell's context, so that ipykernel shows the output below it and not below the next one.
