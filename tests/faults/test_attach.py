@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -89,6 +90,21 @@ def test_a_cell_that_ended_unseen_is_still_shown(orphaned: tuple[str, Path]) -> 
     try:
         (cell,) = cluster.adopted_cells()
         assert cell.finish(WITHIN).ok
+    finally:
+        cluster.down()
+
+
+def test_an_interpreter_that_only_the_hosts_have_does_not_matter(orphaned: tuple[str, Path]) -> None:
+    """The ranks run already."""
+    name, go = orphaned
+    go.touch()
+    kept = json.loads(detached_file(name).read_text())
+    kept["settings"]["python"] = "/only/on/the/hosts/python"
+    detached_file(name).write_text(json.dumps(kept))
+    cluster = Cluster.attach(name)
+    try:
+        (cell,) = cluster.adopted_cells()
+        assert cell.finish(WITHIN).ok and cluster.size == 2
     finally:
         cluster.down()
 

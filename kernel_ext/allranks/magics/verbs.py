@@ -50,7 +50,8 @@ class Verbs:
             print("already up:")
             display(up)  # type: ignore[no-untyped-call]
             return
-        if up is None and options.n is not None and not options.yes:
+        started_here = options.join is None and options.ipp_profile is None
+        if up is None and options.n is not None and started_here and not options.yes:
             not_too_many(f"-n {options.n}", options.n)
         cluster = Cluster(  # raises UsageError for an invalid argument, even if a cluster is up
             options.n,
@@ -82,11 +83,12 @@ class Verbs:
             except NoCluster as error:
                 if cluster.was_left_behind():
                     raise
-                print(f"{str(error).capitalize()} Starting others.")
+                said = str(error)
+                print(f"{said[0].upper()}{said[1:]} Starting others.")
             else:
                 self.up_with = vars(options)
                 return
-        if options.join or options.ipp_profile:
+        if not started_here:
             from allranks.bench.measure import Progress
 
             with Progress(live=hasattr(self.shell, "kernel")) as progress:
