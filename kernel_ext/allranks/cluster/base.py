@@ -113,6 +113,11 @@ class ClusterBase:
         return self._backend_name
 
     @property
+    def connections(self) -> int:
+        """TCP connections of each link of a ring."""
+        return self._settings.connections
+
+    @property
     def state(self) -> str:
         """``down``, ``starting``, ``whole``, ``broken``, or ``incomplete``: a change of the world did not finish."""
         return state_of(self._ranks.monitor) if self._ranks is not None else "down"

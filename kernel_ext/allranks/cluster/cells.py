@@ -183,8 +183,9 @@ class ClusterCells(ClusterFolder, ClusterShare):
         cells = []
         for number, (members, events) in sorted(ranks.monitor.adopted().items()):
             options = LocalOptions(ranks=members, count=number, screen=screen(members))
-            cell = Cell(number, "", options, ranks.monitor, ranks.lifeline)
+            cell = Cell(number, "", options, ranks.monitor, ranks.lifeline, on_end=self._after_cell)
             cell.adopt(events)
+            self._following.append(cell)
             cells.append(cell)
         return cells
 
