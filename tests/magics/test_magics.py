@@ -238,6 +238,12 @@ def test_comments_are_left_out(two: Notebook) -> None:
     assert two.ok("%%distributed -r 0  # one is enough\n'#'").text.strip().endswith("'#'")
 
 
+def test_a_cluster_that_is_down_already_is_not_ended_again(two: Notebook) -> None:
+    two.ok("import allranks\nallranks.current().down()")
+    assert two.ok("%unload_ext allranks").stdout == ""
+    two.ok("%load_ext allranks")
+
+
 def test_reloading_keeps_the_cluster(two: Notebook) -> None:
     two.ok("%%distributed\nkept = rank")
     two.ok("%reload_ext allranks")

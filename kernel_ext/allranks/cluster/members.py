@@ -46,7 +46,8 @@ class ClusterMembers(ClusterBase):
         if not dead and not doomed and not ranks.owed and ranks.monitor.state == "whole":
             return self._unchanged("heal", busy)
         if {*copied} & {*dead, *doomed}:
-            raise UsageError(f"cannot copy from rank {source}: it is dead. Choose a living rank.")
+            why = "is dead" if copied[0] in dead else "is to be killed, too"
+            raise UsageError(f"cannot copy from rank {source}: it {why}. Choose another rank.")
         self._refuse_empty(source)
         stopped = self._running_cells([rank for rank in busy if rank not in doomed])
         change = self._change("heal", lambda: healing.heal(ranks, source, doomed, progress))
@@ -141,7 +142,7 @@ class ClusterMembers(ClusterBase):
         if size == self.size and not ranks.owed:
             return self._unchanged("resize")
         self._refuse_if_running(f"resize {size}")
-        if reason := cannot_run(self._backend_name, ranks.sites(healing.resized(ranks, size))):
+        if reason := cannot_run(self._backend_name, ranks.sites(healing.resized(ranks, size)), up=True):
             raise CannotStart(reason)
         stopped = self._running_cells([rank.rank for rank in ranks.monitor.busy(range(min(size, self.size)))])
         try:

@@ -180,7 +180,7 @@ def unload(shell: Any) -> None:
     magics = _loaded(shell)
     if magics is None:
         return
-    if magics.cluster is not None:
+    if magics.cluster is not None and magics.cluster.state != "down":
         print(end(magics.cluster))
     auto.switch(shell, False)
     completion.remove(shell)
