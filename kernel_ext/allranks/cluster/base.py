@@ -198,7 +198,8 @@ class ClusterBase:
 
     def _refuse_if_busy(self, ranks: Ranks, chosen: Sequence[int]) -> None:
         # Ranks that enter collectives they had missed, to unblock others, are done with it in a moment.
-        ranks.monitor.wait(lambda: not any(ranks.monitor.ranks[number].replaying for number in chosen), REPLAY_WITHIN)
+        monitor = ranks.monitor
+        monitor.wait(lambda: not any(rank.replaying for rank in monitor.ranks if rank.rank in chosen), REPLAY_WITHIN)
         self._await_stopped(ranks.monitor, chosen)
         if busy := ranks.monitor.busy(chosen):
             snapshot = ranks.monitor.snapshot()

@@ -109,16 +109,36 @@ class ClusterCells(ClusterFolder, ClusterShare):
             raise CellInterrupted from None
 
     def _start(self, runs: str | Call, given: LocalOptions) -> Cell:
-        chosen = self.choose_ranks(given.ranks)
-        ranks_up = self._refuse_if_unable(chosen)
         code, names = (runs, runs) if isinstance(runs, str) else (runs.text, "\n".join(runs.names))
-        if len(chosen) < self.size:
-            self._refuse_pending(ranks_up, chosen, names)
-        said = "\n".join(filter(None, (self._formed_late, self._before_cell(ranks_up, chosen))))
-        number = next(self._cells)
+        said = list[str]()
+        while True:
+            ranks_up = self._refuse_if_unable(self.choose_ranks(given.ranks))
+            with self._changing:
+                generation, chosen = ranks_up.monitor.generation, self.choose_ranks(given.ranks)
+            if len(chosen) < self.size:
+                self._refuse_pending(ranks_up, chosen, names)
+            said += filter(None, (self._formed_late, self._before_cell(ranks_up, chosen)))
+            self._formed_late = ""
+            number = next(self._cells)
+            if isinstance(runs, Call):
+                self._all_replies(self._ask_all(KeepCall(number), chosen, runs.buffers), chosen)
+            with self._changing:  # another thread may have changed the world meanwhile
+                monitor = ranks_up.monitor
+                if self._ranks is ranks_up and (monitor.state, monitor.generation) == ("whole", generation):
+                    return self._send(ranks_up, runs, code, given, number, chosen, "\n".join(said))
+
+    def _send(
+        self,
+        ranks_up: Ranks,
+        runs: str | Call,
+        code: str,
+        given: LocalOptions,
+        number: int,
+        chosen: list[int],
+        said: str,
+    ) -> Cell:
+        """Send a cell to ranks that can take it; `said` is shown before its output."""
         count = given.count or number
-        if isinstance(runs, Call):
-            self._all_replies(self._ask_all(KeepCall(number), chosen, runs.buffers), chosen)
         tee = None
         if self._watch.watched and not isinstance(given.screen, Nowhere):
             tee = Tee(self._watch, given.screen, number, chosen, code, count)
@@ -142,7 +162,6 @@ class ClusterCells(ClusterFolder, ClusterShare):
             before=said,
             on_end=self._after_cell,
         )
-        self._formed_late = ""
         if tee is not None:
             tee.cell = cell
         cell.start()

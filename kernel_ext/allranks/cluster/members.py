@@ -145,11 +145,15 @@ class ClusterMembers(ClusterBase):
         if reason := cannot_run(self._backend_name, ranks.sites(healing.resized(ranks, size)), up=True):
             raise CannotStart(reason)
         stopped = self._running_cells([rank.rank for rank in ranks.monitor.busy(range(min(size, self.size)))])
-        try:
-            change = self._change("resize", lambda: healing.resize(ranks, size, source, progress))
-        finally:
-            self._hosts = ranks.hosts
-        return replace(change, stopped_cells=stopped)
+
+        def change() -> WorldChange:
+            self._refuse_if_running(f"resize {size}")  # which another thread may have begun
+            try:
+                return healing.resize(ranks, size, source, progress)
+            finally:
+                self._hosts = ranks.hosts
+
+        return replace(self._change("resize", change), stopped_cells=stopped)
 
     def rewire(
         self,
@@ -174,8 +178,13 @@ class ClusterMembers(ClusterBase):
         if reason := cannot_run(name, ranks.sites(ranks.hosts), up=True):
             raise CannotStart(reason)
         links = connections or ranks.settings.connections
-        try:
-            return self._change("rewire", lambda: healing.rewire(ranks, name, links, progress))
-        finally:
-            assert ranks.plan is not None
-            self._backend_name = ranks.plan.backend
+
+        def change() -> WorldChange:
+            self._refuse_if_running("rewire")  # which another thread may have begun
+            try:
+                return healing.rewire(ranks, name, links, progress)
+            finally:
+                assert ranks.plan is not None
+                self._backend_name = ranks.plan.backend
+
+        return self._change("rewire", change)
