@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from allranks import Cluster
@@ -36,16 +37,21 @@ def eventually(look: Callable[[], object], within: float = WITHIN) -> bool:
     return bool(found)
 
 
+def _gone(path: Path) -> bool:
+    return not path.exists()
+
+
 def stacks(cluster: Cluster) -> str:
     """Where the threads of all ranks of this machine stand, for a test that fails. It ends these ranks."""
     said = ""
     for rank in cluster.snapshot.ranks:
-        descriptors = Path(f"/proc/{rank.pid}/fd")
+        pid = rank.pid or 0
+        descriptors = Path(f"/proc/{pid}/fd")
         with suppress(OSError, StopIteration):  # it has ended
             log = next(each for each in descriptors.iterdir() if os.readlink(each).endswith("rank.log"))
             with log.open() as text:
                 text.seek(0, os.SEEK_END)
-                os.kill(rank.pid, signal.SIGABRT)
-                eventually(lambda gone=descriptors: not gone.exists())
+                os.kill(pid, signal.SIGABRT)
+                eventually(partial(_gone, descriptors))
                 said += f"\nrank {rank.rank}: {text.read()}"
     return said

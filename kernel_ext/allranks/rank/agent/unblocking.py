@@ -200,8 +200,8 @@ class Unblocker:
         return self._tell_at[0] - now if self._tell_at is not None else 60.0
 
     def _send_again_if_lost(self) -> None:
-        """Python drops a KeyboardInterrupt that is raised in a destructor or callback ("Exception ignored in"), and does
-        not see a signal that comes when it has just begun to wait for a lock.
+        """Python drops a KeyboardInterrupt that is raised in a destructor or callback ("Exception ignored in"), and
+        does not see a signal that comes when it has just begun to wait for a lock.
 
         Code that caught it stands elsewhere; code that stands where it stood, or began after the signal, never saw it.
         """
