@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from allranks import Cluster
 from allranks.arguments import hosts_of, writable
 from allranks.errors import UsageError
 
@@ -21,3 +23,27 @@ def test_a_file_in_the_home_folder_can_be_written(tmp_path: Path, monkeypatch: p
     assert not (tmp_path / "run.txt").exists()
     with pytest.raises(UsageError, match=r"--save ~/no/run.txt: No such file or directory\."):
         writable("--save", "~/no/run.txt")
+
+
+def test_ranks_that_others_start_need_nothing_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("allranks.arguments.OF_A_RANK", 1 << 60)
+    with pytest.raises(UsageError, match="a rank needs about"):
+        Cluster(64)
+    assert Cluster(64, join=tmp_path / "ranks.json").state == "down"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"join": "ranks.json", "timeout": float("nan")}, "--timeout nan: use a number of seconds"),
+        ({"join": "ranks.json", "timeout": -1}, "--timeout -1: use a number of seconds"),
+        ({"ipp_profile": "lab", "timeout": -1}, "--timeout -1: use a number of seconds"),
+        ({"join": "ranks.json", "n": 0}, "-n 0: a world needs at least 1 rank"),
+        ({"n": 2, "timeout": 5}, "--timeout is for --join and --ipp-profile"),
+        ({"n": 2, "ranks_per_host": 3}, "--ranks-per-host needs --hosts or --hostfile"),
+        ({"ranks_per_host": 3}, "--ranks-per-host needs --hosts or --hostfile"),
+    ],
+)
+def test_what_would_be_ignored_or_waited_for_without_end_is_refused(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        Cluster(**given)

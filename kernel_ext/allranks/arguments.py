@@ -54,6 +54,8 @@ def hosts_of(
         if not found:
             raise UsageError("--hosts: no hosts given.")
     else:
+        if ranks_per_host != 1:
+            raise UsageError("--ranks-per-host needs --hosts or --hostfile: -n is the number of ranks on this machine.")
         count = DEFAULT_RANKS if n is None else n
         if count < 1:
             raise UsageError(f"-n {count}: a world needs at least 1 rank.")
@@ -168,6 +170,18 @@ def writable(option: str, path: str) -> Path:
     except (OSError, RuntimeError) as error:  # RuntimeError: a user without a home
         raise UsageError(f"{option} {path}: {getattr(error, 'strerror', None) or error}.") from None
     return file
+
+
+def can_wait_for(count: int | None, timeout: float | None, *, joins: bool) -> None:
+    """Refuse a number of ranks, or seconds to wait for them, that cannot be; `joins` if others start them."""
+    if count is not None and count < 1:
+        raise UsageError(f"-n {count}: a world needs at least 1 rank.")
+    if timeout is None:
+        return
+    if not joins:
+        raise UsageError("--timeout is for --join and --ipp-profile: other ranks are started at once.")
+    if not timeout >= 0:
+        raise UsageError(f"--timeout {timeout:g}: use a number of seconds, 0 or more.")
 
 
 def can_be(settings: Settings, backend: str, *, here: bool) -> None:

@@ -288,6 +288,20 @@ def test_what_is_awaited_leaves_other_tasks_their_turn(ring2: Cluster, tmp_path:
     awaited(main())
 
 
+def test_of_calls_that_begin_at_once_one_runs_and_the_others_are_told(ring2: Cluster) -> None:
+    """Otherwise some ranks get one cell first, some another, and both wait for good."""
+
+    async def main() -> list[Any]:
+        calls = (ring2.apply_async(lambda: mx.distributed.all_sum(mx.array(1)).item()) for _ in range(4))
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    for _ in range(5):
+        came = awaited(asyncio.wait_for(main(), WITHIN))
+        assert [each for each in came if not isinstance(each, Busy)].count([2, 2]) >= 1, came
+        assert all(each == [2, 2] or isinstance(each, Busy) for each in came), came
+    assert idle(ring2)
+
+
 @pytest.mark.parametrize("when", ["at once", "while it waits"])
 def test_a_cancelled_task_stops_its_cell(when: str, ring2: Cluster, patient_stop: None) -> None:
     async def main() -> None:

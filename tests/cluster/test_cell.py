@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import re
 import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import pytest
 
 from allranks import Cluster
-from allranks.errors import CellFailed, CellTimeout
+from allranks.errors import CellFailed, CellInterrupted, CellTimeout, UsageError
 from allranks.notebook import fold
 from allranks.notebook.watch import Nowhere
 from tests.frames import frames_of_ours
 from tests.jupyter import uncoloured
-from tests.waiting import idle
+from tests.waiting import comes_true, idle
 
 WITHIN = 60.0
 
@@ -218,6 +221,63 @@ def test_a_timeout_stops_python_code_and_leaves_the_ranks_idle(ring2: Cluster) -
 
 def test_a_timeout_that_is_not_needed_changes_nothing(ring2: Cluster) -> None:
     assert ring2.run("rank", timeout=60)[1].value == 1
+
+
+def test_a_timeout_of_finish_begins_with_it(ring2: Cluster, tmp_path: Path) -> None:
+    go, begun = tmp_path / "go", tmp_path / "begun"
+    cell = ring2.begin(
+        f"import os, time\nopen({str(begun)!r}, 'w')\nwhile not os.path.exists({str(go)!r}): time.sleep(0.01)"
+    )
+    cell._started -= WITHIN  # as one that has run for long
+    Timer(0.2, go.touch).start()
+    assert cell.finish(WITHIN / 2).ok
+
+
+@pytest.mark.parametrize("timeout", [float("nan"), 0, -1, "soon"])
+def test_a_timeout_of_finish_that_cannot_be_is_refused_and_the_cell_goes_on(timeout: Any, ring2: Cluster) -> None:
+    cell = ring2.begin("rank")
+    with pytest.raises(UsageError, match="timeout="):
+        cell.finish(timeout)
+    assert cell.finish()[1].value == 1
+
+
+def test_several_threads_may_wait_for_one_cell(ring2: Cluster, tmp_path: Path) -> None:
+    """As a notebook does that takes the cell of `--no-wait -o`: its output is handled by one of them."""
+    go = tmp_path / "go"
+    cell = ring2.begin(f"import os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.01)\nprint('one')\nrank")
+    with ThreadPoolExecutor(3) as threads:
+        waiting = [threads.submit(cell.finish) for _ in range(3)]
+        go.touch()
+        results = [each.result(WITHIN) for each in waiting]
+    assert all(result is cell.result for result in results) and cell.finish() is cell.result
+    assert [each.stdout for each in results[0].values()] == ["one\n"] * 2
+
+
+def test_the_end_of_a_cell_that_was_given_up_is_not_waited_for_again(ring2: Cluster, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    cell = ring2.begin(
+        "import os, time\n"
+        f"while not os.path.exists({str(go)!r}):\n"
+        "    try:\n        time.sleep(0.01)\n    except KeyboardInterrupt:\n        pass",
+        timeout=0.3,
+    )
+    with pytest.raises(CellTimeout, match="Still busy"):
+        cell.finish()
+    assert cell.finish() is cell.result and not cell.finish().ok
+    go.touch()
+    assert idle(ring2)
+
+
+def test_a_second_thread_may_stop_the_cell(ring2: Cluster, patient_stop: None) -> None:
+    cell = ring2.begin("while True: pass")
+    with ThreadPoolExecutor(1) as threads:
+        first = threads.submit(cell.finish)
+        assert comes_true(ring2, lambda _: cell.followed, WITHIN)
+        with pytest.raises(CellTimeout, match="the cell was stopped"):
+            cell.finish(0.1)
+        with pytest.raises(CellInterrupted):
+            first.result(WITHIN)
+    assert idle(ring2)
 
 
 def test_cells_come_in_order_and_quickly(ring2: Cluster) -> None:

@@ -158,3 +158,15 @@ def test_ctrl_c_stops_the_wait_for_a_rank(ring2: Cluster) -> None:
         pressing.join()
     assert time.monotonic() - began < cell_text.WITHIN
     assert lines_of(text.last(), 0) == ["here"]
+
+
+def test_what_cannot_be_asked_of_it_is_refused(ring2: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ring2.run("print('one')")
+    text = ring2.printed(ranks=[0])
+    for count in (0, -3):
+        with pytest.raises(UsageError, match="use 1 or more lines"):
+            text.last(count)
+    with pytest.raises(UsageError, match="no output of rank 1 was asked for, only of rank 0"):
+        list(text.lines(1))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert text.save("~/run.txt") == 1 and (tmp_path / "run.txt").read_text() == "rank 0 │ one\n"

@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -93,6 +94,22 @@ def test_a_cluster_can_go_up_again_after_down() -> None:
             assert cluster.run("mx.distributed.all_sum(mx.array(1)).item()")[1].value == 2
     with cluster, pytest.raises(UsageError, match="already up"):
         cluster.up()
+
+
+@pytest.mark.slow
+def test_of_threads_that_start_a_cluster_at_once_one_does() -> None:
+    """Ranks that a second one started would belong to nobody."""
+    cluster = allranks.Cluster(2, backend="ring")
+    try:
+        with ThreadPoolExecutor(3) as threads:
+            begun = [threads.submit(cluster.up) for _ in range(3)]
+        errors = [each.exception() for each in begun]
+        assert errors.count(None) == 1, errors
+        for error in filter(None, errors):
+            assert isinstance(error, UsageError) and ("by another thread" in str(error) or "already up" in str(error))
+        assert cluster.run("rank").ok
+    finally:
+        cluster.down()
 
 
 @pytest.mark.slow

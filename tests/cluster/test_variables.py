@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING
 
 import mlx.core as mx
@@ -38,7 +39,7 @@ def test_what_is_scattered_can_be_gathered(ring2: Cluster, kind: str, length: in
 
 
 def test_what_cannot_be_cut_or_joined_is_refused(ring2: Cluster) -> None:
-    for value in (3, "text", {"a": 1}, mx.array(1.0)):
+    for value in (3, "text", {"a": 1}, {"a": 1}.keys(), {1, 2}, deque([1, 2]), mx.array(1.0)):
         with pytest.raises(UsageError, match=r"part is a .*: only arrays, lists and tuples can be scattered"):
             ring2.scatter({"part": value})
     ring2.run("part = 3 if rank else [1]").check()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
 import subprocess
 import sys
 import uuid
+from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,8 +17,9 @@ import psutil
 import pytest
 
 from allranks import Cluster
-from allranks.errors import NoCluster, UsageError, WorldBroken
+from allranks.errors import CellFailed, NoCluster, UsageError, WorldBroken
 from allranks.head.world.detached import detached_file
+from allranks.magics.verbs import Verbs
 from tests.faults.stop import running
 from tests.shell import allranks
 from tests.waiting import WITHIN, comes_true, eventually
@@ -39,11 +42,11 @@ sys.stdin.read()
 
 
 @pytest.fixture
-def orphaned(tmp_path: Path) -> Iterator[tuple[str, Path]]:
+def orphaned(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[tuple[str, Path]]:
     """The name of a kept cluster whose notebook was killed in mid-cell, and the file that lets the cell end."""
     name, go = f"kept-{uuid.uuid4().hex[:8]}", tmp_path / "go"
     notebook = subprocess.Popen(
-        [sys.executable, "-c", FIRST_NOTEBOOK, name, str(go)],
+        [sys.executable, "-c", getattr(request, "param", FIRST_NOTEBOOK), name, str(go)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -89,6 +92,48 @@ def test_a_cell_that_ended_unseen_is_still_shown(orphaned: tuple[str, Path]) -> 
     try:
         (cell,) = cluster.adopted_cells()
         assert cell.finish(WITHIN).ok
+    finally:
+        cluster.down()
+
+
+TWO_CELLS = """
+import allranks, sys
+cluster = allranks.Cluster(2, backend="ring", keep=True, name=sys.argv[1]).up()
+wait = "import os, time\\nwhile not os.path.exists(" + repr(sys.argv[2]) + "): time.sleep(0.05)\\n"
+cluster.begin(wait + "1 / 0", ranks=[0])
+cluster.begin(wait + "print('the other')", ranks=[1])
+print("running", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("orphaned", [TWO_CELLS], indirect=True)
+def test_a_cell_that_failed_hides_no_other(orphaned: tuple[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    name, go = orphaned
+    verbs = Verbs()
+    verbs.shell, verbs.cluster = None, None
+    go.touch()
+    with pytest.raises(CellFailed, match="rank 0 raised ZeroDivisionError"):
+        verbs._attach(Namespace(name=name))
+    assert verbs.cluster is not None
+    try:
+        shown = capsys.readouterr().out
+        assert "cell 1 of the previous notebook:" in shown and "rank 1 │ the other" in shown
+    finally:
+        verbs.cluster.down()
+
+
+def test_an_interpreter_that_only_the_hosts_have_does_not_matter(orphaned: tuple[str, Path]) -> None:
+    """The ranks run already."""
+    name, go = orphaned
+    go.touch()
+    kept = json.loads(detached_file(name).read_text())
+    kept["settings"]["python"] = "/only/on/the/hosts/python"
+    detached_file(name).write_text(json.dumps(kept))
+    cluster = Cluster.attach(name)
+    try:
+        (cell,) = cluster.adopted_cells()
+        assert cell.finish(WITHIN).ok and cluster.size == 2
     finally:
         cluster.down()
 

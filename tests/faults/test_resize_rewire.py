@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
 import pytest
 
 from allranks import Cluster
-from allranks.errors import Busy, UsageError
+from allranks.errors import Busy, CannotStart, UsageError
 from tests.conftest import NOT_IN_PLACE
 from tests.faults.kept import WITHIN, keep, look, sums_are_right
 from tests.waiting import comes_true
@@ -130,3 +134,36 @@ def test_heal_names_the_cell_that_it_stopped() -> None:
         assert str(change).endswith("rank 2 started empty. Stopped cell 9 on ranks 0-1.")
         assert not cell.finish(WITHIN).ok
         assert sums_are_right(cluster)
+
+
+@pytest.mark.mpi
+def test_a_size_that_the_backend_has_not_names_one_to_rewire_to(mpi2: Cluster) -> None:
+    with pytest.raises(CannotStart, match=r"ring.* can run here: %distributed rewire --backend ring$"):
+        mpi2.resize(1)
+
+
+def test_a_rank_that_is_to_be_killed_is_no_source(ring2: Cluster) -> None:
+    with pytest.raises(UsageError, match="cannot copy from rank 1: it is to be killed, too"):
+        ring2.heal(kill=[1], source=1)
+
+
+def test_cells_of_another_thread_run_before_or_after_a_change(ring2: Cluster) -> None:
+    code, over = "mx.distributed.all_sum(mx.array(1)).item()", threading.Event()
+    ran = list[list[int]]()
+
+    def run_cells() -> None:
+        while not over.is_set():
+            ran.append([each.value for each in ring2.run(code, timeout=60).check().values()])
+
+    with ThreadPoolExecutor(1) as threads:
+        running = threads.submit(run_cells)
+        try:
+            for size in (3, 2, 3, 2):
+                with suppress(Busy):  # cells follow one another without a pause
+                    ring2.resize(size)
+        finally:
+            over.set()
+        running.result(WITHIN)
+        ring2.resize(2)
+    assert ran and all(values == [len(values)] * len(values) for values in ran), ran
+    assert ring2.run(code).check()[1].value == 2

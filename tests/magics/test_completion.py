@@ -142,6 +142,7 @@ def test_before_up_and_after_down_the_notebook_answers(kernel: Notebook) -> None
         ("%distributed sta", ["status"]),
         ("%distributed up --back", ["--backend"]),
         ("%distributed up --backend ", ["auto", "ring", "jaccl", "jaccl-ring", "mpi", "nccl"]),
+        ("%distributed rewire --backend ", ["ring", "jaccl", "jaccl-ring", "mpi", "nccl"]),
         ("%distributed up --check w", ["warn"]),
         ("%distributed auto o", ["on", "off"]),
         ("%distributed heal --kill ", ["0", "1", "2", "3"]),

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from allranks import Cluster
-from allranks.magics.verbs import _typed
+from allranks.magics.parsers import line_parser, parse
+from allranks.magics.verbs import Verbs, _typed
 from tests.conftest import BUSY
 from tests.frames import frames_of_ours
 from tests.jupyter import Notebook, uncoloured
@@ -237,6 +238,12 @@ def test_comments_are_left_out(two: Notebook) -> None:
     assert two.ok("%%distributed -r 0  # one is enough\n'#'").text.strip().endswith("'#'")
 
 
+def test_a_cluster_that_is_down_already_is_not_ended_again(two: Notebook) -> None:
+    two.ok("import allranks\nallranks.current().down()")
+    assert two.ok("%unload_ext allranks").stdout == ""
+    two.ok("%load_ext allranks")
+
+
 def test_reloading_keeps_the_cluster(two: Notebook) -> None:
     two.ok("%%distributed\nkept = rank")
     two.ok("%reload_ext allranks")
@@ -258,7 +265,7 @@ def test_slips_in_numbers_of_ranks(line: str, said: str, two: Notebook) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "typed"),
     [
-        ("n", None, "-n 2"),
+        ("n", 2, "-n 2"),
         ("keep", True, "--keep"),
         ("keep", False, "no --keep"),
         ("hosts", ["a", "b"], "--hosts a,b"),
@@ -266,8 +273,28 @@ def test_slips_in_numbers_of_ranks(line: str, said: str, two: Notebook) -> None:
         ("ipp_profile", "mpi", "--ipp-profile mpi"),
     ],
 )
-def test_options_are_said_as_they_are_typed_and_no_secret(name: str, value: object, typed: str, ring2: Cluster) -> None:
-    assert _typed(name, value, ring2) == typed
+def test_options_are_said_as_they_are_typed_and_no_secret(name: str, value: object, typed: str) -> None:
+    assert _typed(name, value) == typed
+
+
+@pytest.mark.parametrize(
+    ("first", "again", "said"),
+    [
+        ("-n 3 --backend mpi", "-n 2 --backend ring", ""),
+        ("-n 3 --backend mpi --sync", "-n 3 --backend mpi --sync", ""),
+        ("-n 3 --backend mpi", "-n 4 --backend mpi", r"resize 4\. .* --backend mpi\. .*\(running with -n 2\)\.$"),
+        ("-n 2", "-n 2 --connections 2", r"rewire --connections 2\. .*\(running with --connections 1\)\.$"),
+        ("-n 2", "-n 2 --sync", "%distributed sync --on switches"),
+    ],
+)
+def test_up_again_knows_how_the_cluster_is_now(first: str, again: str, said: str, ring2: Cluster) -> None:
+    """After `resize` and `rewire`, to two ring ranks."""
+    verbs, parser = Verbs(), line_parser()
+    verbs.up_with, options = vars(parse(parser, f"up {first}")), parse(parser, f"up {again}")
+    assert options is not None
+    assert verbs._as_it_is_up(ring2, options) == (not said)
+    if said:
+        assert re.search(said, str(verbs._already_up(ring2, options)))
 
 
 def test_a_timeout_must_be_above_zero(two: Notebook) -> None:

@@ -45,11 +45,19 @@ def test_an_unknown_keyword_names_the_nearest() -> None:
         ({"timeline": "slow"}, "timeline='slow': must be True, False or lazy."),
         ({"timeout": "soon"}, "timeout='soon': Expected `float | None`, got `str`."),
         ({"ranks": ["a"]}, r"ranks=\['a'\]: Expected `int`, got `str`."),
+        ({"timeout": float("nan")}, "timeout=nan: must be above 0 seconds."),
+        ({"timeout": np.float32(-1)}, "timeout=-1: must be above 0 seconds."),
+        ({"max_output": -5}, "max_output=-5: must be 0 bytes or more."),
     ],
 )
 def test_a_value_that_cannot_be_is_refused(given: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         local_options(**given)
+
+
+def test_an_endless_timeout_is_none(ring2: Cluster) -> None:
+    assert local_options(timeout=float("inf")).timeout is None
+    assert ring2.run("rank", timeout=float("inf")).ok
 
 
 def test_numbers_of_numpy_and_ranges_are_as_good_as_others() -> None:

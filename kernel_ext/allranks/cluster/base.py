@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import operator
 import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -94,6 +95,8 @@ class ClusterBase:
         """What the next cell says of a world that could not be re-formed at the end of the cell before."""
         self._changing = threading.RLock()
         """Held while the world is changed: a click in a dashboard comes in a thread of its own."""
+        self._starting = threading.Lock()
+        """Held from the first check of a cell until every rank has been sent it, and while the ranks are started."""
         self._pushing = threading.Lock()
         """Held during a push: a rank holds the variables of one at a time."""
         self._watch = Watch(lambda: self.snapshot, lambda seen: self._logs.since(seen))
@@ -108,6 +111,11 @@ class ClusterBase:
     def backend(self) -> str:
         """The collective runtime in use; ``auto`` before `up` has chosen."""
         return self._backend_name
+
+    @property
+    def connections(self) -> int:
+        """TCP connections of each link of a ring."""
+        return self._settings.connections
 
     @property
     def state(self) -> str:
@@ -135,10 +143,14 @@ class ClusterBase:
         return self._monitor.logged
 
     def choose_ranks(self, ranks: Sequence[int] | int | None) -> list[int]:
-        """The ranks meant, checked; all of them for None."""
+        """The ranks meant, checked; all of them for None. Raises UsageError."""
         if ranks is None:
             return list(range(self.size))
-        chosen = sorted({ranks} if isinstance(ranks, int) else set(ranks))
+        given: Any = ranks.tolist() if hasattr(ranks, "tolist") else ranks
+        try:
+            chosen = sorted({operator.index(rank) for rank in (given if isinstance(given, Iterable) else [given])})
+        except TypeError:
+            raise UsageError(f"invalid ranks {ranks!r}: use a number or several, such as 0 or [0, 2].") from None
         if not chosen:
             raise UsageError("no ranks given.")
         if absent := [rank for rank in chosen if not 0 <= rank < self.size]:
@@ -186,7 +198,8 @@ class ClusterBase:
 
     def _refuse_if_busy(self, ranks: Ranks, chosen: Sequence[int]) -> None:
         # Ranks that enter collectives they had missed, to unblock others, are done with it in a moment.
-        ranks.monitor.wait(lambda: not any(ranks.monitor.ranks[number].replaying for number in chosen), REPLAY_WITHIN)
+        monitor = ranks.monitor
+        monitor.wait(lambda: not any(rank.replaying for rank in monitor.ranks if rank.rank in chosen), REPLAY_WITHIN)
         self._await_stopped(ranks.monitor, chosen)
         if busy := ranks.monitor.busy(chosen):
             snapshot = ranks.monitor.snapshot()

@@ -19,7 +19,7 @@ from allranks.head.cell.unblocking import RELEASE_WITHIN, Unblocking
 from allranks.head.state.cell_updates import CellUpdate, CellUpdates, Died
 from allranks.head.state.logged import Row
 from allranks.head.state.monitor import Monitor
-from allranks.messages.cell_options import CellRequest
+from allranks.messages.cell_options import CellRequest, checked
 from allranks.messages.events import AtDebugger, Began, Done, Entering
 from allranks.notebook.fold import Block, Fold
 from allranks.notebook.stop import Stop
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 INTERRUPT_WITHIN = 1.6
 """Seconds ranks get to handle an interrupt before the prompt is given back without them."""
+STOPPED_WITHIN = 10.0
+"""Seconds that another thread gets to show the end of a cell that was stopped."""
 POLL_LOGGED = 0.5
 """Seconds between two looks at what was logged."""
 DRAW_EVERY = 0.1
@@ -95,6 +97,8 @@ class Cell:
         self.result: CellResult | None = None
         self.followed = False
         """Whether somebody waits for its end."""
+        self._follower = threading.Lock()
+        """Held by the thread that follows it."""
         self.shown = threading.Event()
         """Set when its end has been shown, and the world is re-formed where that was due."""
 
@@ -118,22 +122,38 @@ class Cell:
         self._first, self._logged = {}, 0
 
     def finish(self, timeout: float | None = None) -> CellResult:
-        """Follow the cell to its end.
+        """Follow the cell to its end; where another thread does so already, wait for that. Again, the same result.
 
-        Ctrl-C interrupts the ranks and raises CellInterrupted; after `timeout` seconds (the cell's own by default) the
-        same raises CellTimeout.
+        Ctrl-C interrupts the ranks and raises CellInterrupted. CellTimeout is raised in the same way `timeout` seconds
+        after this call; without one, after those that the cell was begun with, from its start.
         Both return within two seconds (five on backends other than ring), also when ranks do not respond; those
         stay busy and are named. Raises NoCluster where the cluster goes down meanwhile.
         """
+        if timeout is not None:
+            timeout = checked({"timeout": timeout}).timeout
+        if not self._follower.acquire(blocking=False):
+            return self._wait_for_follower(timeout)
+        try:
+            if self.result is None:
+                return self._finish(timeout)
+        finally:
+            self._follower.release()
+        return self._ended()
+
+    def _finish(self, timeout: float | None) -> CellResult:
         self.followed = True
         if self._before:
             self._show([Block("text", self.ranks, self._before + "\n", "stderr", own=True)])
-        timeout = self._timeout if timeout is None else timeout
-        deadline = None if timeout is None else self._started + timeout
+        deadline, message = None, ""
+        if timeout is not None:
+            deadline = time.monotonic() + timeout
+            message = f"the cell was stopped, after {timeout:g} s in which its end was waited for."
+        elif self._timeout is not None:
+            deadline, message = self._started + self._timeout, f"the cell was stopped after {self._timeout:g} s."
         with self._pressed.noted(self._events):
             try:
                 if not self._follow(deadline):
-                    self._stop(CellTimeout, f"the cell was stopped after {timeout:g} s.")
+                    self._stop(CellTimeout, message)
             except KeyboardInterrupt:
                 self._stop(CellInterrupted, "")
             finally:
@@ -143,6 +163,26 @@ class Cell:
         if pressed or self._pressed.pressed:  # at the very end, and yet "Run All" is to stop here
             raise CellInterrupted
         assert self.result is not None
+        return self.result
+
+    def _wait_for_follower(self, timeout: float | None) -> CellResult:
+        """Wait until the thread that follows the cell has shown its end."""
+        error: type[BaseException] | None = None
+        try:
+            if not self.shown.wait(None if timeout is None else min(timeout, threading.TIMEOUT_MAX)):
+                error = CellTimeout
+        except KeyboardInterrupt:
+            error = CellInterrupted
+        if error is None:
+            return self._ended()
+        self.stop()
+        self.shown.wait(STOPPED_WITHIN)
+        raise error("the cell was stopped.") from None
+
+    def _ended(self) -> CellResult:
+        """The result of a cell whose end was shown."""
+        if self.result is None or (self._outcome.open and self._monitor.state == "down"):
+            raise NoCluster("the cell ended with the cluster.")
         return self.result
 
     def stop(self) -> None:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 
-from allranks.errors import CannotCopy, CellInterrupted
+from allranks.errors import CannotCopy, CellInterrupted, UsageError
 from allranks.files.transfer import FileTransfer
 from allranks.head.state.advice import HEALS
 from allranks.head.state.known_rank import Rank
@@ -71,9 +71,11 @@ class CellText:
         return "\n".join(lines)
 
     def lines(self, rank: int, offset: int = 0) -> Iterator[str]:
-        """The rank's lines, each with its newline, from byte `offset` on. Raises CannotCopy."""
+        """The rank's lines, each with its newline, from byte `offset` on. Raises CannotCopy, and UsageError."""
         if rank in self.missing:
             raise CannotCopy(_missing_text([rank], self.missing[rank]))
+        if rank not in self.nbytes:
+            raise UsageError(f"no output of rank {rank} was asked for, only of {rank_label(self.ranks)}.")
         pieces = list[bytes]()
         while offset < self.nbytes[rank]:
             part = bytes(self._part(rank, offset).buffers[0])
@@ -87,7 +89,12 @@ class CellText:
             yield rest.decode(errors="replace") + "\n"
 
     def last(self, count: int = SHOWN) -> list[Block]:
-        """The last lines of each rank, equal ones of several ranks once. Raises CannotCopy and CellInterrupted."""
+        """The last lines of each rank, equal ones of several ranks once.
+
+        Raises CannotCopy, CellInterrupted, and UsageError for less than one line.
+        """
+        if count < 1:
+            raise UsageError(f"last({count}): use 1 or more lines.")
         with self._interruptible():
             return self._folded({rank: self._last(rank, count) for rank in self.ranks})
 
@@ -119,7 +126,7 @@ class CellText:
         room = PageRoom(most)
         return [shown for block in self._folded(found) if (shown := room.take(block))], counts
 
-    def save(self, path: Path) -> int:
+    def save(self, path: str | Path) -> int:
         """Write all lines with their ranks, in the order in which each rank printed them; returns how many.
 
         The file takes the place of another one when it is whole. Raises CannotCopy, also where it cannot be written,
@@ -127,7 +134,7 @@ class CellText:
         """
         writer, fold, count = Writer(self.ranks), Fold(self.ranks, 0.0, 0.0), 0
         left = {rank: self.lines(rank) for rank in self.ranks}
-        path = path.resolve()
+        path = Path(path).expanduser().resolve()
         if path.exists() and not path.is_file():
             raise CannotCopy(f"{path} is not a regular file.")
         try:

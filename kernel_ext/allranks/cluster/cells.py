@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from allranks.errors import CannotStart, UsageError
+from allranks.errors import CannotStart, CellInterrupted, UsageError
 from allranks.head.cell.still_busy import still_busy
 from allranks.head.state.advice import HEALS, died_text
 from allranks.head.world.ranks import Ranks
@@ -98,16 +98,47 @@ class ClusterCells(ClusterFolder, ClusterShare):
 
     def _begin(self, runs: str | Call, **options: Any) -> Cell:
         given = local_options(**options)
-        chosen = self.choose_ranks(given.ranks)
-        ranks_up = self._refuse_if_unable(chosen)
+        self._up()
+        try:
+            # Of two threads that start cells at once, some ranks would get one cell first, and some the other.
+            with self._starting:
+                return self._start(runs, given)
+        except CellInterrupted:
+            raise
+        except KeyboardInterrupt:
+            raise CellInterrupted from None
+
+    def _start(self, runs: str | Call, given: LocalOptions) -> Cell:
         code, names = (runs, runs) if isinstance(runs, str) else (runs.text, "\n".join(runs.names))
-        if len(chosen) < self.size:
-            self._refuse_pending(ranks_up, chosen, names)
-        said = "\n".join(filter(None, (self._formed_late, self._before_cell(ranks_up, chosen))))
-        number = next(self._cells)
+        said = list[str]()
+        while True:
+            ranks_up = self._refuse_if_unable(self.choose_ranks(given.ranks))
+            with self._changing:
+                generation, chosen = ranks_up.monitor.generation, self.choose_ranks(given.ranks)
+            if len(chosen) < self.size:
+                self._refuse_pending(ranks_up, chosen, names)
+            said += filter(None, (self._formed_late, self._before_cell(ranks_up, chosen)))
+            self._formed_late = ""
+            number = next(self._cells)
+            if isinstance(runs, Call):
+                self._all_replies(self._ask_all(KeepCall(number), chosen, runs.buffers), chosen)
+            with self._changing:  # another thread may have changed the world meanwhile
+                monitor = ranks_up.monitor
+                if self._ranks is ranks_up and (monitor.state, monitor.generation) == ("whole", generation):
+                    return self._send(ranks_up, runs, code, given, number, chosen, "\n".join(said))
+
+    def _send(
+        self,
+        ranks_up: Ranks,
+        runs: str | Call,
+        code: str,
+        given: LocalOptions,
+        number: int,
+        chosen: list[int],
+        said: str,
+    ) -> Cell:
+        """Send a cell to ranks that can take it; `said` is shown before its output."""
         count = given.count or number
-        if isinstance(runs, Call):
-            self._all_replies(self._ask_all(KeepCall(number), chosen, runs.buffers), chosen)
         tee = None
         if self._watch.watched and not isinstance(given.screen, Nowhere):
             tee = Tee(self._watch, given.screen, number, chosen, code, count)
@@ -131,7 +162,6 @@ class ClusterCells(ClusterFolder, ClusterShare):
             before=said,
             on_end=self._after_cell,
         )
-        self._formed_late = ""
         if tee is not None:
             tee.cell = cell
         cell.start()
@@ -172,8 +202,9 @@ class ClusterCells(ClusterFolder, ClusterShare):
         cells = []
         for number, (members, events) in sorted(ranks.monitor.adopted().items()):
             options = LocalOptions(ranks=members, count=number, screen=screen(members))
-            cell = Cell(number, "", options, ranks.monitor, ranks.lifeline)
+            cell = Cell(number, "", options, ranks.monitor, ranks.lifeline, on_end=self._after_cell)
             cell.adopt(events)
+            self._following.append(cell)
             cells.append(cell)
         return cells
 

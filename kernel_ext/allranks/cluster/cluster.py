@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import zmq
 
-from allranks.arguments import can_be, hosts_of, lease_of, python_here, rdma_links
+from allranks.arguments import can_be, can_wait_for, hosts_of, lease_of, python_here, rdma_links
 from allranks.discovery.running import RunningCluster, left_behind_on
 from allranks.errors import CannotStart, CellInterrupted, NoCluster, UsageError
 from allranks.head.world.detached import detached_file, left_behind, only_left_behind, read_detached, readable
@@ -19,7 +19,7 @@ from allranks.head.world.ranks import START_TRIES, Ranks
 from allranks.notebook.comms import ProxiedComms
 from allranks.notebook.stop import Stop, undisturbed
 from allranks.settings import Settings
-from allranks_backends.plan import alike, rank_label
+from allranks_backends.plan import Host, alike, rank_label
 from allranks_backends.registry import cannot_run, choose
 
 from .values import ClusterValues
@@ -59,6 +59,11 @@ class Cluster(ClusterValues, ClusterViews):
     Nothing starts before `up`, which ``with`` calls. Raises UsageError for an invalid argument.
     """
 
+    _count: int | None = None
+    _profile: str | None = None
+    _timeout: float | None = None
+    """How many ranks others start, who, and within how many seconds."""
+
     def __init__(
         self,
         n: int | None = None,
@@ -89,8 +94,7 @@ class Cluster(ClusterValues, ClusterViews):
             )
         if join is not None and ipp_profile is not None:
             raise UsageError("--join and --ipp-profile cannot be combined: each sets who starts the ranks.")
-        placed, named, told = hosts_of(n, hosts, hostfile, ranks_per_host)
-        placed = [] if joins else placed
+        placed, named, told = ([], None, {}) if joins else hosts_of(n, hosts, hostfile, ranks_per_host)
         here = any(host.local for host in placed)
         settings = Settings(
             name=name,
@@ -112,11 +116,16 @@ class Cluster(ClusterValues, ClusterViews):
             check=check,
             ordered=ordered,
         )
-        super().__init__(settings, placed, named if backend == "auto" and named else backend)
+        self._hold(settings, placed, named if backend == "auto" and named else backend)
+        self._count, self._profile, self._timeout = n, ipp_profile, timeout
         can_be(settings, self._backend_name, here=here)
+        can_wait_for(n, timeout, joins=joins)
         if sync:
             self._folder_sync().folder.refuse_if_too_much()
-        self._count, self._profile, self._timeout = n, ipp_profile, timeout
+
+    def _hold(self, settings: Settings, hosts: Sequence[Host], backend: str) -> None:
+        """What every cluster begins with, also one that `attach` takes over."""
+        super().__init__(settings, hosts, backend)
         self.chosen_because = ""
         """Why ``auto`` chose this backend."""
         self.working_folders = ""
@@ -137,8 +146,18 @@ class Cluster(ClusterValues, ClusterViews):
 
         Raises CannotStart with the reason; then nothing is left running.
         """
-        if self._ranks is not None:
-            raise UsageError(f"the cluster {self.name!r} is already up.")
+        alone = self._starting.acquire(blocking=False)
+        try:
+            if alone and self._ranks is None:
+                self._start_ranks(progress)
+                return self
+        finally:
+            if alone:
+                self._starting.release()
+        how = "being started by another thread" if self.state in ("down", "starting") else "already up"
+        raise UsageError(f"the cluster {self.name!r} is {how}.")
+
+    def _start_ranks(self, progress: Callable[[str], None]) -> None:
         if self._settings.lease != 0:
             self._refuse_if_left_behind()
             self._settings.attached_as = ""
@@ -164,7 +183,6 @@ class Cluster(ClusterValues, ClusterViews):
             else:
                 break
         self.start_seconds = time.monotonic() - began
-        return self
 
     @property
     def chosen_network(self) -> str:
@@ -238,16 +256,8 @@ class Cluster(ClusterValues, ClusterViews):
             settings = Settings(**kept.settings)
         except TypeError:
             raise NoCluster(f"the cluster {name!r} was started by another version of allranks.") from None
-        cluster = cls(
-            len(kept.ranks),
-            lease=settings.lease if settings.lease is not None else "none",
-            backend=kept.backend,
-            name=settings.name,
-            python=settings.python,
-            check=settings.check,
-            ordered=settings.ordered,
-        )
-        cluster._settings = settings
+        cluster = cls.__new__(cls)  # what was checked on the notebook's machine when it was started may be gone by now
+        cluster._hold(settings, (), kept.backend)
         try:
             ranks = cluster._ranks = Ranks(settings, kept, ProxiedComms())
             cluster._monitor = ranks.monitor

@@ -46,7 +46,8 @@ class ClusterMembers(ClusterBase):
         if not dead and not doomed and not ranks.owed and ranks.monitor.state == "whole":
             return self._unchanged("heal", busy)
         if {*copied} & {*dead, *doomed}:
-            raise UsageError(f"cannot copy from rank {source}: it is dead. Choose a living rank.")
+            why = "is dead" if copied[0] in dead else "is to be killed, too"
+            raise UsageError(f"cannot copy from rank {source}: it {why}. Choose another rank.")
         self._refuse_empty(source)
         stopped = self._running_cells([rank for rank in busy if rank not in doomed])
         change = self._change("heal", lambda: healing.heal(ranks, source, doomed, progress))
@@ -141,14 +142,18 @@ class ClusterMembers(ClusterBase):
         if size == self.size and not ranks.owed:
             return self._unchanged("resize")
         self._refuse_if_running(f"resize {size}")
-        if reason := cannot_run(self._backend_name, ranks.sites(healing.resized(ranks, size))):
+        if reason := cannot_run(self._backend_name, ranks.sites(healing.resized(ranks, size)), up=True):
             raise CannotStart(reason)
         stopped = self._running_cells([rank.rank for rank in ranks.monitor.busy(range(min(size, self.size)))])
-        try:
-            change = self._change("resize", lambda: healing.resize(ranks, size, source, progress))
-        finally:
-            self._hosts = ranks.hosts
-        return replace(change, stopped_cells=stopped)
+
+        def change() -> WorldChange:
+            self._refuse_if_running(f"resize {size}")  # which another thread may have begun
+            try:
+                return healing.resize(ranks, size, source, progress)
+            finally:
+                self._hosts = ranks.hosts
+
+        return replace(self._change("resize", change), stopped_cells=stopped)
 
     def rewire(
         self,
@@ -173,8 +178,13 @@ class ClusterMembers(ClusterBase):
         if reason := cannot_run(name, ranks.sites(ranks.hosts), up=True):
             raise CannotStart(reason)
         links = connections or ranks.settings.connections
-        try:
-            return self._change("rewire", lambda: healing.rewire(ranks, name, links, progress))
-        finally:
-            assert ranks.plan is not None
-            self._backend_name = ranks.plan.backend
+
+        def change() -> WorldChange:
+            self._refuse_if_running("rewire")  # which another thread may have begun
+            try:
+                return healing.rewire(ranks, name, links, progress)
+            finally:
+                assert ranks.plan is not None
+                self._backend_name = ranks.plan.backend
+
+        return self._change("rewire", change)

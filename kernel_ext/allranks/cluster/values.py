@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from itertools import pairwise
 from typing import Any
 
 from allranks.errors import CannotTravel, CellInterrupted, NoAnswer, RankError, UsageError, WorldBroken
@@ -111,17 +112,8 @@ class ClusterValues(ClusterBase):
         """
         parts: list[dict[str, Any]] = [{} for _ in range(self.size)]
         for name, value in values_by_name.items():
-            if (
-                not hasattr(value, "__len__")
-                or isinstance(value, (str, bytes, dict))
-                or getattr(value, "shape", 1) == ()
-            ):
-                raise UsageError(f"{name} is a {type(value).__name__}: only arrays, lists and tuples can be scattered.")
-            length, start = len(value), 0
-            for rank in range(self.size):
-                end = start + length // self.size + (rank < length % self.size)
-                parts[rank][name] = value[start:end]
-                start = end
+            for rank, part in enumerate(_cut(name, value, self.size)):
+                parts[rank][name] = part
         packed = [([rank], _packed(part)) for rank, part in enumerate(parts)]
         if dead := self._dead(None):
             raise WorldBroken(f"{rank_label(list(dead))} died, and would lack a part: %distributed heal first.")
@@ -174,6 +166,19 @@ class ClusterValues(ClusterBase):
             said[path] = largest_difference(parts)
         said |= dict.fromkeys(differ[MOST_COMPARED:], "differs (too many to compare each)")
         return [Difference(name + path, text) for path, text in said.items()]
+
+
+def _cut(name: str, value: Any, count: int) -> list[Any]:
+    """`count` parts of an array or a list, as equal as can be. Raises UsageError for what has no first axis."""
+    try:
+        if isinstance(value, (str, bytes, dict)) or getattr(value, "shape", 1) == ():
+            raise TypeError
+        length = len(value)
+        ends = [number * (length // count) + min(number, length % count) for number in range(count + 1)]
+        return [value[start:end] for start, end in pairwise(ends)]
+    except (TypeError, KeyError):  # of what has a length, and cannot be cut: sets, deques
+        kind = type(value).__name__
+        raise UsageError(f"{name} is a {kind}: only arrays, lists and tuples can be scattered.") from None
 
 
 def _refuse_failed(replies: Mapping[int, Answered[Names]], names: str) -> None:

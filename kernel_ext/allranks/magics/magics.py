@@ -6,6 +6,7 @@ import argparse
 import contextvars
 import threading
 from collections.abc import Mapping, Sequence
+from keyword import iskeyword
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -24,7 +25,7 @@ from allranks.notebook.front_end import shown_in
 
 from . import auto, completion
 from .parsers import cell_parser, declared, line_parser, parse
-from .verbs import Verbs, end
+from .verbs import OF_IPYTHON, Verbs, end
 
 LOOKED_AT = 4 << 20
 """Bytes of a pickled variable that are looked at for the advice whether to push it."""
@@ -98,7 +99,7 @@ class DistributedMagics(Verbs, Magics):
     def _run(self, code: str, options: argparse.Namespace) -> None:
         cluster = self._need()
         ranks = cluster.choose_ranks(options.ranks)
-        if options.out is not None and not options.out.isidentifier():
+        if (out := options.out) is not None and (not out.isidentifier() or iskeyword(out) or out in OF_IPYTHON):
             raise UsageError(f"--out {options.out}: not a valid variable name.")
         if options.lazy and options.timeline is None:
             raise UsageError("--lazy needs --timeline: it records collectives without evaluating each immediately.")
@@ -153,7 +154,7 @@ class DistributedMagics(Verbs, Magics):
                 self._finish(cell, options).check()
             except NoCluster:
                 pass  # ended by `down`, as the user knows
-            except AllranksError as error:
+            except (AllranksError, CellInterrupted) as error:
                 self.shell.showtraceback((type(error), error, None))
 
         # In this cell's context, so that ipykernel shows the output below it and not below the next one.
@@ -179,7 +180,7 @@ def unload(shell: Any) -> None:
     magics = _loaded(shell)
     if magics is None:
         return
-    if magics.cluster is not None:
+    if magics.cluster is not None and magics.cluster.state != "down":
         print(end(magics.cluster))
     auto.switch(shell, False)
     completion.remove(shell)

@@ -14,6 +14,7 @@ from allranks.discovery import doctor
 from allranks.environments import setup
 from allranks.errors import UsageError
 from allranks.messages import cell_options
+from allranks_backends.hostfile import MOST_RANKS
 
 BACKENDS = "auto, ring, jaccl, jaccl-ring, mpi or nccl"
 OLD_VERBS = {"break": "abort"}
@@ -36,9 +37,9 @@ class Parser(argparse.ArgumentParser):
 
 def _with_suggestion(message: str) -> str:
     """Argparse's complaint about a choice (CPython 3.11), with the one that was probably meant."""
-    if number := re.fullmatch(r"argument (.*): invalid (int|float) value: (.*)", message):
-        whole = "a whole number" if number[2] == "int" else "a number"
-        return f"invalid {number[1]} {number[3]}: use {whole}"
+    if number := re.fullmatch(r"argument (.*): invalid (int|float|megabytes) value: (.*)", message):
+        kinds = {"int": "a whole number", "float": "a number", "megabytes": "a number of megabytes, such as 4"}
+        return f"invalid {number[1]} {number[3]}: use {kinds[number[2]]}"
     found = re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message)
     if found is None:
         return re.sub(r"^argument [^:]*: (?=invalid (ranks|numbers|setting) )", "", message)
@@ -59,10 +60,13 @@ def parse_ranks(text: str) -> list[int]:
     """``0,2-3`` as [0, 2, 3]."""
     ranks: list[int] = []
     for part in text.replace(" ", "").split(","):
-        first, dash, last = part.partition("-")
-        if not first.isdigit() or (dash and not last.isdigit()) or (dash and int(last) < int(first)):
+        span = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", part, re.ASCII)
+        first, last = (int(span[1]), int(span[2] or span[1])) if span else (0, -1)
+        if last < first:
             raise argparse.ArgumentTypeError(f"invalid ranks {text!r}: use 0, 0-3 or 0,2-3")
-        ranks.extend(range(int(first), int(last or first) + 1))
+        if last >= MOST_RANKS:
+            raise argparse.ArgumentTypeError(f"invalid ranks {text!r}: no world has a rank {last}")
+        ranks.extend(range(first, last + 1))
     return ranks
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from IPython.display import display
@@ -14,7 +14,7 @@ from allranks.cluster.cell_text import SHOWN
 from allranks.cluster.cluster import Cluster
 from allranks.discovery import discover, doctor
 from allranks.environments import setup
-from allranks.errors import AllranksError, NoCluster, UsageError
+from allranks.errors import AllranksError, CellFailed, NoCluster, UsageError
 from allranks.head.cell.unblocking import RELEASE_WITHIN
 from allranks.head.state.advice import dead_too
 from allranks.notebook.fold import Block
@@ -27,6 +27,9 @@ from allranks_backends.plan import alike, rank_label
 from allranks_backends.views import AT_REST
 
 from . import auto
+
+OF_IPYTHON = {"In", "Out", "get_ipython", "exit", "quit"}
+"""Variables without which a notebook does not work."""
 
 
 class Verbs:
@@ -46,11 +49,12 @@ class Verbs:
 
     def _up(self, options: argparse.Namespace) -> None:
         up = self.cluster if self.cluster is not None and self.cluster.state != "down" else None
-        if up is not None and self._as_it_is_up(options):
+        if up is not None and self._as_it_is_up(up, options):
             print("already up:")
             display(up)  # type: ignore[no-untyped-call]
             return
-        if up is None and options.n is not None and not options.yes:
+        started_here = options.join is None and options.ipp_profile is None
+        if up is None and options.n is not None and started_here and not options.yes:
             not_too_many(f"-n {options.n}", options.n)
         cluster = Cluster(  # raises UsageError for an invalid argument, even if a cluster is up
             options.n,
@@ -82,11 +86,12 @@ class Verbs:
             except NoCluster as error:
                 if cluster.was_left_behind():
                     raise
-                print(f"{str(error).capitalize()} Starting others.")
+                said = str(error)
+                print(f"{said[0].upper()}{said[1:]} Starting others.")
             else:
                 self.up_with = vars(options)
                 return
-        if options.join or options.ipp_profile:
+        if not started_here:
             from allranks.bench.measure import Progress
 
             with Progress(live=hasattr(self.shell, "kernel")) as progress:
@@ -116,28 +121,32 @@ class Verbs:
             made = setup.asked_by(options, progress)
         display(made)  # type: ignore[no-untyped-call]
 
-    def _as_it_is_up(self, options: argparse.Namespace) -> bool:
-        """Whether `up` was run again with the same options, as with "Run All Cells"."""
-        return bool(self.up_with) and not self._other_than_up(options)
+    def _as_it_is_up(self, cluster: Cluster, options: argparse.Namespace) -> bool:
+        """Whether `up` was run again with the same options, as with "Run All Cells", or asks for what is up now."""
+        return bool(self.up_with) and not self._other_than_up(cluster, options)
 
-    def _other_than_up(self, options: argparse.Namespace) -> list[str]:
-        """Options that differ from those of the `up` that started the cluster."""
+    def _other_than_up(self, cluster: Cluster, options: argparse.Namespace) -> list[str]:
+        """Options that differ from those of the `up` that started the cluster, and from how it is now."""
         kept = {name: each for name, each in vars(options).items() if name not in ("yes", "timeout")}  # past with `up`
-        return [name for name, now in kept.items() if now != self.up_with.get(name, now)]
+        now = _as_it_is_now(cluster)
+        return [name for name, asked in kept.items() if asked not in (self.up_with.get(name, asked), now.get(name))]
 
     def _already_up(self, cluster: Cluster, options: argparse.Namespace) -> UsageError:
         """The error where `up` asks for another cluster than the one that is up."""
-        what, differ = f"already up: {ranks_text(cluster.size, cluster.backend)}.", self._other_than_up(options)
+        what = f"already up: {ranks_text(cluster.size, cluster.backend)}."
+        differ, now = self._other_than_up(cluster, options), _as_it_is_now(cluster)
         if differ == ["sync"]:
             switch = "--on" if options.sync else "--off"
             return UsageError(f"{what} %distributed sync {switch} switches what --sync does.")
-        running = ", ".join(_typed(name, self.up_with[name], cluster) for name in differ)
+        running = ", ".join(_typed(name, now.get(name, self.up_with[name])) for name in differ)
         how = f" (running with {running})" if differ else ""
         advice = []
         if options.n and options.n != cluster.size:
             advice.append(f"Resize with %distributed resize {options.n}. ")
         if options.backend not in (None, "auto", cluster.backend):
             advice.append(f"Change the backend with %distributed rewire --backend {options.backend}. ")
+        if "connections" in differ:
+            advice.append(f"Change the links with %distributed rewire --connections {options.connections}. ")
         return UsageError(f"{what} {''.join(advice)}Other options take %distributed down before up{how}.")
 
     def _attach(self, options: argparse.Namespace) -> None:
@@ -146,9 +155,18 @@ class Verbs:
         self.cluster, self.up_with = Cluster.attach(options.name), {}
         cluster = self.cluster
         display(cluster)  # type: ignore[no-untyped-call]
+        failed = dict[int, CellFailed]()
         for cell in cluster.adopted_cells(lambda ranks: Show(ranks, live=hasattr(self.shell, "kernel"))):
             print(f"cell {cell.number} of the previous notebook:")
-            cell.finish().check()
+            try:
+                cell.finish().check()
+            except CellFailed as error:  # what the others have printed is shown all the same
+                failed[cell.number] = error
+        if len(failed) == 1:
+            raise next(iter(failed.values()))
+        if failed:
+            said = "; ".join(f"cell {number}: {error}" for number, error in failed.items())
+            raise CellFailed(said, {rank: each for error in failed.values() for rank, each in error.errors.items()})
 
     def _status(self, _: argparse.Namespace) -> None:
         display(self._need())  # type: ignore[no-untyped-call]
@@ -223,10 +241,20 @@ class Verbs:
 
     def _pull(self, options: argparse.Namespace) -> None:
         cluster = self._need()
-        ranks = cluster.choose_ranks(options.ranks)
+        ranks, kept_as = cluster.choose_ranks(options.ranks), self._kept_as(options.names)
         for name in options.names:
             values = cluster.pull(name, ranks=ranks)
-            self.shell.user_ns[name.rpartition(".")[2]] = values[0] if len(values) == 1 else values
+            self.shell.user_ns[kept_as[name]] = values[0] if len(values) == 1 else values
+
+    def _kept_as(self, names: Sequence[str]) -> dict[str, str]:
+        """The notebook's variable for each of these names on ranks: its last part. Raises UsageError."""
+        kept_as = {name: name.rpartition(".")[2] for name in names}
+        for kept, several in alike(kept_as).items():
+            if len(several) > 1:
+                raise UsageError(f"{' and '.join(several)} would both be {kept} in the notebook: choose one.")
+            if kept in OF_IPYTHON:
+                raise UsageError(f"{kept} is a variable of IPython in the notebook. Give it another name on the ranks.")
+        return kept_as
 
     def _scatter(self, options: argparse.Namespace) -> None:
         cluster = self._need()
@@ -235,9 +263,9 @@ class Verbs:
         cluster.scatter({name: self.shell.user_ns[name] for name in options.names})
 
     def _gather(self, options: argparse.Namespace) -> None:
-        cluster = self._need()
+        cluster, kept_as = self._need(), self._kept_as(options.names)
         for name in options.names:
-            self.shell.user_ns[name.rpartition(".")[2]] = cluster.gather(name, ranks=options.ranks)
+            self.shell.user_ns[kept_as[name]] = cluster.gather(name, ranks=options.ranks)
 
     def _vars(self, options: argparse.Namespace) -> None:
         display(self._need().vars(*options.names))  # type: ignore[no-untyped-call]
@@ -351,11 +379,19 @@ def end(cluster: Cluster) -> str:
     )
 
 
-def _typed(name: str, value: Any, cluster: Cluster) -> str:
+def _as_it_is_now(cluster: Cluster) -> dict[str, Any]:
+    """The options of `up` that other verbs change: `resize`, `rewire` and `sync`."""
+    return {
+        "n": cluster.size,
+        "backend": cluster.backend,
+        "connections": cluster.connections,
+        "sync": cluster.auto_sync,
+    }
+
+
+def _typed(name: str, value: Any) -> str:
     """An option of `up` as it would be typed; the values of variables may be secret."""
     option = "-n" if name == "n" else f"--{name.replace('_', '-')}"
-    if name == "n":
-        value = cluster.size
     if value is None or isinstance(value, bool):
         return option if value else f"no {option}"
     if isinstance(value, list):

@@ -54,7 +54,7 @@ def _values(action: argparse.Action, ranks: Collection[int]) -> list[str]:
     if action.choices is not None:
         return list(map(str, action.choices))
     if action.dest == "backend":
-        return ["auto", *BACKENDS]
+        return [*(["auto"] if action.default == "auto" else []), *BACKENDS]
     return list(map(str, ranks)) if action.dest in RANK_NUMBERS else []
 
 

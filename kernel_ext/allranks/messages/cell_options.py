@@ -32,7 +32,7 @@ class Typed:
 def megabytes(text: str) -> int:
     """``4`` is 4,000,000 bytes. Raises ValueError."""
     number = float(text)
-    if not math.isfinite(number):
+    if not (math.isfinite(number) and number >= 0):
         raise ValueError(text)
     return int(number * 1e6)
 
@@ -86,11 +86,8 @@ class Unreadable(ValueError):
 
 def checked(given: Mapping[str, Any]) -> CellOptions:
     """The options that a user has `given`. Raises UsageError for a value that cannot be."""
-    timeout = given.get("timeout")
-    if isinstance(timeout, (int, float)) and not timeout > 0:
-        raise UsageError(f"timeout={timeout:g}: must be above 0 seconds.")
     try:
-        return msgspec.convert({name: _plain(value) for name, value in given.items()}, CellOptions, strict=False)
+        options = msgspec.convert({name: _plain(value) for name, value in given.items()}, CellOptions, strict=False)
     except msgspec.ValidationError as error:
         what, _, where = str(error).partition(" - at `$.")
         name = where.rstrip("`").partition("[")[0]
@@ -98,6 +95,12 @@ def checked(given: Mapping[str, Any]) -> CellOptions:
             *others, last = choices(get_type_hints(CellOptions)[name])
             what = f"must be {', '.join(others)} or {last}"
         raise UsageError(f"{name}={given.get(name)!r}: {what.replace('null', 'None')}.") from None
+    if options.timeout is not None and not options.timeout > 0:
+        raise UsageError(f"timeout={options.timeout:g}: must be above 0 seconds.")
+    if options.max_output is not None and options.max_output < 0:
+        raise UsageError(f"max_output={options.max_output}: must be 0 bytes or more.")
+    # Cells are sent as JSON, which has no infinity.
+    return msgspec.structs.replace(options, timeout=None) if options.timeout == math.inf else options
 
 
 def read(sent: object) -> CellRequest:

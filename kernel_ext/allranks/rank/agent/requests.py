@@ -199,11 +199,11 @@ class Requests:
 
     def _named(self, name: str) -> Any:
         """The value of a dotted path. Raises NameError."""
-        root, _, path = name.partition(".")
+        root, *path = name.split(".")
         if root not in self._agent.user_ns:
             raise NameError(f"rank {self._agent.config.rank} has no variable {root!r} (%distributed vars lists them)")
         value = self._agent.user_ns[root]
-        for part in path.split(".") if path else ():
+        for part in path:
             if not hasattr(value, part):
                 raise NameError(
                     f"rank {self._agent.config.rank} has no {name!r}: {type(value).__name__} has no {part!r}"
