@@ -190,8 +190,9 @@ def test_logins_that_hang_while_a_host_is_out_of_reach_are_ended_there(
                     found.add(pid)
         return found
 
+    name = f"hosts-{uuid.uuid4().hex[:8]}"  # away, it must not pass for another test's
     try:
-        with Cluster(hosts=["host1"], backend="ring", python=str(script), lease=600) as cluster:
+        with Cluster(hosts=["host1"], backend="ring", python=str(script), name=name, lease=600) as cluster:
             flag.touch()
             for process in psutil.Process().children():
                 with suppress(psutil.Error):

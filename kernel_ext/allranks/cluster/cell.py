@@ -144,16 +144,13 @@ class Cell:
         self.followed = True
         if self._before:
             self._show([Block("text", self.ranks, self._before + "\n", "stderr", own=True)])
-        deadline, message = None, ""
-        if timeout is not None:
-            deadline = time.monotonic() + timeout
-            message = f"the cell was stopped, after {timeout:g} s in which its end was waited for."
-        elif self._timeout is not None:
-            deadline, message = self._started + self._timeout, f"the cell was stopped after {self._timeout:g} s."
+        since = self._started if timeout is None else time.monotonic()
+        timeout = self._timeout if timeout is None else timeout
+        deadline = None if timeout is None else since + timeout
         with self._pressed.noted(self._events):
             try:
                 if not self._follow(deadline):
-                    self._stop(CellTimeout, message)
+                    self._stop(CellTimeout, f"the cell was stopped after {timeout:g} s.")
             except KeyboardInterrupt:
                 self._stop(CellInterrupted, "")
             finally:
