@@ -7,9 +7,9 @@ import os
 import signal
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from itertools import zip_longest
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
@@ -186,11 +186,27 @@ class Worlds:
             cluster.down()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Function, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+    """A test that fails with a world that is busy or broken says where its ranks stand, which ends them."""
+    report = yield
+    if report.when == "call" and report.failed:
+        from allranks import Cluster
+        from tests.waiting import stacks
+
+        for name, value in item.funcargs.items():
+            if isinstance(value, Cluster) and value.state != "down" and not _at_rest(value):
+                report.sections.append((f"Ranks of {name}", stacks(value)))
+    return report
+
+
+def _at_rest(cluster: Cluster) -> bool:
+    return cluster.state == "whole" and all(rank.state in AT_REST for rank in cluster.snapshot.ranks)
+
+
 def _usable(cluster: Cluster, backend: str, size: int) -> bool:
     """A test that failed may have left it with other ranks than it is to have."""
-    ranks = cluster.snapshot.ranks
-    idle = cluster.state == "whole" and all(rank.state in AT_REST for rank in ranks)
-    return idle and (cluster.backend, len(ranks)) == (backend, size)
+    return _at_rest(cluster) and (cluster.backend, len(cluster.snapshot.ranks)) == (backend, size)
 
 
 @pytest.fixture(scope="session")

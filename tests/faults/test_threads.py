@@ -10,7 +10,7 @@ from allranks import Cluster
 from allranks.errors import CellTimeout
 from tests.faults.kept import keep, look, sums_are_right
 from tests.faults.test_silence import Shown
-from tests.waiting import WITHIN, comes_true, idle, stacks
+from tests.waiting import WITHIN, comes_true, idle
 
 pytestmark = pytest.mark.slow
 
@@ -98,7 +98,7 @@ def test_a_thread_that_goes_on_never_gets_a_wrong_number(world: Cluster) -> None
     for _ in range(ROUNDS):
         with suppress(CellTimeout):  # a rank whose thread is between two collectives is not blocked
             world.begin(THREAD + RAISES).finish(5)
-        assert idle(world), world.snapshot.doing([0, 1]) + stacks(world)
+        assert idle(world), world.snapshot.doing([0, 1])
         ended = world.run(END)
         assert [each.value for each in ended.check().values()] == [True, True]
         result = world.run("{number for number in seen if number == number} - {2.0}, len(caught) > 0").check()
@@ -111,7 +111,7 @@ def test_a_stop_whose_signals_are_lost_is_sent_again(ring2: Cluster) -> None:
     ring2.run(LOSES).check()
     with suppress(CellTimeout):
         ring2.begin(THREAD + "over.wait()").finish(1)
-    assert idle(ring2), ring2.snapshot.doing([0, 1]) + stacks(ring2)
+    assert idle(ring2), ring2.snapshot.doing([0, 1])
     ring2.run("del agent.interrupt_main").check()
     ring2.run(END).check()
 
