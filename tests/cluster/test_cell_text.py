@@ -73,7 +73,7 @@ def test_what_was_saved_before_stays_until_the_new_file_is_whole(ring2: Cluster,
     text = printed(ring2, "print('today')")
     for number in range(5):
         ring2.run(f"print({number})").check()
-    with pytest.raises(CannotCopy, match="Output of rank 0 is missing: it no longer keeps that cell"):
+    with pytest.raises(CannotCopy, match="Output of rank 0 is missing: that cell's output is no longer kept"):
         text.save(file)
     assert file.read_text() == "yesterday" and os.listdir(tmp_path) == ["run.txt"]
     assert ring2.printed().save(file) == 1
@@ -108,7 +108,7 @@ def test_a_rank_that_is_dead_or_new_is_named_and_the_others_are_read(ring2: Clus
     )
     ring2.heal()
     text = ring2.printed()
-    assert text.missing_text() == "Output of rank 1 is missing: it no longer keeps that cell."
+    assert text.missing_text() == "Output of rank 1 is missing: that cell's output is no longer kept."
     assert text.find("before")[1] == {0: 1}
     with pytest.raises(CannotCopy, match="Output of rank 1 is missing"):
         ring2.printed(ranks=1)

@@ -21,6 +21,8 @@ from tests.needs import need
 pytestmark = pytest.mark.slow
 
 MB = 1_000_000
+MOST = 4 * (os.cpu_count() or 1)
+"""Ranks that start on this machine without --yes."""
 SUM = "%%distributed\nmx.distributed.all_sum(mx.array(1)).item()"
 
 
@@ -156,9 +158,8 @@ def test_up_again_with_the_same_options_shows_what_is_up(empty: Notebook) -> Non
 
 
 def test_far_more_ranks_than_cores_are_asked_for_twice(empty: Notebook) -> None:
-    most = 4 * (os.cpu_count() or 1)
-    asked = f"-n {most + 1}"
-    refused(empty.run(f"%distributed up {asked}"), f"Up to {most} start unasked", f"{asked} --yes starts all of these")
+    asked = f"-n {MOST + 1}"
+    refused(empty.run(f"%distributed up {asked}"), f"Up to {MOST} start unasked", f"{asked} --yes starts all of these")
     refused(empty.run("%distributed up -n 100000 --yes"), "a rank needs about", "of memory. At most")
 
 
@@ -170,6 +171,8 @@ def test_far_more_ranks_than_cores_are_asked_for_twice(empty: Notebook) -> None:
     [
         ("%distributed up -n 4", ["already up: 4 ring ranks.", "%distributed down"]),
         ("%distributed up -n 0", ["-n 0: a world needs at least 1 rank"]),
+        ("%distributed up --ipp-profile ''", ["--ipp-profile '': use the name of a profile"]),
+        (f"%distributed resize {MOST + 1}", [f"Up to {MOST} start unasked", f"resize {MOST + 1} --yes starts all"]),
         ("%distributed up -n x", ["invalid -n 'x': use a whole number."]),
         ("%distributed up --backend rng", ["unknown backend 'rng'. Did you mean --backend ring?"]),
         ("%distributed up -n 4 --connections 0", ["--connections 0"]),

@@ -108,6 +108,11 @@ class ClusterBase:
         return len(self._hosts)
 
     @property
+    def local(self) -> bool:
+        """Whether all ranks run on this machine."""
+        return all(host.local for host in self._hosts)
+
+    @property
     def backend(self) -> str:
         """The collective runtime in use; ``auto`` before `up` has chosen."""
         return self._backend_name

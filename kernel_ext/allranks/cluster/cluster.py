@@ -87,6 +87,8 @@ class Cluster(ClusterValues, ClusterViews):
         ordered: bool = False,
         sync: bool = False,
     ) -> None:
+        if ipp_profile == "":
+            raise UsageError("--ipp-profile '': use the name of a profile, such as default.")
         joins = join is not None or ipp_profile is not None
         if joins and (hosts, hostfile, ranks_per_host) != (None, None, 1):
             raise UsageError(

@@ -129,7 +129,7 @@ class ClusterMembers(ClusterBase):
         ranks = self._up()
         if size < 1:
             raise UsageError(f"resize {size}: a world needs at least 1 rank.")
-        if all(host.local for host in self._hosts):
+        if self.local:
             fits_here(f"resize {size}", size - self.size)
         if source is not None:
             self.choose_ranks(source)

@@ -144,6 +144,7 @@ def line_parser() -> Parser:
     heal.add_argument("--from", type=int, dest="source", metavar="R", help="copy rank R's variables to new ranks")
     resize = verbs.add_parser("resize", help="grow or shrink the world; ranks that stay keep their variables")
     resize.add_argument("size", type=int, metavar="N")
+    resize.add_argument("--yes", action="store_true", help="also far more ranks than cores")
     resize.add_argument("--from", type=int, dest="source", metavar="R", help="copy rank R's variables to new ranks")
     rewire = verbs.add_parser("rewire", help="change the backend; ranks keep their variables")
     rewire.add_argument("--backend", help=BACKENDS.removeprefix("auto, "))

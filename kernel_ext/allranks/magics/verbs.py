@@ -180,7 +180,10 @@ class Verbs:
         print(self._need().heal(source=options.source, kill=options.kill or (), progress=print))
 
     def _resize(self, options: argparse.Namespace) -> None:
-        print(self._need().resize(options.size, source=options.source, progress=print))
+        cluster = self._need()
+        if options.size > cluster.size and cluster.local and not options.yes:
+            not_too_many(f"resize {options.size}", options.size)
+        print(cluster.resize(options.size, source=options.source, progress=print))
 
     def _rewire(self, options: argparse.Namespace) -> None:
         print(self._need().rewire(options.backend, connections=options.connections, progress=print))

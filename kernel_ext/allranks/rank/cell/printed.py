@@ -126,5 +126,5 @@ class Printed:
         """
         with self._lock:
             if (text := self._texts.get(cell)) is None:
-                raise RuntimeError("it no longer keeps that cell")
+                raise RuntimeError("that cell's output is no longer kept")
             return text.read(offset), text.nbytes, text.incomplete
