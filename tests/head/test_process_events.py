@@ -184,10 +184,12 @@ def test_where_the_controller_was_replaced_the_living_register_again(world: Worl
     assert len(world.told) == 2, "new ranks register by themselves"
 
 
-def test_without_a_controller_no_rank_can_be_reached(world: World) -> None:
-    cause = "cannot be reached: ipyparallel's controller exited with code 1 (OSError: no ports)"
-    assert world.receive(ended("controller", 5, 1, "OSError: no ports")) == dict.fromkeys(range(3), cause)
+def test_without_a_controller_no_rank_can_start_and_the_others_go_on(world: World) -> None:
+    world.monitor.ranks[1].ready = False
+    cause = "cannot start: ipyparallel's controller exited with code 1 (OSError: no ports)"
+    assert world.receive(ended("controller", 5, 1, "OSError: no ports")) == {1: cause}
     assert world.told == []
+    assert world.events.no_controller == "ipyparallel's controller exited with code 1 (OSError: no ports)"
 
 
 def test_what_had_ended_before_is_said_of_new_ranks(world: World) -> None:
@@ -197,7 +199,7 @@ def test_what_had_ended_before_is_said_of_new_ranks(world: World) -> None:
     other: Any = world.ends[BOX]
     other.ended = HostGone("ssh ended")
     world.events.repeat([other])
-    cause = "cannot be reached: ipyparallel's controller exited with code 1"
+    cause = "cannot start: ipyparallel's controller exited with code 1"
     assert [rank.dead for rank in world.monitor.ranks] == [cause] * 3
 
 

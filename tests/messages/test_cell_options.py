@@ -13,9 +13,10 @@ from allranks import Cluster
 from allranks.cluster.options import local_options
 from allranks.errors import UsageError
 from allranks.magics.parsers import cell_parser, declared, line_parser, parse
-from allranks.messages import cell_options
+from allranks.messages import cell_options, lifeline
 from allranks.messages.cell_options import CellOptions, CellRequest
 from allranks.messages.lifeline import Lifeline
+from allranks.messages.requests import RunCell
 from allranks_backends.views import AT_REST
 from tests.waiting import WITHIN, comes_true
 
@@ -97,9 +98,8 @@ def test_what_a_rank_cannot_read_fails_the_cell_with_a_sentence(
 ) -> None:
     assert ring2._ranks is not None
     line: Lifeline = ring2._ranks.lifeline
-    real = msgspec.to_builtins
     with monkeypatch.context() as patch:
-        patch.setattr(msgspec, "to_builtins", lambda request: {**real(request), **spoil})
+        patch.setattr(lifeline, "to_builtins", lambda request: {**msgspec.to_builtins(request), **spoil})
         result = ring2.run("spoilt = 1", timeout=WITHIN)
     for rank in result.values():
         assert rank.error is not None and rank.error.ename == "CellRefused"
@@ -111,13 +111,8 @@ def test_what_a_rank_cannot_read_fails_the_cell_with_a_sentence(
 def test_what_has_no_number_is_dropped_and_the_next_cell_runs(ring2: Cluster) -> None:
     assert ring2._ranks is not None
     line, rank = ring2._ranks.lifeline, ring2._ranks.monitor.ranks[0]
-    assert line._engines is not None
-    session, mux = line._engines._session, line._engines.socket
     spoilt: tuple[Any, ...] = (7, "cell", [], {}, {"number": "x"}, {"number": 1e300, "sender": 3})
     for junk in spoilt:
-        content = {"code": "junk = 1", "silent": False, "store_history": True, "user_expressions": {}}
-        message = session.msg("execute_request", content=content, metadata={"allranks": junk})
-        line._outbox.append((mux, session.serialize(message, ident=rank.uuid.encode()), None))
-    line._wake()
+        line.tell(rank.uuid, RunCell("junk = 1", junk))
     assert comes_true(ring2, lambda now: now.ranks[0].state in AT_REST, WITHIN)
     assert "junk" not in ring2.run("dir()", timeout=WITHIN).check()[0].value

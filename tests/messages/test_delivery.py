@@ -1,18 +1,15 @@
-"""Cells that get lost on their way: each rank begins each cell once, or the cell fails there and says so."""
+"""Cells reach their ranks whatever is lost on the way, begin once, and take their turns among plain ipyparallel's."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from allranks import Cluster
-from allranks.messages import delivery
-from allranks.messages.cell_options import CellRequest
 from allranks.messages.lifeline import Lifeline
-from allranks_backends.views import AT_REST
+from allranks.messages.requests import Greet, Request, RunCell
 from tests.waiting import comes_true, idle
 
 COUNT = "ran = globals().get('ran', 0) + 1"
@@ -28,17 +25,14 @@ def reset(cluster: Cluster) -> None:
     cluster.run("ran = 0").check()
 
 
-def losing(sends: Callable[..., None], times: int, uuid: str) -> Callable[..., None]:
-    """`Lifeline._execute` that drops the first `times` cells to a rank."""
-    left = [times]
+def losing(sends: Callable[..., None], uuid: str) -> Callable[..., None]:
+    """`Lifeline._send` that drops the cells to a rank."""
 
-    def execute(to: str, code: str, request: CellRequest) -> None:
-        if to == uuid and left[0]:
-            left[0] -= 1
-        else:
-            sends(to, code, request)
+    def send(to: str, request: Request, *rest: Any) -> None:
+        if to != uuid or not isinstance(request, RunCell):
+            sends(to, request, *rest)
 
-    return execute
+    return send
 
 
 def uuid(cluster: Cluster, rank: int) -> str:
@@ -63,21 +57,62 @@ def test_a_plain_error_before_it_does_not_swallow_a_cell(plain: str, ring2: Clus
     assert ring2.pull("ran") == [1, 1]
 
 
-def test_a_lost_cell_is_sent_again_within_three_seconds(ring2: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cells_and_plain_requests_run_in_the_order_in_which_they_were_sent(ring2: Cluster) -> None:
+    """Plain ones take the longer way, through the controller."""
+    ring2.run("order = []").check()
+    view = ring2.client[:]
+    for number in range(0, 60, 3):
+        view.execute(f"order.append({number})", silent=False, block=False)
+        view.apply_async(exec, f"order.append({number + 1})")
+        cell = ring2.begin(f"order.append({number + 2})")
+        cell.finish(WITHIN).check()
+    assert ring2.pull("order") == [[*range(60)]] * 2
+
+
+def test_a_plain_request_that_is_lost_delays_one_cell_and_no_more(ring2: Cluster) -> None:
+    reset(ring2)
+    ring2.run("from allranks.rank.cell import turns; turns.LOST_AFTER = 0.5").check()
+    underway = ring2.client._outstanding_dict[uuid(ring2, 1)]
+    underway.add("lost")
+    try:
+        ring2.run(COUNT + "; turns.LOST_AFTER = 10 * 60", timeout=WITHIN).check()
+        ring2.run(COUNT, timeout=WITHIN).check()
+    finally:
+        underway.discard("lost")
+        ring2.run("turns.LOST_AFTER = 5.0; del turns").check()
+    assert ring2.pull("ran") == [2, 2]
+
+
+def test_what_a_cell_sets_in_a_context_variable_is_there_in_the_next_whoever_sends_it(ring2: Cluster) -> None:
+    ring2.run("import contextvars; place = contextvars.ContextVar('place', default=0); _ = place.set(1)").check()
+    assert ring2.run("place.get()").check()[0].value == 1
+    view = ring2.client[:]
+    view.execute("seen = place.get(); _ = place.set(2)", block=True)
+    assert ring2.pull("seen") == [1, 1]
+    assert ring2.run("import asyncio\nawait asyncio.sleep(0)\nplace.get()").check()[1].value == 2
+
+
+def test_a_cell_that_was_lost_is_sent_again_over_the_next_connection(
+    ring2: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     reset(ring2)
     line = lifeline(ring2)
-    monkeypatch.setattr(line, "_execute", losing(line._execute, 1, uuid(ring2, 1)))
-    began = time.monotonic()
-    ring2.run(COUNT, timeout=WITHIN).check()
-    assert time.monotonic() - began < 3 + WITHIN
+    with monkeypatch.context() as patch:
+        patch.setattr(line, "_send", losing(line._send, uuid(ring2, 1)))
+        cell = ring2.begin(COUNT)
+    line.tell(uuid(ring2, 1), Greet())  # it says hello, as with a connection that is new
+    cell.finish(WITHIN).check()
     assert ring2.pull("ran") == [1, 1]
 
 
 def test_a_lost_cell_is_sent_again_though_nobody_follows_it(ring2: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     reset(ring2)
     line = lifeline(ring2)
-    monkeypatch.setattr(line, "_execute", losing(line._execute, 2, uuid(ring2, 0)))
-    cell = ring2.begin(COUNT)
+    with monkeypatch.context() as patch:
+        patch.setattr(line, "_send", losing(line._send, uuid(ring2, 0)))
+        cell = ring2.begin(COUNT)
+    assert comes_true(ring2, lambda now: now.ranks[1].state == "idle" and now.ranks[0].state != "idle", WITHIN)
+    line.tell(uuid(ring2, 0), Greet())
     assert idle(ring2, WITHIN)
     assert ring2.pull("ran") == [1, 1]
     cell.finish().check()
@@ -85,14 +120,15 @@ def test_a_lost_cell_is_sent_again_though_nobody_follows_it(ring2: Cluster, monk
 
 def test_a_copy_is_not_run(ring2: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     reset(ring2)
-    line, sends = lifeline(ring2), lifeline(ring2)._execute
+    line, sends = lifeline(ring2), lifeline(ring2)._send
 
-    def thrice(*what: Any) -> None:
-        for _ in range(3):
-            sends(*what)
+    def thrice(to: str, request: Request, *rest: Any) -> None:
+        for _ in range(3 if isinstance(request, RunCell) else 1):
+            sends(to, request, *rest)
 
-    monkeypatch.setattr(line, "_execute", thrice)
-    ring2.run(COUNT, timeout=WITHIN).check()
+    with monkeypatch.context() as patch:
+        patch.setattr(line, "_send", thrice)
+        ring2.run(COUNT, timeout=WITHIN).check()
     assert ring2.run("ran", timeout=WITHIN)[0].value == 1
     assert ring2.pull("ran") == [1, 1]
     assert ring2.client[0].apply_sync(lambda: 7) == 7
@@ -104,37 +140,3 @@ def test_a_rank_that_is_busy_is_waited_for(ring2: Cluster) -> None:
     ring2.client[:].execute("import time; time.sleep(5)", silent=False, block=False)
     ring2.run(COUNT, timeout=WITHIN).check()
     assert ring2.pull("ran") == [1, 1]
-
-
-def test_what_never_arrives_fails_on_that_rank_and_does_not_run_later(
-    ring2: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reset(ring2)
-    line, sends = lifeline(ring2), lifeline(ring2)._execute
-    lost: list[tuple[Any, ...]] = []
-
-    def execute(to: str, code: str, request: CellRequest) -> None:
-        if to == uuid(ring2, 1):
-            lost.append((to, code, request))
-        else:
-            sends(to, code, request)
-
-    def look(to: str, now: float) -> None:
-        if to == uuid(ring2, 1):  # the other one may take longer than that to begin
-            looks(to, now)
-
-    looks = line._deliveries.look
-    monkeypatch.setattr(line._deliveries, "look", look)
-    monkeypatch.setattr(delivery, "ASK_AFTER", (0.2, 0.2))
-    monkeypatch.setattr(line, "_execute", execute)
-    result = ring2.run(COUNT, timeout=WITHIN)
-    assert result[0].ok and not result[1].ok
-    assert result[1].error is not None and result[1].error.ename == "CellLost"
-    assert "did not run on this rank. Run it again" in result[1].error.evalue
-    assert len(lost) == 2
-    monkeypatch.undo()
-    line._execute(*lost[0])  # it comes after all
-    assert comes_true(ring2, lambda now: all(rank.state in AT_REST for rank in now.ranks), WITHIN)
-    assert ring2.run("ran", timeout=WITHIN)[1].value == 0
-    ring2.run(COUNT, timeout=WITHIN).check()
-    assert ring2.pull("ran") == [2, 1]

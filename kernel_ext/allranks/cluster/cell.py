@@ -107,14 +107,15 @@ class Cell:
             return f"<Cell {self.number}: {self.result!r}>"
         return f"<Cell {self.number} on {rank_label(list(self.ranks))}: running>"
 
-    def start(self) -> None:
+    def start(self, after: Callable[[str], Sequence[str]] = lambda _uuid: ()) -> None:
+        """Send it; `after` gives the requests of ipyparallel's client to an engine that its rank is to run before."""
         self._first = {rank: self._monitor.ranks[rank].entered for rank in self.ranks}
         with self._pressed.noted():  # all ranks get the cell, or none
             self._events = self._monitor.listen(self.number, self.ranks)
             for rank in self.ranks:
                 uuid = self._monitor.ranks[rank].uuid
                 request = msgspec.structs.replace(self._request, comms=self._monitor.comms.told(uuid))
-                self._lifeline.execute(uuid, self._runs, request)
+                self._lifeline.execute(uuid, self._runs, request, after(uuid))
 
     def adopt(self, events: CellUpdates) -> None:
         """Follow a cell that another notebook sent; `events` has what is kept of it."""

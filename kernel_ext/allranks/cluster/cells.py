@@ -164,11 +164,16 @@ class ClusterCells(ClusterFolder, ClusterShare):
         )
         if tee is not None:
             tee.cell = cell
-        cell.start()
+        cell.start(self._requests_underway)
         if not isinstance(given.screen, Nowhere):  # neither bench nor an experiment
             self._last = number, chosen
         self._following.append(cell)
         return cell
+
+    def _requests_underway(self, uuid: str) -> Sequence[str]:
+        """The requests that `client` has sent to this engine, and that are not answered."""
+        # ipyparallel (9.2) makes public only those to all engines together. A copy: they are added in another thread.
+        return tuple(self._client._outstanding_dict[uuid].copy()) if self._client is not None else ()
 
     def _recording(self, ranks: Ranks, chosen: list[int], code: str, count: int, how: bool | str) -> Recording:
         about = {"name": self.name, "backend": self.backend, "count": count, "code": code, "size": self.size}

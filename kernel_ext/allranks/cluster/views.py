@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
-from allranks.errors import UsageError
+from allranks.errors import CannotStart, UsageError
 from allranks.head.world.ranks import A
 from allranks.messages.questions import RequestFailed
 from allranks.messages.requests import Complete, Inspect, Question
@@ -134,7 +134,15 @@ class ClusterViews(ClusterCells, ClusterMembers):
 
     @property
     def client(self) -> Any:
-        """A plain ``ipyparallel.Client`` of the same engines; made when first asked for."""
+        """A plain ``ipyparallel.Client`` of the same engines; made when first asked for.
+
+        Raises NoCluster, and CannotStart where ipyparallel's controller has ended.
+        """
+        if why := self._up().process_events.no_controller:
+            raise CannotStart(
+                f"plain ipyparallel cannot reach the ranks: {why}. Cells still run; "
+                "%distributed down, then %distributed up starts another one."
+            )
         if self._client is None:
             import ipyparallel
 

@@ -51,7 +51,6 @@ class LocalHost(PipedHost):
         super().__init__(self.NAME, reader, writer, on_event)
         self.directory = directory
         self.connection_file = directory / "ipcontroller-client.json"
-        self.client_info: dict[str, Any] = {}
         self.process = (0, 0.0)
         """Number of the host process, and when it began."""
 
@@ -93,9 +92,9 @@ class LocalHost(PipedHost):
         assert process.stdin is not None and process.stdout is not None
         host = cls(directory, process.stdout, process.stdin, on_event)
         host._process, host.process = process, identity_of(process.pid)
-        host.engine_info, host.client_info, controller = _controller_settings(directory, shared=shared, listen=listen)
+        host.engine_info, client_info, controller = _controller_settings(directory, shared=shared, listen=listen)
         host._order(Prepare(str(directory), controller))
-        write_private(host.connection_file, json.dumps(host.client_info))
+        write_private(host.connection_file, json.dumps(client_info))
         return host
 
     @classmethod
@@ -108,7 +107,6 @@ class LocalHost(PipedHost):
             connection.connect(f"{folder}/control")
         host = cls(directory, connection.makefile("rb"), connection.makefile("wb"), on_event)
         host.engine_info, host.process = engine_info, process
-        host.client_info = json.loads(host.connection_file.read_text())
         return host
 
     def ports(self, count: int) -> list[int]:

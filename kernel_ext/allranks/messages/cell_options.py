@@ -65,7 +65,7 @@ OLD_NAMES = {"profile": "timing"}
 
 
 class CellRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A cell as a rank is sent it, beside its code: in the metadata of the ``execute_request``."""
+    """A cell as a rank is sent it, beside its code (`messages.requests.RunCell`)."""
 
     number: int
     """Of the cell, counted by the cluster."""

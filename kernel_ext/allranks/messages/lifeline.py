@@ -1,12 +1,12 @@
-"""The notebook's end of the lifeline, and of the way cells take to the engines.
+"""The notebook's end of the lifeline.
 
-One thread owns the sockets: the ROUTER all ranks connect to, those by which ZeroMQ reports that connections begin and
-end (`messages.connections`), and the DEALER through which ipyparallel's controller passes ``execute_request`` to an
-engine. A killed process closes its connection at once, so its death is known within milliseconds.
+One thread owns the sockets: the ROUTER all ranks connect to, and those by which ZeroMQ reports that connections begin
+and end (`messages.connections`). A killed process closes its connection at once, so its death is known within
+milliseconds.
 
 A question ends with ConnectionError where its rank has no connection, loses it, or is known to be stopped. Silence
 alone proves nothing: a rank that pickles a large value holds Python's lock. ZeroMQ answers heartbeats in a thread that
-needs no lock, so a lost connection does. A cell that a rank never began is sent again (`messages.delivery`).
+needs no lock, so a lost connection does. A cell that was lost with one is sent again (`messages.delivery`).
 """
 
 from __future__ import annotations
@@ -19,27 +19,26 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, TypeVar
 
 import zmq
-from msgspec import structs
+from msgspec import structs, to_builtins
 
 from .cell_options import CellRequest
 from .connections import Connection, Connections, connection_of
 from .delivery import Deliveries
-from .engines import Engines
 from .events import Answered, CellEvent, Done, Event, EventOfTransfer, Failed, Hello, State, TaskHello
 from .questions import CLOSED, LOST, STOPPED, Questions, Reply
-from .requests import Answer, Greet, Question, Request
+from .requests import Answer, Greet, Question, Request, RunCell
 from .requests.transfers import KINDS
 from .transfers import CannotHold, Transfers, is_large
 from .wire import Buffer, NotUnderstood, Reader, encode
 
 AT_ONCE = 1000  # messages taken before orders are sent again: endless output must not keep an interrupt from a rank
-LOOK_EVERY = 0.25  # seconds between two looks at what ranks have yet to answer, or to begin
+LOOK_EVERY = 0.25  # seconds between two looks at what ranks have yet to answer
 READ_WITHIN = 1.0  # seconds until a rank without a connection counts as gone, though its messages may not all be read
 AFTER_TROUBLE = 0.05  # seconds until this thread goes on after an error of its own
 LONGEST_COMPLAINT = 300  # characters of the log's line on a message that was not understood
@@ -77,7 +76,6 @@ class Lifeline:
         except BaseException:
             self._context.destroy(linger=0)  # what stays open would block the interpreter when it is collected
             raise
-        self._engines: Engines | None = None
         self._connected: set[bytes] = set()
         """Ranks that have said hello on a connection that has not ended."""
         self._greeted: dict[bytes, Connection] = {}
@@ -88,11 +86,12 @@ class Lifeline:
         """The last connection by which a rank sent messages without a hello, and on which it was asked for one."""
         self._ended_at: dict[bytes, float] = {}
         """When the connections ended of ranks that are not yet reported as gone."""
-        self._outbox: deque[tuple[zmq.Socket[bytes], list[Any], int | None]] = deque()
+        self._outbox: deque[tuple[list[Any], int | None]] = deque()
+        """Messages, each with the number of the question that it asks."""
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_write, False)
         self._sender = secrets.token_hex(8)
-        self._questions, self._deliveries = Questions(), Deliveries(self)
+        self._questions, self._deliveries = Questions(), Deliveries(self._send)
         self._transfers: dict[bytes, Transfers] = {}
         self._looked_at = 0.0
         self._transfer_numbers = itertools.count(1)
@@ -116,21 +115,12 @@ class Lifeline:
         self._router.bind(url)
         self.url = str(self._router.get_string(zmq.LAST_ENDPOINT))
 
-    def connect_engines(self, info: Mapping[str, Any]) -> None:
-        """Learn the way to the engines from the controller's client connection info."""
-        self._engines = Engines(self._context, info)
-        self._wake()
-
-    def execute(self, uuid: str, code: str, request: CellRequest) -> None:
-        """Send a cell to one engine, again where it gets lost."""
-        request = structs.replace(request, sender=self._sender)
-        self._deliveries.add(uuid, request, lambda: self._execute(uuid, code, request), time.monotonic())
-        self._execute(uuid, code, request)
-
-    def _execute(self, uuid: str, code: str, request: CellRequest) -> None:
-        assert self._engines is not None, "cells are sent once the controller is there"
-        self._outbox.append((self._engines.socket, self._engines.frames(uuid, code, request), None))
-        self._wake()
+    def execute(self, uuid: str, code: str, cell: CellRequest, after: Sequence[str] = ()) -> None:
+        """Send a cell to a rank, again where it gets lost; it runs `after` these requests of ipyparallel's client."""
+        cell = structs.replace(cell, sender=self._sender)
+        request = RunCell(code, to_builtins(cell), tuple(after))
+        self._deliveries.add(uuid, cell.number, request)
+        self._send(uuid, request)
 
     def tell(self, uuid: str, request: Request, buffers: Sequence[Buffer] = ()) -> None:
         """Send a request that needs no answer. A stop reaches a rank without a connection when it has one again."""
@@ -149,8 +139,8 @@ class Lifeline:
         """How many bytes of large messages have moved from and to a rank, and of how many."""
         return transfers.moved if (transfers := self._transfers.get(uuid.encode())) is not None else (0, 0)
 
-    def _send(self, uuid: str, request: Request, buffers: Sequence[Buffer], question: int | None = None) -> None:
-        self._outbox.append((self._router, [uuid.encode(), encode(request), *buffers], question))
+    def _send(self, uuid: str, request: Request, buffers: Sequence[Buffer] = (), question: int | None = None) -> None:
+        self._outbox.append(([uuid.encode(), encode(request), *buffers], question))
         self._wake()
 
     def close(self, *, deliver: bool = False) -> None:
@@ -178,9 +168,6 @@ class Lifeline:
         self._shut()
 
     def _turn(self, poller: zmq.Poller) -> None:
-        mux = self._engines.socket if self._engines is not None else None
-        if mux is not None and mux not in poller:
-            poller.register(mux, zmq.POLLIN)
         ready = dict(poller.poll(int(LOOK_EVERY * 1000) if self._waited_for() else None))
         if self._wake_read in ready:
             os.read(self._wake_read, 4096)
@@ -188,25 +175,21 @@ class Lifeline:
         self._connections.update()
         all_read = self._receive_all()
         self._report_gone(all_read, time.monotonic())
-        if mux is not None and mux in ready:
-            mux.recv_multipart()  # the engine's reply repeats what the rank's agent tells
         self._look(time.monotonic())
         for transfers in self._transfers.values():
             transfers.drop_unwanted()
 
     def _send_queued(self) -> None:
         while self._outbox:
-            socket, frames, question = self._outbox.popleft()
+            frames, question = self._outbox.popleft()
             if question is not None and frames[0] not in self._connected:  # ZeroMQ would drop it
                 self._questions.give_up(question, LOST)
                 continue
             try:
                 if question is not None and is_large(frames[2:]):
                     self._transfers_with(frames[0]).begin(frames[1], frames[2:], question)
-                elif socket is self._router:
-                    self._send_to(frames[0], frames[1:])
                 else:
-                    socket.send_multipart(frames)
+                    self._send_to(frames[0], frames[1:])
             except Exception as error:
                 if question is not None:
                     self._questions.give_up(question, f"it could not be sent: {error}")
@@ -231,18 +214,17 @@ class Lifeline:
         self._questions.give_up_on(identity.decode(), LOST)
 
     def _waited_for(self) -> set[str]:
-        """The ranks that have yet to answer something, or to begin a cell, and that are there to do it."""
-        return {uuid for uuid in self._questions.asked | self._deliveries.expected if uuid.encode() in self._connected}
+        """The ranks that have yet to answer something, and that are there to do it."""
+        return {uuid for uuid in self._questions.asked if uuid.encode() in self._connected}
 
     def _look(self, now: float) -> None:
-        """Give up what cannot come, and see that cells arrive."""
+        """Give up what cannot come."""
         if now - self._looked_at < LOOK_EVERY:
             return
         self._looked_at = now
         for uuid in self._waited_for():
             if self._is_stopped(uuid):
                 self._questions.give_up_on(uuid, STOPPED)
-            self._deliveries.look(uuid, now)
 
     def _shut(self) -> None:
         for uuid in self._questions.asked:
@@ -290,7 +272,6 @@ class Lifeline:
             self._greeted[identity], self._routes[identity] = connection, route
             self._connected.add(identity)
             self._ended_at.pop(identity, None)
-            self._deliveries.back(uuid)
         elif self._greeted.get(identity) != connection:
             self._ask_for_hello(route, identity, connection)
             return
@@ -317,6 +298,8 @@ class Lifeline:
             return
         if isinstance(event, (CellEvent, Hello, State)):
             self._deliveries.begun(uuid, event.cell)
+        if isinstance(event, Hello):
+            self._deliveries.back(uuid)
         self._on_message(uuid, event, buffers)
 
     def _ask_for_hello(self, route: bytes, identity: bytes, connection: Connection) -> None:

@@ -36,6 +36,8 @@ class ProcessEvents:
         self.launcher: int | None = None
         """The pid of mpirun, where that started the ranks."""
         self._controller_ended: Ended | None = None
+        self.no_controller = ""
+        """Why plain ipyparallel cannot reach the ranks any more, as a clause."""
 
     def of(self, name: str) -> OnEvent:
         """What receives the events of the host of that name."""
@@ -117,9 +119,11 @@ class ProcessEvents:
                 self._tell(rank.uuid, Register())
         elif kind == "controller":
             self._controller_ended = event
+            how = ended_because(event.code, event.log, out_of_memory=event.out_of_memory)
+            self.no_controller = f"ipyparallel's controller {_clause(how)}"
             for rank in self._monitor.alive():
-                how = ended_because(event.code, event.log, out_of_memory=event.out_of_memory)
-                self._monitor.died(rank.rank, f"cannot be reached: ipyparallel's controller {_clause(how)}")
+                if not rank.ready:  # an engine must register there once, and cells do not go there
+                    self._monitor.died(rank.rank, f"cannot start: {self.no_controller}")
 
     def _died_later(self, rank: Rank, pid: int, cause: str) -> None:
         self._monitor.wait(lambda: not rank.connected, CLOSES_WITHIN)

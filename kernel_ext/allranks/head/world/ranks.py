@@ -108,7 +108,6 @@ class Ranks:
         at_exit = partial(self.lifeline.close, deliver=True) if settings.keep else ends
         self._at_exit = weakref.finalize(self, at_exit)
         self.host.follow()  # what it reports is handled by all of these
-        self.lifeline.connect_engines(self.host.client_info)
 
     def _local_host(self, kept: Detached | None, listen: str) -> LocalHost:
         """The host process of this machine, begun or taken over.

@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-from allranks.messages.cell_options import CellRequest
+from typing import Any
+
 from allranks.messages.events import CommRow
 
-from .base import Answer, Nothing, Question, Request
+from .base import Nothing, Question, Request
 
 
-class HasBegun(Answer):
-    cell: int
-    """The highest number of a cell of that sender's that has begun."""
-    busy: bool
-    """Whether something keeps the next one waiting."""
-
-
-class Begun(Question[HasBegun]):
-    """Which cell has begun last: asked about a cell that may have got lost."""
+class RunCell(Request):
+    """Run a cell, after everything that came before it."""
 
     runs = "main"
-    sender: str
-
-
-class Undelivered(Request):
-    """A cell could not be brought to the rank: it fails there, and is not run any more."""
-
-    runs = "main"
-    cell: CellRequest
-    """What came, or would have come, with it."""
-    because: str
+    code: str
+    cell: dict[str, Any]
+    """A `CellRequest` as plain data: a rank of another version fails the cell, and says what it cannot read."""
+    after: tuple[str, ...] = ()
+    """Requests of ipyparallel's client in the notebook that were sent before the cell, and that run before it."""
 
 
 class Greet(Request):

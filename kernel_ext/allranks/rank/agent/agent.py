@@ -21,7 +21,7 @@ from allranks.messages import values
 from allranks.messages.events import Answered, Entering, Failed, Hello, Leaving, Ready
 from allranks.messages.host_messages import RankConfig
 from allranks.messages.rank_lifeline import Lifeline
-from allranks.messages.requests import Form, Question, Request
+from allranks.messages.requests import Form, Question, Request, RunCell
 from allranks.messages.wire import Buffer, encode
 from allranks.rank.cell.calls import Calls
 from allranks.rank.cell.comms import Comms
@@ -95,6 +95,8 @@ class Agent:
         self.log = Log(self)
         self.comms = Comms(self)
         self._requests = Requests(self)
+        self.run_cell: Callable[[RunCell], None]
+        """Runs a cell in its turn. Set by `output_capture` before the rank is ready."""
         self.open_console: Callable[[], str] = str
         """Has the engine listen for a console; returns its connection file. Set by the engine."""
         self.register_again: Callable[[], None] = lambda: None

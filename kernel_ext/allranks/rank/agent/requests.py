@@ -18,8 +18,6 @@ from allranks.messages.questions import Reply
 from allranks.messages.requests import Answer, Nothing, Request
 from allranks.messages.wire import Buffer
 from allranks.rank.arrays.pending import names_in, pending_names, settle
-from allranks.rank.cell import not_run
-from allranks.rank.cell.stdio import RankStream
 from allranks.rank.collectives.exchanges import exchanges_of
 from allranks.rank.collectives.trace import TRACE, now
 from allranks.rank.debug import introspection
@@ -55,12 +53,8 @@ class Requests:
 
     # Cells.
 
-    def begun(self, request: requests.Begun, _: Buffers) -> Reply[requests.HasBegun]:
-        cell = self._agent.cell
-        return Reply(requests.HasBegun(cell.begun(request.sender), cell.running or RankStream.elsewhere))
-
-    def undelivered(self, request: requests.Undelivered, _: Buffers) -> None:
-        not_run.undelivered(self._agent.cell, request.cell, request.because)
+    def run_cell(self, request: requests.RunCell, _: Buffers) -> None:
+        self._agent.run_cell(request)
 
     def register(self, _request: requests.Register, _: Buffers) -> None:
         self._agent.register_again()

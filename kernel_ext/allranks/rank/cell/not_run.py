@@ -1,7 +1,4 @@
-"""Cells that fail on this rank without running: they never arrived, or came with options that it cannot read.
-
-Called in the main thread, as everything that begins and ends a cell.
-"""
+"""Cells that fail on this rank without running, since it cannot read the options that they came with."""
 
 from __future__ import annotations
 
@@ -14,23 +11,15 @@ from allranks.messages.cell_options import CellOptions, CellRequest
 from .recorder import CellRecorder
 
 
-def undelivered(cell: CellRecorder, request: CellRequest, because: str) -> None:
-    """The cell never arrived. It does not run if it comes after all."""
-    _fail(cell, request, "CellLost", because)
-
-
-def refused(cell: CellRecorder, sent: Any, because: str) -> None:
-    """The cell came with options that cannot be; one that has no number cannot even be answered."""
-    number, sender = (sent.get("number"), sent.get("sender", "")) if isinstance(sent, Mapping) else (None, "")
-    if isinstance(number, int) and isinstance(sender, str):
-        request = CellRequest(number=number, count=number, options=CellOptions(), sender=sender)
-        _fail(cell, request, "CellRefused", because)
-    else:
+def refused(cell: CellRecorder, sent: Mapping[str, Any], because: str) -> None:
+    """End the cell with an error; one that has no number cannot be answered at all. In the main thread."""
+    number, sender = sent.get("number"), sent.get("sender", "")
+    if not isinstance(number, int) or not isinstance(sender, str):
         logging.getLogger("allranks").error("a cell was dropped: %s", because)
-
-
-def _fail(cell: CellRecorder, request: CellRequest, ename: str, because: str) -> None:
+        return
+    request = CellRequest(number=number, count=number, options=CellOptions(), sender=sender)
     if not cell.is_copy(request):
         cell.begin(request, None)
-        cell.error({"ename": ename, "evalue": because, "traceback": [f"{ename}: {because}"]}, None)
+        name = "CellRefused"
+        cell.error({"ename": name, "evalue": because, "traceback": [f"{name}: {because}"]}, None)
         cell.end(None, False)

@@ -7,6 +7,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from allranks.messages import cell_options
@@ -16,6 +17,7 @@ from allranks.rank.debug import introspection
 
 from . import bars, not_run, tracebacks
 from .stdio import RankStream
+from .turns import Turns
 
 if TYPE_CHECKING:
     from allranks.rank.agent.agent import Agent
@@ -28,6 +30,9 @@ EXIT_REFUSED = (
     "exit() would end this rank's process and break the world. `%distributed down` (or cluster.down()) stops all ranks."
 )
 
+OURS = {"header": {}, "parent_header": {}, "metadata": {}, "content": {}, "buffers": []}
+"""The message to which a cell of the notebook's belongs: none of Jupyter's."""
+
 BUNDLES: Mapping[str, BundleKind] = {
     "display_data": "display",
     "update_display_data": "update",
@@ -38,39 +43,36 @@ BUNDLES: Mapping[str, BundleKind] = {
 
 def divert_cells(kernel: Any, agent: Agent) -> None:
     """Hook our cells: begin and end are told to the agent, and what IPython would publish goes to its output."""
-    handlers, shell, cell = kernel.shell_handlers, kernel.shell, agent.cell
+    handlers, shell, cell, turns = kernel.shell_handlers, kernel.shell, agent.cell, Turns(kernel)
     execute, apply = handlers["execute_request"], handlers["apply_request"]
     last: dict[str, Any] = {}
 
     async def execute_request(stream: Any, ident: Any, parent: dict[str, Any]) -> None:
-        sent = parent.get("metadata", {}).get("allranks")
-        if sent is None:
-            RankStream.elsewhere = True
-            try:
-                await execute(stream, ident, parent)
-                sys.stdout.flush()
-                sys.stderr.flush()
-            finally:
-                RankStream.elsewhere = False
-            return
+        RankStream.elsewhere = True
+        try:
+            await execute(stream, ident, parent)
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:
+            RankStream.elsewhere = False
+
+    async def run(code: str, sent: Mapping[str, Any]) -> None:
         try:
             request = cell_options.read(sent)
         except cell_options.Unreadable as error:
             not_run.refused(cell, sent, str(error))
-            request = None
-        if request is None or cell.is_copy(request):
-            kernel.session.send(stream, "execute_reply", {"status": "aborted"}, parent, ident=ident)
+            return
+        if cell.is_copy(request):
             return
         last.clear()
         try:
-            code = parent["content"]["code"]
-            kernel.execution_count = request.count - 1
-            shell.execution_count = request.count
+            kernel.execution_count = shell.execution_count = request.count
+            kernel.set_parent([], OURS)
             if request.comms:
                 agent.comms.catch_up(request.comms)
             cell.begin(request, shell.compile.get_code_name(code, code, request.count))
             with cell.interrupt.allowed():
-                await execute(stream, ident, parent)
+                await kernel.do_execute(code, silent=False)
         except BaseException as error:  # the machinery failed, IPython's or ours: the cell did not run to its end
             lines = traceback.format_exc().splitlines()
             if isinstance(error, KeyboardInterrupt):
@@ -111,6 +113,7 @@ def divert_cells(kernel: Any, agent: Agent) -> None:
         __tracebackhide__ = True
         raise RuntimeError(INPUT_REFUSED)
 
+    agent.run_cell = lambda request: turns.put(partial(run, request.code, request.cell), request.after)
     handlers["execute_request"], handlers["apply_request"] = execute_request, apply_request
     # ipykernel's would put Python's own SIGINT handling back around each message.
     kernel.pre_handler_hook = kernel.post_handler_hook = lambda: None
@@ -180,12 +183,8 @@ def _diverted(send: Callable[..., Any], kernel: Any, agent: Agent) -> Callable[.
             output.write(content["name"], content["text"])
         elif kind == "execute_reply":
             return send(stream, message, escaped(content), *args, **kwargs)  # an error's text may be no Unicode
-        elif kind not in ("status", "execute_input") or not _is_ours(kernel):
+        else:
             return send(stream, message, content, *args, **kwargs)
         return None
 
     return divert
-
-
-def _is_ours(kernel: Any) -> bool:
-    return "allranks" in kernel.get_parent("shell").get("metadata", {})

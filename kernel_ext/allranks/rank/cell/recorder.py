@@ -63,13 +63,9 @@ class CellRecorder:
         self._error: CellError | None = None
         self._final: tuple[Done, Sequence[Buffer]] | None = None
 
-    def begun(self, sender: str) -> int:
-        """The highest number of a cell of that sender's that began here."""
-        return self._begun.get(sender, 0)
-
     def is_copy(self, request: CellRequest) -> bool:
         """Whether the cell has begun here already: one that seemed lost is sent again, and carried out once."""
-        return request.number <= self.begun(request.sender)
+        return request.number <= self._begun.get(request.sender, 0)
 
     def begin(self, request: CellRequest, file: str | None) -> None:
         """Called in the main thread when a cell of the notebook's starts."""

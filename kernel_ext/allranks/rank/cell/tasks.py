@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 Task: TypeAlias = "asyncio.Task[Any]"
 
-_JUPYTER = frozenset({"IPython", "ipykernel", "ipyparallel", "jupyter_client", "tornado", "zmq"})
+_JUPYTER = frozenset({"IPython", "allranks", "ipykernel", "ipyparallel", "jupyter_client", "tornado", "zmq"})
 """Packages whose tasks are not the user's."""
 
 
