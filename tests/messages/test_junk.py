@@ -171,7 +171,7 @@ def test_junk_to_a_rank_is_survived(ring2: Cluster) -> None:
     @given(st.lists(junk(Request, "request"), min_size=BATCH, max_size=BATCH), st.randoms(use_true_random=False))
     def send(batch: list[bytes], chance: random.Random) -> None:
         for each in filter(harmless, variants(batch, chance)):
-            lifeline._outbox.append((lifeline._router, [uuid.encode(), each], None))
+            lifeline._outbox.append(([uuid.encode(), each], None))
         lifeline._wake()
 
     send()

@@ -223,6 +223,9 @@ class ClusterBase:
             busy = {rank.rank: rank.cell for rank in monitor.busy(chosen)}
             return list(busy) if monitor.interrupted.issuperset(busy.items()) else []
 
+        if not ending():
+            return
+
         def done() -> bool:
             return monitor.wait(lambda: not ending(), SHOW_EVERY) or time.monotonic() > until
 

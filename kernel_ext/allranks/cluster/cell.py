@@ -44,6 +44,10 @@ DRAW_EVERY = 0.1
 """Seconds after which what has come is drawn, and a stop noticed, though more keeps coming."""
 
 
+LOOK_EVERY = 0.05
+"""Seconds between two looks at who waits for whom."""
+
+
 class Screen(Protocol):
     """Where a cell is shown (`notebook.show.Show`)."""
 
@@ -92,6 +96,7 @@ class Cell:
         self._logged = monitor.logged.count
         """Number of the last logged figure that is not to be drawn any more."""
         self._started = time.monotonic()
+        self._look_at = self._started + LOOK_EVERY
         self._events: CellUpdates = queue.SimpleQueue()
         self._pressed = Stop()
         self.result: CellResult | None = None
@@ -303,6 +308,9 @@ class Cell:
 
     def _say_who_waits(self) -> None:
         """Report who waits for whom, and unblock those whose wait is hopeless."""
+        if (now := time.monotonic()) < self._look_at:  # a look costs as much as the rest of a short cell here
+            return
+        self._look_at = now + LOOK_EVERY
         findings = self._unblocking.look()
         if self._screen is not None and findings:
             self._screen.blocks(_said(findings))

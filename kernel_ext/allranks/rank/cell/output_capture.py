@@ -30,7 +30,7 @@ EXIT_REFUSED = (
     "exit() would end this rank's process and break the world. `%distributed down` (or cluster.down()) stops all ranks."
 )
 
-OURS = {"header": {}, "parent_header": {}, "metadata": {}, "content": {}, "buffers": []}
+OURS: dict[str, Any] = {"header": {}, "parent_header": {}, "metadata": {}, "content": {}, "buffers": []}
 """The message to which a cell of the notebook's belongs: none of Jupyter's."""
 
 BUNDLES: Mapping[str, BundleKind] = {

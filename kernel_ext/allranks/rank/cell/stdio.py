@@ -34,6 +34,11 @@ class RankStream(OutStream):
         RankStream.output.write(self.name, string)
         return len(string)
 
+    def flush(self) -> None:
+        """Nothing: what is written is with the agent. ipykernel's own waits for another thread, for some 0.2 ms."""
+        if RankStream.elsewhere:
+            super().flush()
+
     @property
     def pipe(self) -> int | None:
         """Where what is written to the descriptor is read."""

@@ -147,6 +147,7 @@ def _engine_config(config: RankConfig) -> Config:
     settings.ProfileDir.location = str(Path(config.directory).parent / "profile")
     settings.IPEngine.work_dir = os.getcwd()
     settings.HistoryManager.hist_file = ":memory:"
+    settings.HistoryManager.db_cache_size = 100  # else each cell wakes a thread that writes it
     return settings
 
 
