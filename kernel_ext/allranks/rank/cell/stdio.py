@@ -37,7 +37,7 @@ class RankStream(OutStream):
     def flush(self) -> None:
         """Nothing: what is written is with the agent. ipykernel's own waits for another thread, for some 0.2 ms."""
         if RankStream.elsewhere:
-            super().flush()
+            super().flush()  # type: ignore[no-untyped-call]
 
     @property
     def pipe(self) -> int | None:
