@@ -94,8 +94,12 @@ def fits_here(option: str, count: int) -> None:
         raise UsageError(f"{option}: a rank needs about {size_text(OF_A_RANK)} of memory. At most {most} fit here.")
 
 
-def not_too_many(option: str, count: int) -> None:
-    """Raises UsageError for more ranks than this machine's cores bear: `--yes` starts them all the same."""
+def not_too_many(option: str, count: int, running: int = 0) -> None:
+    """Raises UsageError for more ranks than this machine's cores bear: `--yes` starts them all the same.
+
+    Also for more than its memory has room for, beside those that are `running`.
+    """
+    fits_here(option, count - running)
     cores = psutil.cpu_count() or 1
     if count > RANKS_OF_A_CORE * cores:
         raise UsageError(

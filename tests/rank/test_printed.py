@@ -55,7 +55,7 @@ def test_a_few_cells_are_kept(tmp_path: Path) -> None:
         printed.write(f"{cell}" * (IN_MEMORY + 1))
     assert whole(printed, KEPT + 2).startswith(f"{KEPT + 2}")
     assert whole(printed, 3).startswith("3")
-    with pytest.raises(RuntimeError, match="no longer keeps that cell"):
+    with pytest.raises(RuntimeError, match="that cell's output is no longer kept"):
         printed.read(2, 0)
 
 
@@ -66,7 +66,7 @@ def test_cells_that_print_nothing_take_no_others_place(tmp_path: Path) -> None:
     for cell in range(2, 2 * SILENT):
         printed.begin(cell)
     assert (whole(printed, 1), whole(printed, SILENT)) == ("loss 1.0\n", "")
-    with pytest.raises(RuntimeError, match="no longer keeps that cell"):
+    with pytest.raises(RuntimeError, match="that cell's output is no longer kept"):
         printed.read(2, 0)
 
 
@@ -77,7 +77,7 @@ def test_all_cells_before_the_last_are_bounded_together(tmp_path: Path, monkeypa
         printed.begin(cell)
         printed.write("x" * 60)
     assert whole(printed, 2) == whole(printed, 3) == "x" * 60
-    with pytest.raises(RuntimeError, match="no longer keeps that cell"):
+    with pytest.raises(RuntimeError, match="that cell's output is no longer kept"):
         printed.read(1, 0)
 
 

@@ -182,7 +182,7 @@ class Verbs:
     def _resize(self, options: argparse.Namespace) -> None:
         cluster = self._need()
         if options.size > cluster.size and cluster.local and not options.yes:
-            not_too_many(f"resize {options.size}", options.size)
+            not_too_many(f"resize {options.size}", options.size, cluster.size)
         print(cluster.resize(options.size, source=options.source, progress=print))
 
     def _rewire(self, options: argparse.Namespace) -> None:
