@@ -157,7 +157,7 @@ class ClusterCells(ClusterFolder, ClusterShare):
             settled,
             ranks_up.monitor,
             ranks_up.lifeline,
-            runs=runs.code if isinstance(runs, Call) else None,
+            calls=runs.kind if isinstance(runs, Call) else None,
             recording=self._recording(ranks_up, chosen, code, count, given.timeline) if given.timeline else None,
             before=said,
             on_end=self._after_cell,

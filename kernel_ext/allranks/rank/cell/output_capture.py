@@ -1,4 +1,4 @@
-"""Our cells among those of plain ipyparallel: begun and ended in the agent, and what they put out given to it."""
+"""Our cells among those of plain ipyparallel: the recorder begins and ends them, and gets what they put out."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from allranks.messages import cell_options
 from allranks.messages.events import BundleKind
 from allranks.messages.wire import escaped
-from allranks.rank.debug import introspection
+from allranks.rank.debug.debugger import Debugger
+from allranks.rank.main_thread.running_cell import RunningCell
 
 from . import bars, not_run, tracebacks
+from .calls import CODE, Calls
+from .comms import Comms
+from .recorder import CellRecorder
 from .stdio import RankStream
-
-if TYPE_CHECKING:
-    from allranks.rank.agent.agent import Agent
 
 INPUT_REFUSED = (
     "input() does not work on a rank, which has no keyboard. Call it in the notebook and send the answer with "
@@ -36,9 +37,11 @@ BUNDLES: Mapping[str, BundleKind] = {
 """What Jupyter calls the messages that have MIME bundles."""
 
 
-def divert_cells(kernel: Any, agent: Agent) -> None:
-    """Hook our cells: begin and end are told to the agent, and what IPython would publish goes to its output."""
-    handlers, shell, cell = kernel.shell_handlers, kernel.shell, agent.cell
+def divert_cells(
+    kernel: Any, cell: RunningCell, recorder: CellRecorder, calls: Calls, comms: Comms, debugger: Debugger
+) -> None:
+    """Hook our cells: the recorder learns of begin and end, and gets what IPython would publish."""
+    handlers, shell = kernel.shell_handlers, kernel.shell
     execute, apply = handlers["execute_request"], handlers["apply_request"]
     last: dict[str, Any] = {}
 
@@ -56,36 +59,38 @@ def divert_cells(kernel: Any, agent: Agent) -> None:
         try:
             request = cell_options.read(sent)
         except cell_options.Unreadable as error:
-            not_run.refused(cell, sent, str(error))
+            not_run.refused(recorder, sent, str(error))
             request = None
-        if request is None or cell.is_copy(request):
+        if request is None or recorder.is_copy(request):
             kernel.session.send(stream, "execute_reply", {"status": "aborted"}, parent, ident=ident)
             return
         last.clear()
         try:
+            if request.calls is not None:
+                parent["content"]["code"] = CODE[request.calls]
             code = parent["content"]["code"]
             kernel.execution_count = request.count - 1
             shell.execution_count = request.count
             if request.comms:
-                agent.comms.catch_up(request.comms)
-            cell.begin(request, shell.compile.get_code_name(code, code, request.count))
+                comms.catch_up(request.comms)
+            recorder.begin(request, shell.compile.get_code_name(code, code, request.count))
             with cell.interrupt.allowed():
                 await execute(stream, ident, parent)
         except BaseException as error:  # the machinery failed, IPython's or ours: the cell did not run to its end
             lines = traceback.format_exc().splitlines()
             if isinstance(error, KeyboardInterrupt):
                 lines = ["KeyboardInterrupt: outside the cell's own code"]
-            cell.error({"ename": type(error).__name__, "evalue": str(error), "traceback": lines}, None)
+            recorder.error({"ename": type(error).__name__, "evalue": str(error), "traceback": lines})
         finally:
             if (raised := last.pop("error", None)) is not None:
-                cell.note_error(raised)
-            agent.debugger.end_cell(raised)
+                recorder.note_error(raised)
+            debugger.end_cell(raised)
             del raised
             value = last.pop("value", None)
-            if (returned := agent.calls.returned) is not None:
+            if (returned := calls.returned) is not None:
                 value = returned[0]
-            cell.end(value, request.options.want_values)
-            agent.calls.returned = None
+            recorder.end(value, request.options.want_values)
+            calls.returned = None
 
     def apply_request(stream: Any, ident: Any, parent: dict[str, Any]) -> Any:
         RankStream.elsewhere = True
@@ -119,11 +124,8 @@ def divert_cells(kernel: Any, agent: Agent) -> None:
     shell.compile.get_code_name = _file_name
     _name_cells(shell)
     kernel.raw_input = kernel.getpass = refuse_input
-    introspection.install(shell, agent)
-    tracebacks.end_at_the_user(shell, agent.reserve.lent)
-    agent.debugger.install(shell)
-    bars.install(lambda: cell.widgets)
-    kernel.session.send = _diverted(kernel.session.send, kernel, agent)
+    bars.install(lambda: recorder.widgets)
+    kernel.session.send = _diverted(kernel.session.send, kernel, recorder, comms)
 
 
 def _can_be_flushed(stream: Any) -> bool:
@@ -153,14 +155,14 @@ def _file_name(raw_code: str, _code: str, _number: int) -> str:
     return f"<cell {hashlib.sha1(raw_code.encode(errors='backslashreplace')).hexdigest()[:8]}>"
 
 
-def _diverted(send: Callable[..., Any], kernel: Any, agent: Agent) -> Callable[..., Any]:
-    """`Session.send`, with what a cell of ours publishes given to the agent instead of to ipyparallel."""
-    output = agent.cell.output
+def _diverted(send: Callable[..., Any], kernel: Any, recorder: CellRecorder, comms: Comms) -> Callable[..., Any]:
+    """`Session.send`, which gives what a cell of ours publishes to the recorder instead of to ipyparallel."""
+    output = recorder.output
 
     def divert(stream: Any, kind: Any, content: Any = None, *args: Any, **kwargs: Any) -> Any:
         if isinstance(kind, str) and kind.startswith("comm_"):
             metadata, buffers = kwargs.get("metadata") or {}, kwargs.get("buffers") or ()
-            if agent.comms.publish(kind, content, metadata, buffers, ours=not RankStream.elsewhere):
+            if comms.publish(kind, content, metadata, buffers, ours=not RankStream.elsewhere):
                 return None
         if RankStream.elsewhere:
             return send(stream, kind, content, *args, **kwargs)
@@ -174,8 +176,7 @@ def _diverted(send: Callable[..., Any], kernel: Any, agent: Agent) -> Callable[.
         elif kind == "clear_output":
             output.clear(bool(content.get("wait")))
         elif kind == "error":
-            error = tracebacks.raised()
-            agent.cell.error(content, *tracebacks.place_of_error(error, agent.cell.file), error)
+            recorder.error(content, tracebacks.raised())
         elif kind == "stream":
             output.write(content["name"], content["text"])
         elif kind == "execute_reply":
