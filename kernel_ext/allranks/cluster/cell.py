@@ -6,7 +6,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -17,7 +17,6 @@ from allranks.head.cell.stall import Finding
 from allranks.head.cell.still_busy import still_busy
 from allranks.head.cell.unblocking import RELEASE_WITHIN, Unblocking
 from allranks.head.state.cell_updates import CellUpdate, CellUpdates, Died
-from allranks.head.state.logged import Row
 from allranks.head.state.monitor import Monitor
 from allranks.messages.cell_options import CallKind, CellRequest, checked
 from allranks.messages.events import AtDebugger, Began, Done, Entering
@@ -26,13 +25,12 @@ from allranks.notebook.stop import Stop
 from allranks_backends.plan import rank_label
 
 from .conversation import Conversation
+from .options import LocalOptions
 from .result import CellResult
 
 if TYPE_CHECKING:
     from allranks.messages.lifeline import Lifeline
     from allranks.timeline.recording import Recording
-
-    from .options import LocalOptions
 
 INTERRUPT_WITHIN = 1.6
 """Seconds ranks get to handle an interrupt before the prompt is given back without them."""
@@ -42,15 +40,6 @@ POLL_LOGGED = 0.5
 """Seconds between two looks at what was logged."""
 DRAW_EVERY = 0.1
 """Seconds after which what has come is drawn, and a stop noticed, though more keeps coming."""
-
-
-class Screen(Protocol):
-    """Where a cell is shown (`notebook.show.Show`)."""
-
-    def blocks(self, blocks: list[Block]) -> None: ...
-    def live_lines(self, lines: dict[int, str]) -> None: ...
-    def logged(self, rows: Sequence[Row]) -> None: ...
-    def close(self) -> None: ...
 
 
 class Cell:
