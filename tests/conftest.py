@@ -141,7 +141,7 @@ for _name in [name for name in globals() if not name.startswith("_") or name == 
     if _name in {"_", "mx", "world", "rank", "size", "log", "mark"} or _name not in get_ipython().user_ns_hidden:
         del globals()[_name]
 Out.clear()
-_engine.instance().agent.world.names.hand_out()
+_engine.instance().agent.names.hand_out()
 __import__("gc").collect()
 """
 """Run on ranks: their variables are gone. Which modules a worker has run before depends on how busy the machine is."""

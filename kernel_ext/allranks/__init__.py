@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .rank.collectives.trace import mark
     from .rank.files.shared_names import shared
     from .rank.values.checkpoint import load_variables
-    from .rank.world.mpi.member import communicator
+    from .rank.world.membership import communicator
     from .timeline.timeline import Timeline
 
 __version__ = "0.1.0"
@@ -89,7 +89,7 @@ FROM = {
     "RankVariables": "head.world.change",
     "Timeline": "timeline.timeline",
     "WorldChange": "head.world.change",
-    "communicator": "rank.world.mpi.member",
+    "communicator": "rank.world.membership",
     "discover": "discovery.discover",
     "doctor": "discovery.doctor",
     "load_variables": "rank.values.checkpoint",

@@ -192,17 +192,19 @@ def test_a_pending_collective_is_named_and_not_evaluated_on_one_rank(ring2: Clus
 
 LATE = """
 import time
-from allranks.rank.agent import requests
-def late(name):
-    answer = getattr(requests.Requests, name)
-    setattr(requests.Requests, name, lambda *all: (time.sleep(3), answer(*all))[1])
-    return lambda: setattr(requests.Requests, name, answer)
+from allranks.messages.requests import LedgerSince, Pending
+from allranks.rank.process.engine import RankEngine
+handlers = RankEngine.instance().agent.requests.handlers
+def late(question):
+    answer = handlers[question]
+    handlers[question] = lambda *all: (time.sleep(3), answer(*all))[1]
+    return lambda: handlers.update({question: answer})
 """
 
 
 def test_a_busy_rank_that_answers_late_is_waited_for(ring2: Cluster) -> None:
     """Else a cell would hang that is refused otherwise, and a mismatch would go unseen."""
-    ring2.run(LATE + "again = [late(name) for name in ('pending', 'ledger_since')]").check()
+    ring2.run(LATE + "again = [late(question) for question in (Pending, LedgerSince)]").check()
     try:
         ring2.run("sums = mx.distributed.all_sum(mx.ones(2)) * 3").check()
         with pytest.raises(WouldHang, match="sums on rank 0"):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from allranks import Cluster
-from allranks.rank.agent.peers import Peers
+from allranks.rank.world.peers import Peers
 from tests.waiting import comes_true
 
 WITHIN = 60.0
@@ -62,8 +62,8 @@ def test_the_notebooks_interpreter_is_held(four: Cluster) -> None:
 
 
 def peers(token: str) -> tuple[Peers, tuple[str, int]]:
-    agent: Any = SimpleNamespace(config=SimpleNamespace(token=token), lifeline=SimpleNamespace(watch=lambda *_: None))
-    made = Peers(agent)
+    lifeline: Any = SimpleNamespace(watch=lambda *_: None)
+    made = Peers(token, lifeline)
     where = made.listen("127.0.0.1")
     assert where is not None
     return made, where

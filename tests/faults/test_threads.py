@@ -76,13 +76,13 @@ if 'task' in held:
 """
 LOSES = """
 from allranks.rank.process.engine import RankEngine
-agent, lost = RankEngine.instance().agent, []
+main, lost = RankEngine.instance().agent.main, []
 def lose():
     if len(lost) < 2:
         lost.append(1)
     else:
-        type(agent).interrupt_main(agent)
-agent.interrupt_main = lose
+        type(main).interrupt(main)
+main.interrupt = lose
 """
 ROUNDS = 3
 
@@ -112,7 +112,7 @@ def test_a_stop_whose_signals_are_lost_is_sent_again(ring2: Cluster) -> None:
     with suppress(CellTimeout):
         ring2.begin(THREAD + "over.wait()").finish(1)
     assert idle(ring2), ring2.snapshot.doing([0, 1])
-    ring2.run("del agent.interrupt_main").check()
+    ring2.run("del main.interrupt").check()
     ring2.run(END).check()
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from allranks.errors import UsageError
 from allranks.magics.parsers import cell_parser, line_parser, parse, parse_ranks
+from allranks.magics.verbs import VERBS
 
 
 @pytest.mark.parametrize(
@@ -38,3 +39,8 @@ def test_megabytes_that_cannot_be(given: str) -> None:
 def test_a_number_of_ranks_that_is_none() -> None:
     with pytest.raises(UsageError, match="invalid -n '²': use a whole number"):
         parse(line_parser(), "up -n ²")
+
+
+def test_every_verb_has_a_method() -> None:
+    (verbs,) = (each for each in line_parser()._actions if isinstance(each, argparse._SubParsersAction))
+    assert VERBS.keys() == verbs.choices.keys()

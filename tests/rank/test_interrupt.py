@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from allranks.rank.cell.interrupt import Interrupt
 from allranks.rank.collectives.aborted import Aborted, CollectiveAborted
+from allranks.rank.main_thread.interrupt import Interrupt
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import psutil
@@ -23,7 +23,7 @@ from .figures import BenchRow, Choice
 from .result import BenchResult
 
 if TYPE_CHECKING:
-    from allranks.cluster.cluster import Cluster
+    from allranks.head.world.change import WorldChange
     from allranks.head.world.ranks import Ranks
     from allranks.notebook.stop import Stop
 
@@ -104,12 +104,27 @@ CODE = '__import__("allranks.rank.metrics.bench", fromlist=["in_cell"]).in_cell(
 """The cell of one measurement: it names nothing."""
 
 
+class BenchedCluster(Protocol):
+    """What a bench needs of a `Cluster`."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def backend(self) -> str: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def run(self) -> Callable[..., Any]: ...
+    def rewire(self, backend: str, *, connections: int) -> WorldChange: ...
+    def interrupt(self, *, within: float) -> object: ...
+
+
 class Bench:
     """One run of ``bench`` on a cluster; everything is checked when it is made. Raises UsageError."""
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: BenchedCluster,
         ranks: Ranks,
         *,
         ops: Sequence[str],

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from allranks.errors import CannotTravel, CellFailed, CellInterrupted, RemoteError, UsageError
 from allranks.messages import values
+from allranks.messages.cell_options import CallKind
 from allranks.notebook.shell import running_shell
 
 from .options import local_options
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 Arguments = ParamSpec("Arguments")
 Returned = TypeVar("Returned")
 
-CODE = '__import__("allranks.rank.cell.calls", fromlist="*").carry_out()'
-CODE_OF_COROUTINE = f"await {CODE.replace('carry_out', 'carry_out_async')}"
 AWAKE_EVERY = 0.2
 """Seconds between two turns of the event loop while a cell is awaited: in ipykernel (7.4) the stop button is noticed at
 the next one, and nothing else may bring that about."""
@@ -38,8 +37,7 @@ the next one, and nothing else may bring that about."""
 class Call:
     """A function with its arguments, as a cell is sent it."""
 
-    code: str
-    """What the cell runs."""
+    kind: CallKind
     text: str
     """What is shown of it: the function's source."""
     names: tuple[str, ...]
@@ -181,8 +179,8 @@ def packed(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Cal
                 raise CannotTravel(f"{what}: {error}") from None
         raise CannotTravel(str(whole)) from None
     names = tuple(values.global_names(plain.__code__)) if plain is not None else ()
-    code = CODE_OF_COROUTINE if inspect.iscoroutinefunction(plain) else CODE
-    return Call(code, _text(plain, name), names, [*values.pack(_sources(files)), *buffers])
+    kind: CallKind = "coroutine function" if inspect.iscoroutinefunction(plain) else "function"
+    return Call(kind, _text(plain, name), names, [*values.pack(_sources(files)), *buffers])
 
 
 def _sources(files: Iterable[str]) -> dict[str, tuple[str, int | None]]:

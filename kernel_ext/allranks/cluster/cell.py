@@ -6,7 +6,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -17,22 +17,20 @@ from allranks.head.cell.stall import Finding
 from allranks.head.cell.still_busy import still_busy
 from allranks.head.cell.unblocking import RELEASE_WITHIN, Unblocking
 from allranks.head.state.cell_updates import CellUpdate, CellUpdates, Died
-from allranks.head.state.logged import Row
 from allranks.head.state.monitor import Monitor
-from allranks.messages.cell_options import CellRequest, checked
+from allranks.messages.cell_options import CallKind, CellRequest, checked
 from allranks.messages.events import AtDebugger, Began, Done, Entering
 from allranks.notebook.fold import Block, Fold
 from allranks.notebook.stop import Stop
 from allranks_backends.plan import rank_label
 
 from .conversation import Conversation
+from .options import LocalOptions
 from .result import CellResult
 
 if TYPE_CHECKING:
     from allranks.messages.lifeline import Lifeline
     from allranks.timeline.recording import Recording
-
-    from .options import LocalOptions
 
 INTERRUPT_WITHIN = 1.6
 """Seconds ranks get to handle an interrupt before the prompt is given back without them."""
@@ -48,15 +46,6 @@ LOOK_EVERY = 0.05
 """Seconds between two looks at who waits for whom."""
 
 
-class Screen(Protocol):
-    """Where a cell is shown (`notebook.show.Show`)."""
-
-    def blocks(self, blocks: list[Block]) -> None: ...
-    def live_lines(self, lines: dict[int, str]) -> None: ...
-    def logged(self, rows: Sequence[Row]) -> None: ...
-    def close(self) -> None: ...
-
-
 class Cell:
     """A running cell. `start` sends it, `finish` follows it to its end."""
 
@@ -68,20 +57,21 @@ class Cell:
         monitor: Monitor,
         lifeline: Lifeline,
         *,
-        runs: str | None = None,
+        calls: CallKind | None = None,
         recording: Recording | None = None,
         before: str = "",
         on_end: Callable[[Cell], str | None] = lambda _cell: None,
     ) -> None:
-        """`runs` is what the ranks run, where that is not `code` itself; `before` is shown first."""
+        """`calls` is what the ranks call, where `code` only shows that; `before` is shown first."""
         assert isinstance(options.ranks, Sequence) and options.count is not None, "settled by Cluster.begin"
         self.number, self.code, self.ranks = number, code, tuple(options.ranks)
         self._monitor, self._lifeline, self._screen = monitor, lifeline, options.screen
-        self._runs = code if runs is None else runs
         self.count = options.count
         """Its number as the notebook counts."""
         self._timeout, self._check = options.timeout, options.check
-        self._request = CellRequest(number=number, count=options.count, options=options.shared, widgets=options.widgets)
+        self._request = CellRequest(
+            number=number, count=options.count, options=options.shared, widgets=options.widgets, calls=calls
+        )
         monitor.comms.wanted |= options.widgets
         self._recording = recording
         self._agreement = Agreement(monitor, lifeline, self.ranks, number)
@@ -120,7 +110,7 @@ class Cell:
             for rank in self.ranks:
                 uuid = self._monitor.ranks[rank].uuid
                 request = msgspec.structs.replace(self._request, comms=self._monitor.comms.told(uuid))
-                self._lifeline.execute(uuid, self._runs, request, after(uuid))
+                self._lifeline.execute(uuid, "" if request.calls else self.code, request, after(uuid))
 
     def adopt(self, events: CellUpdates) -> None:
         """Follow a cell that another notebook sent; `events` has what is kept of it."""

@@ -15,14 +15,14 @@ from allranks.head.cell.still_busy import still_busy
 from allranks.head.state.advice import HEALS, died_text
 from allranks.head.world.ranks import Ranks
 from allranks.messages.requests import Console, KeepCall
-from allranks.notebook.watch import Nowhere, Tee
+from allranks.notebook.watch import Nowhere, Screen, Tee
 from allranks.timeline.recording import Recording
 from allranks_backends.plan import rank_label
 from allranks_backends.views import AT_REST
 
 from . import debug
 from .calls import Arguments, Call, Calls, RemoteFunction, Returned, finished
-from .cell import Cell, Screen
+from .cell import Cell
 from .cell_text import CellText
 from .folder import ClusterFolder
 from .options import KEYWORDS, LocalOptions, local_options
@@ -157,13 +157,13 @@ class ClusterCells(ClusterFolder, ClusterShare):
             settled,
             ranks_up.monitor,
             ranks_up.lifeline,
-            runs=runs.code if isinstance(runs, Call) else None,
+            calls=runs.kind if isinstance(runs, Call) else None,
             recording=self._recording(ranks_up, chosen, code, count, given.timeline) if given.timeline else None,
             before=said,
             on_end=self._after_cell,
         )
         if tee is not None:
-            tee.cell = cell
+            tee.result = lambda: cell.result
         cell.start(self._requests_underway)
         if not isinstance(given.screen, Nowhere):  # neither bench nor an experiment
             self._last = number, chosen

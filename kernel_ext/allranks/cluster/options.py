@@ -11,8 +11,7 @@ import msgspec
 
 from allranks.messages.cell_options import OLD_NAMES, CellOptions, checked, unknown
 from allranks.notebook.keyboard import Read
-
-from .cell import Screen
+from allranks.notebook.watch import Screen
 
 Options = ParamSpec("Options")
 Holder = TypeVar("Holder")

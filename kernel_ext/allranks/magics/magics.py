@@ -25,7 +25,7 @@ from allranks.notebook.front_end import shown_in
 
 from . import auto, completion
 from .parsers import cell_parser, declared, line_parser, parse
-from .verbs import OF_IPYTHON, Verbs, end
+from .verbs import OF_IPYTHON, VERBS, Verbs, end
 
 LOOKED_AT = 4 << 20
 """Bytes of a pickled variable that are looked at for the advice whether to push it."""
@@ -54,7 +54,7 @@ class DistributedMagics(Verbs, Magics):
             self._lines.print_help()
             return
         try:
-            getattr(self, f"_{options.verb}")(options)
+            VERBS[options.verb](self, options)
         except CellInterrupted:
             raise
         except KeyboardInterrupt:  # without the frames of ours that waited

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from IPython.display import display
@@ -366,6 +366,39 @@ class Verbs:
         if options.switch == "on":
             self._need()
         auto.switch(self.shell, options.switch == "on")
+
+
+VERBS: Mapping[str, Callable[[Verbs, argparse.Namespace], None]] = {
+    "up": Verbs._up,
+    "setup": Verbs._setup,
+    "attach": Verbs._attach,
+    "status": Verbs._status,
+    "down": Verbs._down,
+    "heal": Verbs._heal,
+    "resize": Verbs._resize,
+    "rewire": Verbs._rewire,
+    "bench": Verbs._bench,
+    "doctor": Verbs._doctor,
+    "abort": Verbs._abort,
+    "watch": Verbs._watch,
+    "interrupt": Verbs._interrupt,
+    "push": Verbs._push,
+    "pull": Verbs._pull,
+    "scatter": Verbs._scatter,
+    "gather": Verbs._gather,
+    "vars": Verbs._vars,
+    "diff": Verbs._diff,
+    "discover": Verbs._discover,
+    "sync": Verbs._sync,
+    "fetch": Verbs._fetch,
+    "share": Verbs._share,
+    "output": Verbs._output,
+    "timeline": Verbs._timeline,
+    "debug": Verbs._debug,
+    "console": Verbs._console,
+    "auto": Verbs._auto,
+}
+"""The method of each verb."""
 
 
 def end(cluster: Cluster) -> str:

@@ -17,6 +17,7 @@ import msgspec
 from allranks.errors import UsageError
 
 Check = Literal["off", "warn", "strict"]
+CallKind = Literal["function", "coroutine function"]
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,8 @@ class CellRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """How many messages of the page's widgets were sent before it."""
     sender: str = ""
     """The notebook's end of the lifeline that sent it."""
+    calls: CallKind | None = None
+    """What the cell calls, if it was sent a function (`requests.KeepCall`) in place of code."""
 
 
 class Unreadable(ValueError):

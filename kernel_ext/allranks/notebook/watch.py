@@ -9,16 +9,13 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from allranks.head.state.logged import Row
 from allranks_backends.views import Snapshot
 
 from .fold import Block
 from .terminal import clean, plain
-
-if TYPE_CHECKING:
-    from allranks.cluster.cell import Cell, Screen
 
 REFRESH_EVERY = 2.0
 """Seconds at least between two updates of the tables that the notebook saves."""
@@ -28,6 +25,24 @@ KEEP_ITEMS = 50_000
 """Output that waits to be drawn; a dashboard that falls behind is given the newest."""
 
 Item = dict[str, Any]
+
+
+class Screen(Protocol):
+    """Where a cell is shown (`show.Show`)."""
+
+    def blocks(self, blocks: list[Block]) -> None: ...
+    def live_lines(self, lines: dict[int, str]) -> None: ...
+    def logged(self, rows: Sequence[Row]) -> None: ...
+    def close(self) -> None: ...
+
+
+class CellEnd(Protocol):
+    """How a cell ended (`cluster.result.CellResult`)."""
+
+    @property
+    def ok(self) -> bool: ...
+    @property
+    def seconds(self) -> float: ...
 
 
 class Viewer(Protocol):
@@ -134,16 +149,16 @@ class Nowhere:
     """A screen for cells of our own that are not to be seen, in a notebook or in a dashboard."""
 
     def blocks(self, blocks: list[Block]) -> None:
-        """See `cluster.cell.Screen`."""
+        """See `Screen`."""
 
     def live_lines(self, lines: dict[int, str]) -> None:
-        """See `cluster.cell.Screen`."""
+        """See `Screen`."""
 
     def logged(self, rows: Sequence[Row]) -> None:
-        """See `cluster.cell.Screen`."""
+        """See `Screen`."""
 
     def close(self) -> None:
-        """See `cluster.cell.Screen`."""
+        """See `Screen`."""
 
 
 class Tee:
@@ -156,20 +171,20 @@ class Tee:
         self._watch, self._screen, self._number = watch, screen, number
         self._ranks = list(ranks)
         self._live: Mapping[int, str] = {}
-        self.cell: Cell | None = None
-        """Whose screen it is."""
+        self.result: Callable[[], CellEnd | None] = lambda: None
+        """Returns how the cell ended, once it has."""
         # The magic's line, which stays in the code as a comment, says nothing about what runs.
         self._tell("begin", ranks=self._ranks, count=count, code=re.sub(r"\A# %%.*\n", "", code))
 
     def blocks(self, blocks: list[Block]) -> None:
-        """See `cluster.cell.Screen`."""
+        """See `Screen`."""
         if self._screen is not None:
             self._screen.blocks(blocks)
         for block in blocks:
             self._tell(block.kind, ranks=list(block.ranks), **_content(block))
 
     def live_lines(self, lines: dict[int, str]) -> None:
-        """See `cluster.cell.Screen`."""
+        """See `Screen`."""
         if self._screen is not None:
             self._screen.live_lines(lines)
         if lines != self._live:
@@ -177,16 +192,15 @@ class Tee:
             self._tell("live", lines={str(rank): plain(line).strip("\n") for rank, line in lines.items()})
 
     def logged(self, rows: Sequence[Row]) -> None:
-        """See `cluster.cell.Screen`."""
+        """See `Screen`."""
         if self._screen is not None:
             self._screen.logged(rows)
 
     def close(self) -> None:
-        """See `cluster.cell.Screen`."""
+        """See `Screen`."""
         if self._screen is not None:
             self._screen.close()
-        result = self.cell.result if self.cell is not None else None
-        if result is not None:
+        if (result := self.result()) is not None:
             self._tell("end", ok=result.ok, seconds=round(result.seconds, 3))
 
     def _tell(self, kind: str, **content: Any) -> None:

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 from itertools import groupby
-from typing import TYPE_CHECKING
 
 from allranks.units import seconds_text
 from allranks_widgets.axis import ticks
 
+from .cell_timeline import CellTimeline
 from .rank_timeline import Mark, RankTimeline
 from .spans import computing, covered, transferring, waiting
-
-if TYPE_CHECKING:
-    from .timeline import Timeline
 
 MOST_RANKS = 32
 """Rows drawn; those of other ranks are counted."""
@@ -30,7 +27,7 @@ TRANSFER, WAIT, COMPUTE = "#0072b2", "#e69f00", "#009e73"
 """Told apart by any eye (Okabe and Ito), on light and on dark."""
 
 
-def svg(timeline: Timeline) -> str:
+def svg(timeline: CellTimeline) -> str:
     """One row a rank: wait, transfer and computation as bars, marks below them, a time axis."""
     seconds = timeline.seconds or 1.0
     parts, top, host = [], 8, ""

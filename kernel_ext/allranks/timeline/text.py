@@ -6,17 +6,14 @@ An untrusted notebook loses inline SVG, so everything that must be known is in t
 from __future__ import annotations
 
 from html import escape
-from typing import TYPE_CHECKING
 
 from allranks.units import seconds_text
 from allranks_backends.plan import rank_label
 from allranks_widgets.table import html_table, text_table
 
+from .cell_timeline import CellTimeline
 from .picture import MOST_RANKS, svg
 from .spans import computing, covered, transferring, waiting
-
-if TYPE_CHECKING:
-    from .timeline import Timeline
 
 COLUMNS = 60
 """Characters of a bar in text."""
@@ -24,18 +21,18 @@ _RANKS = ("rank", "host", "collectives", "transfer", "wait", "waiting", "marks")
 _WAITS = ("", "at", "collective", "rank", "waited", "for rank", "which was in")
 
 
-def _head(timeline: Timeline) -> str:
+def _head(timeline: CellTimeline) -> str:
     ranks = rank_label([each.rank for each in timeline.ranks]) if timeline.ranks else "no ranks"
     how = " · lazy" if timeline.lazy else ""
     seconds = seconds_text(timeline.seconds)
     return f"timeline of cell [{timeline.count}] · {ranks} · {timeline.backend} · {seconds}{how}"
 
 
-def _straggler(timeline: Timeline) -> list[str]:
+def _straggler(timeline: CellTimeline) -> list[str]:
     return [f"{timeline.straggler[0].upper()}{timeline.straggler[1:]}."] if timeline.straggler else []
 
 
-def _below(timeline: Timeline) -> list[str]:
+def _below(timeline: CellTimeline) -> list[str]:
     """What is said below the picture."""
     said = []
     if timeline.lazy:
@@ -48,7 +45,7 @@ def _below(timeline: Timeline) -> list[str]:
     return list(filter(None, [*said, *timeline.notes, str(timeline.clocks)]))
 
 
-def _rank_rows(timeline: Timeline) -> list[tuple[str, ...]]:
+def _rank_rows(timeline: CellTimeline) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for each in timeline.ranks[:MOST_RANKS]:
         known = any(call.wait is not None for call in each.calls)
@@ -67,7 +64,7 @@ def _rank_rows(timeline: Timeline) -> list[tuple[str, ...]]:
     return rows
 
 
-def _wait_rows(timeline: Timeline) -> list[tuple[str, ...]]:
+def _wait_rows(timeline: CellTimeline) -> list[tuple[str, ...]]:
     return [
         (
             str(number),
@@ -82,7 +79,7 @@ def _wait_rows(timeline: Timeline) -> list[tuple[str, ...]]:
     ]
 
 
-def text(timeline: Timeline) -> str:
+def text(timeline: CellTimeline) -> str:
     """Bars of characters, the tables, and what is to be said."""
     seconds = timeline.seconds or 1.0
     bars = []
@@ -106,7 +103,7 @@ def text(timeline: Timeline) -> str:
     return "\n\n".join(["\n".join([*head, "", *bars, axis, legend]), *tables, "\n".join(_below(timeline))])
 
 
-def html(timeline: Timeline) -> str:
+def html(timeline: CellTimeline) -> str:
     """The picture, the tables, and what is to be said; no script and no stylesheet."""
     first, said = (
         "".join(f'<div style="padding:2px 0">{escape(sentence)}</div>' for sentence in sentences)

@@ -13,22 +13,20 @@ import time
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from allranks.errors import UsageError
 
 from .bandwidth import bandwidths
+from .cell_timeline import CellTimeline
 from .rank_timeline import Call, RankTimeline
-
-if TYPE_CHECKING:
-    from .timeline import Timeline
 
 Event = dict[str, Any]
 WORTH_SHOWING = 10e-6
 """Seconds that the computation of a collective's input must take to be shown."""
 
 
-def write(timeline: Timeline, path: str | Path) -> None:
+def write(timeline: CellTimeline, path: str | Path) -> None:
     """Raises UsageError where the file cannot be written."""
     content = json.dumps(document(timeline), separators=(",", ":"), allow_nan=False).encode()
     try:
@@ -37,7 +35,7 @@ def write(timeline: Timeline, path: str | Path) -> None:
         raise UsageError(f"{path}: {error.strerror or error}.") from None
 
 
-def document(timeline: Timeline) -> dict[str, Any]:
+def document(timeline: CellTimeline) -> dict[str, Any]:
     """The whole file."""
     clocks = timeline.clocks
     about = {
@@ -59,7 +57,7 @@ def document(timeline: Timeline) -> dict[str, Any]:
     return {"traceEvents": list(_events(timeline)), "displayTimeUnit": "ms", "otherData": about}
 
 
-def _events(timeline: Timeline) -> Iterator[Event]:
+def _events(timeline: CellTimeline) -> Iterator[Event]:
     hosts = list(dict.fromkeys(each.host for each in timeline.ranks))
     threads: dict[tuple[int, str], int] = {}
     for number, host in enumerate(hosts, 1):  # 0 is the idle process to some viewers
@@ -77,7 +75,9 @@ def _events(timeline: Timeline) -> Iterator[Event]:
     yield from _flows(timeline, hosts)
 
 
-def _of_rank(timeline: Timeline, each: RankTimeline, pid: int, threads: dict[tuple[int, str], int]) -> Iterator[Event]:
+def _of_rank(
+    timeline: CellTimeline, each: RankTimeline, pid: int, threads: dict[tuple[int, str], int]
+) -> Iterator[Event]:
     tid = threads[each.rank, ""]
     yield _slice(f"cell [{timeline.count}]", "cell", pid, tid, each.began, each.ended)
     for mark in each.marks:
@@ -92,7 +92,7 @@ def _of_rank(timeline: Timeline, each: RankTimeline, pid: int, threads: dict[tup
         yield from _of_call(timeline, each, call, pid, tid)
 
 
-def _of_call(timeline: Timeline, each: RankTimeline, call: Call, pid: int, tid: int) -> Iterator[Event]:
+def _of_call(timeline: CellTimeline, each: RankTimeline, call: Call, pid: int, tid: int) -> Iterator[Event]:
     about = _facts(call, timeline.size)
     if call.began is None:
         yield _instant(f"{call.op} called", "asked", pid, tid, call.asked, **about)
@@ -123,7 +123,7 @@ def _facts(call: Call, size: int) -> Event:
     return facts
 
 
-def _flows(timeline: Timeline, hosts: list[str]) -> Iterator[Event]:
+def _flows(timeline: CellTimeline, hosts: list[str]) -> Iterator[Event]:
     """One arrow through all ranks of a collective, from the one that came last; the sequence number is its id."""
     by_number: dict[int, list[tuple[RankTimeline, Call]]] = {}
     for each in timeline.ranks:

@@ -10,6 +10,7 @@ import psutil
 
 from allranks.arguments import HERE
 from allranks.messages.events import AtDebugger, Item, Leaving, State
+from allranks.messages.requests import Saved
 from allranks_backends.views import RankState
 
 SILENT_AFTER = 4.0
@@ -26,6 +27,15 @@ class Away(NamedTuple):
     """As `time.monotonic` has it."""
     why: str = ""
     """Why the last login failed, as a clause; empty before the first try."""
+
+
+@dataclass(frozen=True)
+class SavedVariables:
+    """What the earlier process of a rank had: saved to a file, and not loaded yet."""
+
+    path: str
+    host: str
+    saved: Saved
 
 
 @dataclass

@@ -40,13 +40,12 @@ from allranks_backends.views import Snapshot, WorldState
 from .cell_updates import CellUpdate, CellUpdates, Died
 from .collective_times import CollectiveTimes
 from .history import History
-from .known_rank import Away, Rank
+from .known_rank import Away, Rank, SavedVariables
 from .logged import Logged
 from .views import snapshot_of
 from .widget_comms import NoComms, WidgetComms
 
 if TYPE_CHECKING:
-    from allranks.head.world.change import SavedVariables
     from allranks.messages.questions import Reply
     from allranks.messages.requests import Joined
 

@@ -8,7 +8,6 @@ from pathlib import PurePath
 from typing import Literal
 
 from allranks.errors import NotLoaded
-from allranks.messages.requests import Saved
 from allranks.units import ranks_text
 from allranks_backends.plan import alike, rank_label
 
@@ -77,15 +76,6 @@ class RankVariables:
     def _doubtful(self) -> str:
         names = ", ".join(self.invalid)
         return f" (invalid, because a collective was aborted: {names})" if names else ""
-
-
-@dataclass(frozen=True)
-class SavedVariables:
-    """What the earlier process of a rank had: saved to a file, and not loaded yet."""
-
-    path: str
-    host: str
-    saved: Saved
 
 
 @dataclass(frozen=True)

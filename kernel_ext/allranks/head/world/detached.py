@@ -15,7 +15,7 @@ import msgspec
 from jupyter_core.paths import jupyter_runtime_dir
 
 from allranks.errors import NoCluster, UsageError
-from allranks.head.state.known_rank import Rank
+from allranks.head.state.known_rank import Rank, SavedVariables
 from allranks.head.state.monitor import Monitor
 from allranks.hosts.hosts import Hosts
 from allranks.hosts.ssh.remote import SavedHost
@@ -26,8 +26,6 @@ from allranks.settings import Settings
 from allranks.units import ranks_text
 from allranks_backends.plan import Host, Placement, WorldPlan
 from allranks_backends.registry import get_backend
-
-from .change import SavedVariables
 
 ASKED_FOR = ("env", "cwd", "python", "python_named", "connections", "mpi_args", "check", "ordered", "sync")
 """Settings in which clusters that are alike are equal."""

@@ -12,42 +12,55 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Protocol
 
 from allranks.machine.lease import BUSY_EVERY, touch_busy
 from allranks.messages import values
-from allranks.messages.events import Answered, Entering, Failed, Hello, Leaving, Ready
+from allranks.messages.events import Answered, Failed, Hello, Leaving, Ready
 from allranks.messages.host_messages import RankConfig
 from allranks.messages.rank_lifeline import Lifeline
 from allranks.messages.requests import Form, Question, Request, RunCell
 from allranks.messages.wire import Buffer, encode
+from allranks.rank.cell import tracebacks
 from allranks.rank.cell.calls import Calls
 from allranks.rank.cell.comms import Comms
+from allranks.rank.cell.names import Names
+from allranks.rank.cell.output_capture import divert_cells
 from allranks.rank.cell.recorder import CellRecorder
 from allranks.rank.cell.stdio import RankStream
-from allranks.rank.cell.tasks import Tasks
-from allranks.rank.collectives.barrier import Barrier
+from allranks.rank.cell.turns import Turns
 from allranks.rank.collectives.ledger import Ledger
-from allranks.rank.collectives.record import Record
+from allranks.rank.debug import introspection
 from allranks.rank.debug.debugger import Debugger
+from allranks.rank.main_thread.barrier import Barrier
+from allranks.rank.main_thread.running_cell import RunningCell
+from allranks.rank.main_thread.tasks import Tasks, UserThreads
+from allranks.rank.main_thread.thread import MainThread
 from allranks.rank.metrics.log import Log
 from allranks.rank.metrics.meters import Meters
 from allranks.rank.modules.reload import Reloader
-from allranks.rank.values import checkpoint
 from allranks.rank.values.trial import Beginning
 from allranks.rank.world import recompile
+from allranks.rank.world.given_names import GivenNames
 from allranks.rank.world.held_sockets import keep_readable
 from allranks.rank.world.membership import World
+from allranks.rank.world.peers import Peers
 from allranks.rank.world.reserve import Reserve
+from allranks.rank.world.unblocking import Unblocker
 
-from .peers import Peers
 from .report import Reporter
-from .requests import Requests
-from .unblocking import Unblocker
+from .requests.cells import CellRequests
+from .requests.collectives import CollectiveRequests
+from .requests.files import FileRequests, ReloadRequests
+from .requests.hosts import HostRequests
+from .requests.looks import LookRequests
+from .requests.share import ShareRequests
+from .requests.table import RequestTable
+from .requests.variables import CheckpointRequests, VariableRequests
 
-EXIT = os._exit  # the engine wraps os._exit for the user's calls; this one is ours
+EXIT = os._exit  # the user's calls of os._exit are wrapped (`Agent.announce_exit`); this one is ours
 LEAVES_WITHIN = 5.0
 """Seconds that the last words of a process which ends itself get to leave, on a busy machine."""
 SEND_EVERY = 0.03
@@ -61,20 +74,39 @@ PLAIN = (values.CannotTravel, KeyboardInterrupt, TimeoutError, RuntimeError, Nam
 """Errors whose message says all; others are bugs and are reported with their traceback."""
 
 
+class Engine(Protocol):
+    """What the agent needs of the rank's ipyparallel engine."""
+
+    loop: Any
+    """Tornado's, in the main thread."""
+
+    def open_console(self) -> str:
+        """Listen for a console; returns its connection file."""
+
+    def register_again(self) -> None:
+        """Register with ipyparallel's controller again."""
+
+
 class Agent:
-    """One per rank process. `call_main` runs a function in the main thread once that is idle."""
+    """One per rank process."""
 
-    reloader: Reloader
-    """Made before the first cell, and after what the engine itself imports."""
+    def __init__(self, config: RankConfig, engine: Engine) -> None:
+        """Make the parts of a rank, each after those that it uses; functions return what is there only later."""
+        self.config = config
+        self._shell: Any = None
+        self._ready = False
+        self.user_ns = user_ns = dict[str, Any]()  # IPython's shell uses this very dict (9.18)
 
-    def __init__(self, config: RankConfig, call_main: Callable[[Callable[[], None]], None]) -> None:
-        self.config, self.call_main = config, call_main
-        self.main = threading.main_thread()
-        self.user_ns: dict[str, Any] = {}
-        self.shell: Any = None
-        self.ledger = recompile.Generation.ledger = Ledger()
-        self.meters = Meters(self.ledger)
-        self.lifeline = Lifeline(
+        def shell() -> Any:
+            return self._shell
+
+        def group() -> Any:
+            return self.world.group
+
+        def is_broken() -> bool:
+            return self.world.broken_up
+
+        self.lifeline = lifeline = Lifeline(
             config.lifeline_url,
             config.lifeline_key.encode(),
             config.uuid.encode(),
@@ -82,29 +114,46 @@ class Agent:
             on_message=self._handle,
             on_tick=self._tick,
         )
-        self.reserve = Reserve()
-        self.world = World(self)
-        self.barrier = Barrier(self)
-        self.cell = CellRecorder(self)
-        self.calls = Calls(self)
-        self.tasks = Tasks()
-        self.debugger = Debugger(self)
-        self.reporter = Reporter(self)
-        self.unblocker = Unblocker(self)
-        self.peers = Peers(self)
-        self.log = Log(self)
-        self.comms = Comms(self)
-        self._requests = Requests(self)
-        self.run_cell: Callable[[RunCell], None]
-        """Runs a cell in its turn. Set by `output_capture` before the rank is ready."""
-        self.open_console: Callable[[], str] = str
-        """Has the engine listen for a console; returns its connection file. Set by the engine."""
-        self.register_again: Callable[[], None] = lambda: None
-        """Registers the engine with ipyparallel's controller again. Set by the engine."""
+        self.ledger = ledger = recompile.Generation.ledger = Ledger()
+        self.meters = meters = Meters(ledger)
+        self.reserve = reserve = Reserve()
         self.beginning = Beginning.now()
-        self._ready = False
-        self._threads: set[int | None] = set()
-        """Those that were there before the user's code."""
+
+        self.main = main = MainThread(engine.loop.add_callback)
+        self.threads = threads = UserThreads()
+        self.cell = cell = RunningCell(main, ledger, user_ns, Tasks(engine.loop.asyncio_loop))
+        barrier = Barrier(cell, ledger, lifeline)
+        self.debugger = debugger = Debugger(config.rank, cell, ledger, user_ns, shell, lifeline)
+        self.reporter = Reporter(cell, ledger, meters, debugger, reserve, lifeline)
+        blocked = self.reporter.is_blocked
+
+        self.log = log = Log(cell, ledger, group, is_broken, lifeline)
+        self.names = names = GivenNames(user_ns, ledger, log.function, group, shell)
+        peers = Peers(config.token, lifeline)
+        self.world = world = World(
+            config, user_ns, names, ledger, meters, reserve, main, cell, threads, blocked, peers, lifeline
+        )
+        self.unblocker = unblocker = Unblocker(main, cell, blocked, ledger, barrier, debugger, world, peers, lifeline)
+
+        self.comms = comms = Comms(main, shell, lifeline)
+        self.calls = calls = Calls(cell, user_ns, names, shell)
+        cell_names = Names(user_ns, names, ledger)
+        self.recorder = recorder = CellRecorder(
+            config.directory, cell, cell_names, calls, ledger, barrier, world, unblocker, debugger, log, comms, lifeline
+        )
+        RankStream.output = recorder.output
+
+        self.requests = RequestTable(
+            CellRequests(cell, recorder, calls, comms, unblocker, engine.register_again, self.end_process),
+            CollectiveRequests(world, peers, cell, ledger, barrier, unblocker, debugger, user_ns, names),
+            HostRequests(),
+            VariableRequests(config.rank, user_ns, names, ledger),
+            CheckpointRequests(config, self.beginning, world, user_ns, names, cell_names, ledger),
+            FileRequests(self.beginning),
+            ShareRequests(),
+            LookRequests(cell, recorder.printed, debugger, user_ns, shell, engine.open_console),
+        )
+
         self._sent_output_at = 0.0
         self._alone = 0.0
         """Seconds without a notebook."""
@@ -112,52 +161,41 @@ class Agent:
         self._busy_at = 0.0
 
     def start(self) -> None:
+        self._announce_exit()
         self.lifeline.start()
 
-    def engine_ready(self, shell: Any) -> None:
+    def engine_ready(self, kernel: Any) -> None:
         """The ipyparallel engine can take cells: called by the engine when it has registered."""
-        shell.user_ns.update(self.user_ns)
-        self.user_ns = shell.user_ns
-        self.reloader = Reloader(self.user_ns)
-        self.shell = shell
-        self.beginning = Beginning.now()  # IPython has put its part on sys.path
+        self._shell = shell = kernel.shell
+        run = divert_cells(kernel, self.cell, self.recorder, self.calls, self.comms, self.debugger)
+        turns = Turns(kernel)
+        self.requests.accept(RunCell, lambda cell, _: turns.put(partial(run, cell.code, cell.cell), cell.after))
+        introspection.install(shell, self.config.rank)
+        tracebacks.end_at_the_user(shell, self.reserve.lent)
+        self.debugger.install(shell)
+        # Only now: the reloader leaves alone what the engine itself imports.
+        reloader = Reloader(self.user_ns)
+        self.requests.add(ReloadRequests(reloader, self.beginning, self.main, self.cell, self.ledger))
+        self.beginning.renew()  # IPython has put its part on sys.path
         shell.user_ns_hidden["log"] = self.log.function  # no variable of the user's
-        self.world.names.hand_out()
-        self.cell.forget_output()
+        self.names.hand_out()
+        self.recorder.forget_output()
         if isinstance(sys.stderr, RankStream) and sys.stderr.pipe is not None:
             keep_readable(self.config.holder, sys.stderr.pipe)
-        self._threads = {each.ident for each in threading.enumerate()}
+        self.threads.begin()
         self._ready = True
         lacks = self.config.cwd and not os.path.isdir(os.path.expanduser(self.config.cwd))
         self.lifeline.send(Ready(self.meters.memory(), self.beginning.directory if lacks else ""))
-
-    def enter_folder(self, folder: str) -> None:
-        """Make `folder` the working folder of this process, and of the trials that load variables as it would."""
-        os.chdir(folder)
-        self.beginning = replace(self.beginning, directory=os.getcwd())
-
-    def has_threads(self) -> bool:
-        """Whether there are threads that the user's code has started."""
-        ours = (each.ident in self._threads or each.name.startswith("allranks") for each in threading.enumerate())
-        return not all(ours)
-
-    def user_variables(self) -> dict[str, Any]:
-        """What the user made: nothing before the engine is ready, when a world may be joined already."""
-        if self.shell is None:
-            return {}
-        return checkpoint.user_variables(self.user_ns, self.shell.user_ns_hidden, self.world.names.given())
 
     def _greet(self) -> None:
         """Tell a notebook that has just connected who this is and what it missed."""
         self._alone = 0.0
         self.reporter.forget()
         self.log.forget_told()
-        config, cell = self.config, self.cell
-        self.lifeline.send(
-            Hello(config.token, config.rank, os.getpid(), config.host, self._ready, cell.number, cell.open)
-        )
+        config, number, is_open = self.config, self.cell.number, self.recorder.open
+        self.lifeline.send(Hello(config.token, config.rank, os.getpid(), config.host, self._ready, number, is_open))
         self.comms.resend()
-        self.cell.resend()
+        self.recorder.resend()
         self.debugger.resend()
 
     def _handle(self, request: Request, buffers: Sequence[Buffer]) -> None:
@@ -167,7 +205,7 @@ class Agent:
             answer: Answered | Failed | None = None
             out: Sequence[Buffer] = ()
             try:
-                answered = self._requests.handle(request, buffers)
+                answered = self.requests.handle(request, buffers)
                 if answered is not None and isinstance(request, Question):
                     answer, out = Answered(request.number, encode(answered.answer)), answered.buffers
             except BaseException as error:
@@ -185,7 +223,7 @@ class Agent:
             self.world.asked_to_form()
         if request.runs == "main":
             # The message's memory belongs to ZeroMQ's frame, which the closure keeps alive.
-            self.call_main(handle)
+            self.main.call(handle)
         elif request.runs == "thread":
             threading.Thread(target=handle, name=f"allranks-{type(request).__name__}", daemon=True).start()
         else:
@@ -206,9 +244,9 @@ class Agent:
 
     def _send_output(self, now: float) -> float:
         due = self._sent_output_at + SEND_EVERY
-        if not self.cell.ended and now < due:
+        if not self.recorder.ended and now < due:
             return max(0.001, due - now)
-        if self.cell.send_output():
+        if self.recorder.send_output():
             self._sent_output_at = now
         return self.reporter.every
 
@@ -226,21 +264,8 @@ class Agent:
         else:
             self._alone += step
         if lease is not None and self._alone > ORPHAN_AFTER + lease:
-            self.world.jaccl.release()
+            self.world.release()
             EXIT(0)
-
-    def interrupt_main(self) -> None:
-        """SIGINT to the main thread, also where that waits in its event loop, as a cell with `await` does.
-
-        Its handler of such a cell (ipykernel 7.4) only asks the loop to call something, which wakes no loop that waits.
-        """
-        signal.pthread_kill(self.main.ident or 0, signal.SIGINT)
-        self.call_main(lambda: None)
-
-    def ask_to_enter(self, record: Record) -> None:
-        """Tell the notebook which collective this rank is about to enter (see `rank.collectives.barrier`)."""
-        collective = self.reporter.collective(record)
-        self.lifeline.send(Entering(self.cell.number, collective))
 
     def end_process(self, code: int = 1) -> None:
         """End without any clean-up: the main thread may be blocked for good.
@@ -248,15 +273,31 @@ class Agent:
         In a world of MPI that goes on without this rank, by a signal: there an exit is an error that may end others, or
         is not noticed (Open MPI 5.0.11).
         """
-        self.world.jaccl.release()
+        self.world.release()
         if self.world.mpi.is_in_place:
             os.kill(os.getpid(), signal.SIGKILL)
         EXIT(code)
 
-    def last_words(self, call: str) -> None:
-        """Before the process ends itself: send the output so far and where it stands."""
-        line = self.reporter.line()
-        self.cell.output.end()
-        self.cell.send_output()
+    def _announce_exit(self) -> None:
+        """Have ``os._exit`` first send the output so far, and the line that called it.
+
+        It ends the process without any clean-up, so this is the only chance to say what the rank last did.
+        """
+        owner = os.getpid()
+
+        def exit_process(code: int) -> None:
+            if os.getpid() == owner:
+                if self.lifeline.connected:
+                    self._last_words(f"os._exit({code})")
+                self.end_process(code)
+            EXIT(code)
+
+        os._exit = exit_process  # type: ignore[assignment]
+
+    def _last_words(self, call: str) -> None:
+        """Before the process ends itself: send the output so far and where the main thread is."""
+        line = self.cell.line()
+        self.recorder.output.end()
+        self.recorder.send_output()
         self.lifeline.send(Leaving(call, line))
         self.lifeline.close(LEAVES_WITHIN)

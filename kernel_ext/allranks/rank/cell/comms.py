@@ -10,15 +10,14 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, cast
 
 from allranks.messages.events import CommKind, CommMessages, CommRow
 from allranks.messages.outbox import EVERY, TARGET, CommMessage, Outbox, pack, unpack
+from allranks.messages.rank_lifeline import Lifeline
 from allranks.messages.wire import Buffer
-
-if TYPE_CHECKING:
-    from allranks.rank.agent.agent import Agent
+from allranks.rank.main_thread.thread import MainThread
 
 CATCH_UP_WITHIN = 1.0
 """Seconds that a cell waits for what was done in the page before it."""
@@ -35,8 +34,8 @@ class _Sent(NamedTuple):
 class Comms:
     """Fed by the engine in the threads of the user's code; sends in the agent's thread."""
 
-    def __init__(self, agent: Agent) -> None:
-        self._agent = agent
+    def __init__(self, main: MainThread, shell: Callable[[], Any], lifeline: Lifeline) -> None:
+        self._main, self._shell, self._lifeline = main, shell, lifeline
         self._up, self._down = Outbox(), Outbox()
         self._mirrored: set[str] = set()
         self._sending = threading.RLock()
@@ -73,12 +72,12 @@ class Comms:
         own = [bytes(buffer) for buffer in buffers]
         self._up.put(CommMessage(cast(CommKind, kind), comm, data, dict(metadata), own))
         if first:
-            self._agent.lifeline.wake()
+            self._lifeline.wake()
         return True
 
     def tick(self, now: float) -> float:
         """Send what is due, in the agent's thread; returns the seconds until more may be."""
-        if not self._up or self._sent or not self._agent.lifeline.connected:
+        if not self._up or self._sent or not self._lifeline.connected:
             return float("inf")
         due = self._sent_at + self._every
         if now < due:
@@ -89,7 +88,7 @@ class Comms:
         return float("inf")
 
     def send_opens(self) -> None:
-        """Have the notebook know all comms that what is sent next may show."""
+        """Send the notebook every comm that the next output refers to."""
         with self._sending:
             self._send(self._up.take_opens())
 
@@ -100,7 +99,7 @@ class Comms:
         rows, buffers = pack(messages)
         event = CommMessages(self._number, rows)
         self._sent.append(_Sent(event, buffers, sum(each.kind == "comm_open" for each in messages)))
-        self._agent.lifeline.send(event, buffers)
+        self._lifeline.send(event, buffers)
 
     def taken(self, number: int, every: float) -> None:
         """The notebook has all up to this number, and wants no more for so many seconds."""
@@ -113,7 +112,7 @@ class Comms:
         """After a reconnect: what may be lost."""
         with self._sending:
             for sent in self._sent:
-                self._agent.lifeline.send(sent.event, sent.buffers)
+                self._lifeline.send(sent.event, sent.buffers)
 
     def deliver(self, number: int, rows: Sequence[CommRow], buffers: Sequence[Buffer]) -> None:
         """What the page said, in the agent's thread: the main thread handles it once it is idle."""
@@ -124,7 +123,7 @@ class Comms:
             self._came.notify()
         if not self._handling:
             self._handling = True
-            self._agent.call_main(self._handle)
+            self._main.call(self._handle)
 
     def catch_up(self, number: int) -> None:
         """Before a cell runs, in the main thread: handle what the page said before the cell was sent.
@@ -138,7 +137,12 @@ class Comms:
 
     def _handle(self) -> None:
         self._handling = False
-        manager = self._agent.shell.kernel.comm_manager
+        manager = self._shell().kernel.comm_manager
+        handlers: Mapping[CommKind, Callable[..., None]] = {
+            "comm_open": manager.comm_open,
+            "comm_msg": manager.comm_msg,
+            "comm_close": manager.comm_close,
+        }
         for each in self._down.take():
             if each.comm not in manager.comms:  # the rank has closed it meanwhile
                 continue
@@ -151,4 +155,4 @@ class Comms:
             }
             if each.kind == "comm_close":
                 self._mirrored.discard(each.comm)
-            getattr(manager, each.kind)(None, None, message)
+            handlers[each.kind](None, None, message)

@@ -8,15 +8,14 @@ import sys
 import time
 import weakref
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from allranks.messages.events import CellError
 from allranks.rank.arrays.invalid import arrays_in
 from allranks.rank.arrays.pending import names_in, pending_names
+from allranks.rank.collectives.ledger import Ledger
 from allranks.rank.values.variables import is_pending
-
-if TYPE_CHECKING:
-    from allranks.rank.agent.agent import Agent
+from allranks.rank.world.given_names import GivenNames
 
 PENDING_WITHIN = 0.02
 """Seconds of processor time spent on finding arrays that a cell left pending."""
@@ -34,8 +33,8 @@ INSTEAD = {
 class Names:
     """Looked at when a cell begins, and when it is over."""
 
-    def __init__(self, agent: Agent) -> None:
-        self._agent = agent
+    def __init__(self, user_ns: dict[str, Any], given: GivenNames, ledger: Ledger) -> None:
+        self._user_ns, self._given, self._ledger = user_ns, given, ledger
         self.pending: list[str] = []
         """Those that the last cell left to be computed by a collective."""
         self._before: dict[str, tuple[int, weakref.ref[Any] | None]] = {}
@@ -46,8 +45,8 @@ class Names:
 
     def begin(self) -> None:
         """A cell begins."""
-        user_ns = self._agent.user_ns
-        user_ns.setdefault("log", self._agent.log.function)
+        user_ns = self._user_ns
+        user_ns.setdefault("log", self._given.log)
         self._before = {name: (id(value), _reference(value)) for name, value in user_ns.items()}
         self._arrays = {}
         if "mlx.core" in sys.modules:
@@ -57,13 +56,13 @@ class Names:
     def was_bound(self, name: str) -> bool:
         """Whether it stands for the same object as when the cell began."""
         number, reference = self._before.get(name, (0, None))
-        value = self._agent.user_ns.get(name)
+        value = self._user_ns.get(name)
         # Where an object has gone, the next one may have its place in memory.
         return number == id(value) and (reference is None or reference() is value)
 
     def taken(self) -> str:
         """A line on each name of ours that this cell gave to something else; once for each."""
-        taken = self._agent.world.names.taken() - self._said
+        taken = self._given.taken() - self._said
         self._said |= taken
         return "".join(f"{name} is now your own variable: {INSTEAD[name]}\n" for name in sorted(taken))
 
@@ -71,8 +70,8 @@ class Names:
         """A line for a call like `log(loss=1)` that failed since `log` is a function of the user's, such as math's."""
         if error is None or error.ename != "TypeError" or not error.line:
             return ""
-        own, line = self._agent.user_ns.get("log"), linecache.getline(file or "", error.line)
-        if own is None or own is self._agent.log.function or not re.search(r"(?<![.\w])log\(.*\b\w+ *=(?!=)", line):
+        own, line = self._user_ns.get("log"), linecache.getline(file or "", error.line)
+        if own is None or own is self._given.log or not re.search(r"(?<![.\w])log\(.*\b\w+ *=(?!=)", line):
             return ""
         whose = f"the log of {own.__module__}" if getattr(own, "__module__", None) else "your own"
         return f"log is {whose} here, not that of allranks: `del log` brings that back in the next cell.\n"
@@ -82,7 +81,7 @@ class Names:
 
         `entered` says that the cell asked for some that may not have been evaluated.
         """
-        user_ns = self._agent.user_ns
+        user_ns = self._user_ns
         if failed:  # what it made belongs to a world that may be broken
             self.pending = pending_names(user_ns, set(self.pending), PENDING_WITHIN) if self.pending else []
             return []
@@ -91,14 +90,14 @@ class Names:
 
     def spoiled(self, error: CellError | None, file: str | None) -> list[str]:
         """Those that may be invalid, since a collective of this cell was aborted; `error` is what it raised."""
-        user_ns, ledger = self._agent.user_ns, self._agent.ledger
+        user_ns, ledger = self._user_ns, self._ledger
         line = error.line if error is not None else None
         named = names_in(linecache.getline(file or "", line)) if line else set()
         # What was computed before this cell is fine, unless it was left to be computed.
         looked_at = [
             user_ns[name] for name in named & user_ns.keys() if name in self.pending or not self.was_bound(name)
         ]
-        variables = self._agent.user_variables()
+        variables = self._given.user_variables()
         found = ledger.invalid.break_off(self._made_and_left(variables), ledger.order.last_entered(), *looked_at)
         return ledger.invalid.names(variables, found)
 

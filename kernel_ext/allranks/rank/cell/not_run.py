@@ -11,15 +11,15 @@ from allranks.messages.cell_options import CellOptions, CellRequest
 from .recorder import CellRecorder
 
 
-def refused(cell: CellRecorder, sent: Mapping[str, Any], because: str) -> None:
+def refused(recorder: CellRecorder, sent: Mapping[str, Any], because: str) -> None:
     """End the cell with an error; one that has no number cannot be answered at all. In the main thread."""
     number, sender = sent.get("number"), sent.get("sender", "")
     if not isinstance(number, int) or not isinstance(sender, str):
         logging.getLogger("allranks").error("a cell was dropped: %s", because)
         return
     request = CellRequest(number=number, count=number, options=CellOptions(), sender=sender)
-    if not cell.is_copy(request):
-        cell.begin(request, None)
+    if not recorder.is_copy(request):
+        recorder.begin(request, None)
         name = "CellRefused"
-        cell.error({"ename": name, "evalue": because, "traceback": [f"{name}: {because}"]}, None)
-        cell.end(None, False)
+        recorder.error({"ename": name, "evalue": because, "traceback": [f"{name}: {because}"]})
+        recorder.end(None, False)

@@ -1,4 +1,4 @@
-"""Our cells among those of plain ipyparallel: begun and ended in the agent, and what they put out given to it."""
+"""Our cells among those of plain ipyparallel: the recorder begins and ends them, and gets what they put out."""
 
 from __future__ import annotations
 
@@ -6,21 +6,20 @@ import hashlib
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Mapping
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 from allranks.messages import cell_options
 from allranks.messages.events import BundleKind
 from allranks.messages.wire import escaped
-from allranks.rank.debug import introspection
+from allranks.rank.debug.debugger import Debugger
+from allranks.rank.main_thread.running_cell import RunningCell
 
 from . import bars, not_run, tracebacks
+from .calls import CODE, Calls
+from .comms import Comms
+from .recorder import CellRecorder
 from .stdio import RankStream
-from .turns import Turns
-
-if TYPE_CHECKING:
-    from allranks.rank.agent.agent import Agent
 
 INPUT_REFUSED = (
     "input() does not work on a rank, which has no keyboard. Call it in the notebook and send the answer with "
@@ -41,9 +40,14 @@ BUNDLES: Mapping[str, BundleKind] = {
 """What Jupyter calls the messages that have MIME bundles."""
 
 
-def divert_cells(kernel: Any, agent: Agent) -> None:
-    """Hook our cells: begin and end are told to the agent, and what IPython would publish goes to its output."""
-    handlers, shell, cell, turns = kernel.shell_handlers, kernel.shell, agent.cell, Turns(kernel)
+def divert_cells(
+    kernel: Any, cell: RunningCell, recorder: CellRecorder, calls: Calls, comms: Comms, debugger: Debugger
+) -> Callable[[str, Mapping[str, Any]], Awaitable[None]]:
+    """Hook our cells: the recorder learns of begin and end, and gets what IPython would publish.
+
+    Returns what runs one, with its code and its `CellRequest` as plain data.
+    """
+    handlers, shell = kernel.shell_handlers, kernel.shell
     execute, apply = handlers["execute_request"], handlers["apply_request"]
     last: dict[str, Any] = {}
 
@@ -60,34 +64,35 @@ def divert_cells(kernel: Any, agent: Agent) -> None:
         try:
             request = cell_options.read(sent)
         except cell_options.Unreadable as error:
-            not_run.refused(cell, sent, str(error))
+            not_run.refused(recorder, sent, str(error))
             return
-        if cell.is_copy(request):
+        if recorder.is_copy(request):
             return
         last.clear()
+        code = CODE[request.calls] if request.calls is not None else code
         try:
             kernel.execution_count = shell.execution_count = request.count
             kernel.set_parent([], OURS)
             if request.comms:
-                agent.comms.catch_up(request.comms)
-            cell.begin(request, shell.compile.get_code_name(code, code, request.count))
+                comms.catch_up(request.comms)
+            recorder.begin(request, shell.compile.get_code_name(code, code, request.count))
             with cell.interrupt.allowed():
                 await kernel.do_execute(code, silent=False)
         except BaseException as error:  # the machinery failed, IPython's or ours: the cell did not run to its end
             lines = traceback.format_exc().splitlines()
             if isinstance(error, KeyboardInterrupt):
                 lines = ["KeyboardInterrupt: outside the cell's own code"]
-            cell.error({"ename": type(error).__name__, "evalue": str(error), "traceback": lines}, None)
+            recorder.error({"ename": type(error).__name__, "evalue": str(error), "traceback": lines})
         finally:
             if (raised := last.pop("error", None)) is not None:
-                cell.note_error(raised)
-            agent.debugger.end_cell(raised)
+                recorder.note_error(raised)
+            debugger.end_cell(raised)
             del raised
             value = last.pop("value", None)
-            if (returned := agent.calls.returned) is not None:
+            if (returned := calls.returned) is not None:
                 value = returned[0]
-            cell.end(value, request.options.want_values)
-            agent.calls.returned = None
+            recorder.end(value, request.options.want_values)
+            calls.returned = None
 
     def apply_request(stream: Any, ident: Any, parent: dict[str, Any]) -> Any:
         RankStream.elsewhere = True
@@ -113,7 +118,6 @@ def divert_cells(kernel: Any, agent: Agent) -> None:
         __tracebackhide__ = True
         raise RuntimeError(INPUT_REFUSED)
 
-    agent.run_cell = lambda request: turns.put(partial(run, request.code, request.cell), request.after)
     handlers["execute_request"], handlers["apply_request"] = execute_request, apply_request
     # ipykernel's would put Python's own SIGINT handling back around each message.
     kernel.pre_handler_hook = kernel.post_handler_hook = lambda: None
@@ -122,11 +126,9 @@ def divert_cells(kernel: Any, agent: Agent) -> None:
     shell.compile.get_code_name = _file_name
     _name_cells(shell)
     kernel.raw_input = kernel.getpass = refuse_input
-    introspection.install(shell, agent)
-    tracebacks.end_at_the_user(shell, agent.reserve.lent)
-    agent.debugger.install(shell)
-    bars.install(lambda: cell.widgets)
-    kernel.session.send = _diverted(kernel.session.send, kernel, agent)
+    bars.install(lambda: recorder.widgets)
+    kernel.session.send = _diverted(kernel.session.send, recorder, comms)
+    return run
 
 
 def _can_be_flushed(stream: Any) -> bool:
@@ -156,14 +158,14 @@ def _file_name(raw_code: str, _code: str, _number: int) -> str:
     return f"<cell {hashlib.sha1(raw_code.encode(errors='backslashreplace')).hexdigest()[:8]}>"
 
 
-def _diverted(send: Callable[..., Any], kernel: Any, agent: Agent) -> Callable[..., Any]:
-    """`Session.send`, with what a cell of ours publishes given to the agent instead of to ipyparallel."""
-    output = agent.cell.output
+def _diverted(send: Callable[..., Any], recorder: CellRecorder, comms: Comms) -> Callable[..., Any]:
+    """`Session.send`, which gives what a cell of ours publishes to the recorder instead of to ipyparallel."""
+    output = recorder.output
 
     def divert(stream: Any, kind: Any, content: Any = None, *args: Any, **kwargs: Any) -> Any:
         if isinstance(kind, str) and kind.startswith("comm_"):
             metadata, buffers = kwargs.get("metadata") or {}, kwargs.get("buffers") or ()
-            if agent.comms.publish(kind, content, metadata, buffers, ours=not RankStream.elsewhere):
+            if comms.publish(kind, content, metadata, buffers, ours=not RankStream.elsewhere):
                 return None
         if RankStream.elsewhere:
             return send(stream, kind, content, *args, **kwargs)
@@ -177,8 +179,7 @@ def _diverted(send: Callable[..., Any], kernel: Any, agent: Agent) -> Callable[.
         elif kind == "clear_output":
             output.clear(bool(content.get("wait")))
         elif kind == "error":
-            error = tracebacks.raised()
-            agent.cell.error(content, *tracebacks.place_of_error(error, agent.cell.file), error)
+            recorder.error(content, tracebacks.raised())
         elif kind == "stream":
             output.write(content["name"], content["text"])
         elif kind == "execute_reply":

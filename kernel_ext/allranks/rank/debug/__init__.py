@@ -1,6 +1,6 @@
 """The debugger of a rank: ``breakpoint()`` in a cell, a look at what a cell raised, completion that evaluates nothing.
 
 Runs in: a rank's main thread.
-Called by: ``rank.cell``, ``rank.agent``.
-May call: ``rank.collectives``.
+Called by: ``rank.world``, ``rank.cell``, ``rank.agent``.
+May call: ``rank.arrays``, ``rank.collectives``, ``rank.main_thread``.
 """

@@ -13,15 +13,16 @@ import queue
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from allranks.messages.events import AtDebugger
+from allranks.messages.rank_lifeline import Lifeline
+from allranks.rank.collectives.ledger import Ledger
+from allranks.rank.main_thread.running_cell import RunningCell
 
 from .rank_pdb import RankPdb
-
-if TYPE_CHECKING:
-    from allranks.rank.agent.agent import Agent
 
 PASSED_OVER = (
     "breakpoint() was skipped: no interactive input here. It stops cells of a notebook or of IPython, and those begun "
@@ -31,11 +32,21 @@ ENDED = "the cell was quit in the debugger (q)"
 
 
 class Debugger:
-    def __init__(self, agent: Agent) -> None:
-        self._agent = agent
+    def __init__(
+        self,
+        rank: int,
+        cell: RunningCell,
+        ledger: Ledger,
+        user_ns: dict[str, Any],
+        shell: Callable[[], Any],
+        lifeline: Lifeline,
+    ) -> None:
+        """`shell` returns IPython's, which is there before the first cell."""
+        self._rank, self._cell, self._ledger, self._user_ns = rank, cell, ledger, user_ns
+        self._shell, self._lifeline = shell, lifeline
         self._commands: queue.SimpleQueue[tuple[int, str]] = queue.SimpleQueue()
         self._pdb: RankPdb | None = None
-        self._cell: int | None = None
+        self._number: int | None = None
         self._answered = 0
         self._last: AtDebugger | None = None
         self.stops = False
@@ -61,14 +72,13 @@ class Debugger:
         ipython.set_trace = self._break
 
         def debug(_line: str, _cell: str = "") -> None:
-            rank = self._agent.config.rank
-            print(f"%debug does not work on a rank. Run %distributed debug -r {rank} in a separate cell.")
+            print(f"%debug does not work on a rank. Run %distributed debug -r {self._rank} in a separate cell.")
 
         shell.register_magic_function(debug, "line_cell", "debug")
 
     def begin_cell(self, number: int, stops: bool) -> None:
         """What the cell before raised is let go of, with all its frames held."""
-        self._cell, self.stops = number, stops
+        self._number, self.stops = number, stops
         self.forget()
 
     def end_cell(self, error: BaseException | None) -> None:
@@ -93,7 +103,7 @@ class Debugger:
         for name in ("last_type", "last_value", "last_traceback", "last_exc"):
             if hasattr(sys, name):
                 setattr(sys, name, None)
-        shell = self._agent.shell
+        shell = self._shell()
         for name in ("tb", "evalue", "etype"):
             if hasattr(shell.InteractiveTB, name):
                 setattr(shell.InteractiveTB, name, None)
@@ -132,15 +142,15 @@ class Debugger:
 
     def look_back(self) -> None:
         """Stay in the frames of what the last cell raised until told to quit. Raises RuntimeError if there is none."""
-        error, rank = self._error, self._agent.config.rank
+        error, rank = self._error, self._rank
         if error is None:
             raise RuntimeError(f"nothing to debug: the last cell of rank {rank} raised no error.")
         debugger = self._new_pdb()
         if error.__traceback__ is None or not debugger.get_stack(None, error.__traceback__)[0]:
             raise RuntimeError(f"{type(error).__name__} was raised on rank {rank} before any line of the cell ran.")
-        self._cell, self.looking_back = None, True
+        self._number, self.looking_back = None, True
         try:
-            with self._agent.cell.interrupt.allowed():
+            with self._cell.interrupt.allowed():
                 debugger.message("".join(traceback.format_exception_only(type(error), error)).rstrip())
                 debugger.reset()
                 debugger.interaction(None, error.__traceback__)
@@ -154,7 +164,7 @@ class Debugger:
         """Names and values in the frames of what the last cell raised, which live until the next one."""
         at, found = self._error.__traceback__ if self._error is not None else None, []
         while at is not None:
-            if at.tb_frame.f_locals is not self._agent.user_ns:
+            if at.tb_frame.f_locals is not self._user_ns:
                 found += list(at.tb_frame.f_locals.items())
             at = at.tb_next
         return found
@@ -162,7 +172,7 @@ class Debugger:
     def _new_pdb(self) -> RankPdb:
         while not self._commands.empty():  # meant for a stop that is over
             self._commands.get_nowait()
-        return RankPdb(self._agent.user_ns, self._agent.ledger, self._read, self._went_on)
+        return RankPdb(self._user_ns, self._ledger, self._read, self._went_on)
 
     # Commands and answers.
 
@@ -173,7 +183,7 @@ class Debugger:
     def resend(self) -> None:
         """A new notebook is there."""
         if self._last is not None and self._last.open:
-            self._agent.lifeline.send(self._last)
+            self._lifeline.send(self._last)
 
     def _read(self, printed: str) -> str:
         self._tell(open=True, stepping=True, text=printed)
@@ -190,9 +200,8 @@ class Debugger:
             self._tell(open=False, stepping=stepping, text="")
 
     def _tell(self, *, open: bool, stepping: bool, text: str) -> None:
-        agent = self._agent
         line, source = None, None
-        if not self.looking_back and (frame := agent.reporter.user_frame()) is not None:
-            line, source = agent.cell.line_of(frame)
-        self._last = AtDebugger(self._cell, open, stepping, text, self._answered, line, source)
-        agent.lifeline.send(self._last)
+        if not self.looking_back and (frame := self._cell.user_frame()) is not None:
+            line, source = self._cell.line_of(frame)
+        self._last = AtDebugger(self._number, open, stepping, text, self._answered, line, source)
+        self._lifeline.send(self._last)

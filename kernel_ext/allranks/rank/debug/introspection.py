@@ -11,23 +11,20 @@ import inspect as python_inspect
 import keyword
 import re
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from allranks.messages.requests import Completed
-
-if TYPE_CHECKING:
-    from allranks.rank.agent.agent import Agent
 
 _TOKEN = re.compile(r"(?P<path>[^\W\d]\w*(?:\.[^\W\d]\w*)*\.)?(?P<start>\w*)$")
 _MISSING = object()
 
 
-def install(shell: Any, agent: Agent) -> None:
+def install(shell: Any, rank: int) -> None:
     """``x?`` and the pager print, and never call ``repr``: that would evaluate a pending collective on this rank."""
 
     def pinfo(line: str, detail: int = 0) -> None:
-        found = inspect(agent.user_ns, line.strip(), detail)
-        print(found["text/plain"] if found else f"Object `{line.strip()}` not found on rank {agent.config.rank}.")
+        found = inspect(shell.user_ns, line.strip(), detail)
+        print(found["text/plain"] if found else f"Object `{line.strip()}` not found on rank {rank}.")
 
     def page(_shell: Any, text: Any, *_: Any, **__: Any) -> None:
         print(text["text/plain"] if isinstance(text, dict) else text)

@@ -13,15 +13,15 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from allranks.messages.events import LogCall, LogCalls
+from allranks.messages.rank_lifeline import Lifeline
 from allranks.rank.arrays import computed
 from allranks.rank.arrays.pending import is_pending, waiting, waits_for_collective
+from allranks.rank.collectives.ledger import Ledger
 from allranks.rank.functions import transforms
-
-if TYPE_CHECKING:
-    from allranks.rank.agent.agent import Agent
+from allranks.rank.main_thread.running_cell import RunningCell
 
 KEEP = 20_000
 """Calls kept, a few megabytes."""
@@ -38,8 +38,16 @@ LogFunction = Callable[..., None]
 class Log:
     """What `function`, which every rank has as ``log``, was told."""
 
-    def __init__(self, agent: Agent) -> None:
-        self._agent = agent
+    def __init__(
+        self,
+        cell: RunningCell,
+        ledger: Ledger,
+        group: Callable[[], Any],
+        broken: Callable[[], bool],
+        lifeline: Lifeline,
+    ) -> None:
+        """`group` returns the world's, and `broken` whether collectives of the world were aborted."""
+        self._cell, self._ledger, self._group, self._broken, self._lifeline = cell, ledger, group, broken, lifeline
         self._lock = threading.Lock()
         self._calls: deque[LogCall] = deque(maxlen=KEEP)
         self._count = self._told = 0
@@ -106,8 +114,8 @@ class Log:
                 f"log({name}=...) does not work inside a function traced by mx.compile, mx.grad or mx.vmap: return the "
                 "array from it and log it outside."
             )
-        world = self._agent.world.group
-        alone = world is None or world.size() == 1 or self._agent.ledger.seq == 0
+        world = self._group()
+        alone = world is None or world.size() == 1 or self._ledger.seq == 0
         waits = value.size == 1 and not alone and waits_for_collective(value)
         if waits and str(value.dtype).startswith("mlx.core.complex"):
             raise TypeError(
@@ -124,7 +132,7 @@ class Log:
     def _settle(self, *, over: bool = False) -> None:
         """Take the values that the code has evaluated meanwhile; where the cell is `over`, all that need no other."""
         held, self._held = self._held, []
-        if self._agent.world.broken_up:  # what was evaluated since is invalid
+        if self._broken():  # what was evaluated since is invalid
             return
         arrays = [array for *_, array in held]
         # What graph an array is part of takes long to find out: not at each call.
@@ -138,11 +146,11 @@ class Log:
 
     def _put(self, step: float, at: float, values: dict[str, float]) -> None:
         with self._lock:
-            self._calls.append(LogCall(self._agent.cell.number, step, at, values))
+            self._calls.append(LogCall(self._cell.number, step, at, values))
             self._count += 1
             first = self._count == self._told + 1
         if first:  # the agent knows itself when the next message is due
-            self._agent.lifeline.wake()
+            self._lifeline.wake()
 
     def end_cell(self) -> str:
         """Called in the main thread when a cell is over; returns what to say of values that were never computed."""
@@ -167,7 +175,7 @@ class Log:
 
     def tick(self, now: float) -> float:
         """Send what is due, in the agent's thread; returns the seconds until more may be."""
-        if self._told == self._count or not self._agent.lifeline.connected:
+        if self._told == self._count or not self._lifeline.connected:
             return float("inf")
         due = self._told_at + EVERY
         if now < due:
@@ -178,7 +186,7 @@ class Log:
 
     def send_rest(self) -> None:
         """Send all there is, in the agent's thread: the word that the cell is over comes next."""
-        while self._agent.lifeline.connected and self._send():
+        while self._lifeline.connected and self._send():
             pass
 
     def _send(self) -> bool:
@@ -188,7 +196,7 @@ class Log:
             calls = list(itertools.islice(self._calls, first - oldest, first - oldest + AT_ONCE))
             self._told = first + len(calls)
         if calls:
-            self._agent.lifeline.send(LogCalls(first, tuple(calls)))
+            self._lifeline.send(LogCalls(first, tuple(calls)))
         return bool(calls)
 
 

@@ -22,7 +22,6 @@ from traitlets.config import Config
 
 from allranks.messages.host_messages import RankConfig
 from allranks.rank.agent.agent import Agent
-from allranks.rank.cell.output_capture import divert_cells
 from allranks.rank.cell.stdio import RankStream
 
 EXIT = os._exit
@@ -59,8 +58,7 @@ class RankEngine(IPEngine):
             # ipyparallel engine has no such thread.
             self.kernel.__class__ = _KernelWithoutSubshells
             self.kernel.shell_channel_thread = _NoShellChannelThread()
-        divert_cells(self.kernel, self.agent)
-        self.agent.engine_ready(self.kernel.shell)
+        self.agent.engine_ready(self.kernel)
 
     def init_signal(self) -> None:
         """SIGINT is for the user's code: anywhere else KeyboardInterrupt would end the engine, and the rank with it."""
@@ -102,12 +100,8 @@ def run(config: RankConfig) -> None:
     _enter(config)
     engine = RankEngine.instance(config=_engine_config(config), ident=config.uuid, log_level=40)
     engine.connection_info_env = json.dumps(dict(config.engine))
-    agent = Agent(config, call_main=engine.loop.add_callback)
-    agent.tasks.loop = engine.loop.asyncio_loop
-    agent.open_console, agent.register_again = engine.open_console, engine.register_again
-    engine.agent, RankStream.output = agent, agent.cell.output
+    engine.agent = agent = Agent(config, engine)
     engine.user_ns = agent.user_ns
-    _announce_exit(agent)
     agent.start()
     engine.initialize([])
     code = 1
@@ -117,7 +111,7 @@ def run(config: RankConfig) -> None:
     except Exception:
         traceback.print_exc()
     finally:
-        agent.world.jaccl.release()
+        agent.world.release()
         _leave(code)
 
 
@@ -149,23 +143,6 @@ def _engine_config(config: RankConfig) -> Config:
     settings.HistoryManager.hist_file = ":memory:"
     settings.HistoryManager.db_cache_size = 100  # else each cell wakes a thread that writes it
     return settings
-
-
-def _announce_exit(agent: Agent) -> None:
-    """Have ``os._exit`` first hand over what was printed and the line that called it.
-
-    It ends the process without any clean-up, so this is the only chance to say what the rank last did.
-    """
-    owner = os.getpid()
-
-    def exit_process(code: int) -> None:
-        if os.getpid() == owner and agent.lifeline.connected:
-            agent.last_words(f"os._exit({code})")
-        if os.getpid() == owner:
-            agent.end_process(code)
-        EXIT(code)
-
-    os._exit = exit_process  # type: ignore[assignment]
 
 
 def _leave(code: int) -> None:

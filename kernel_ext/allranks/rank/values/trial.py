@@ -18,7 +18,7 @@ SMALL = 4096
 """Bytes up to which a buffer is in the file of a trial; larger ones are holes there, and zeros when loaded."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Beginning:
     """How the process of this rank began, before any cell could change it, as the next one will."""
 
@@ -30,6 +30,15 @@ class Beginning:
     @classmethod
     def now(cls) -> Beginning:
         return cls(dict(os.environ), os.getcwd(), list(sys.path))
+
+    def renew(self) -> None:
+        """The process has changed, and no cell has run yet."""
+        self.environment, self.directory, self.path = dict(os.environ), os.getcwd(), list(sys.path)
+
+    def enter(self, folder: str) -> None:
+        """Make `folder` the working folder of this process, and of the trials that load variables as it would."""
+        os.chdir(folder)
+        self.directory = os.getcwd()
 
 
 @dataclass(frozen=True)

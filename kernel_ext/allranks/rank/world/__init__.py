@@ -1,6 +1,6 @@
 """Joining an MLX world, aborting its collectives, leaving it, joining the next in the same process.
 
 Runs in: a rank's main thread; an abort comes from the agent's.
-Called by: ``rank.agent``.
-May call: ``rank.collectives``, ``rank.values``, ``machine``.
+Called by: ``rank.cell``, ``rank.agent``.
+May call: ``machine``, ``rank.debug``, ``rank.metrics``, and the rooms that these call.
 """

@@ -2,59 +2,73 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
+from allranks.rank.collectives.ledger import Ledger
 from allranks.rank.collectives.trace import mark
+from allranks.rank.metrics.log import LogFunction
+from allranks.rank.values import checkpoint
 from allranks.rank.values.checkpoint import GIVEN
-
-if TYPE_CHECKING:
-    from allranks.rank.agent.agent import Agent
 
 
 class GivenNames:
     """Puts them into the user's namespace, and knows which of them the user has given to something else."""
 
-    def __init__(self, agent: Agent) -> None:
-        self._agent = agent
+    def __init__(
+        self,
+        user_ns: dict[str, Any],
+        ledger: Ledger,
+        log: LogFunction,
+        group: Callable[[], Any],
+        shell: Callable[[], Any],
+    ) -> None:
+        """`group` returns that of the world, and `shell` IPython's; each is None at first."""
+        self._user_ns, self._ledger, self.log, self._group, self._shell = user_ns, ledger, log, group, shell
         self._given: dict[str, Any] = {}
         """What `hand_out` gave the names of; not the group, to which nothing may refer when the world is left."""
 
     def hand_out(self) -> None:
         """The names every cell starts with; one that the user has given to something else stays the user's."""
-        if self._agent.world.group is None:
+        if self._group() is None:
             return
         import mlx.core as mx
 
-        # The namespace may be a new one (the engine's, once it is up): the ledger tells user frames by it.
-        self._agent.ledger.install(mx, self._agent.user_ns)
+        self._ledger.install(mx, self._user_ns)
         names = self.all()
-        log = names.pop("log")
-        free = self.given() | (GIVEN - self._agent.user_ns.keys())
-        self._agent.user_ns.update({name: value for name, value in names.items() if name in free})
+        del names["log"]
+        free = self.given() | (GIVEN - self._user_ns.keys())
+        self._user_ns.update({name: value for name, value in names.items() if name in free})
         del names["world"]
         self._given = names
-        self._agent.user_ns.setdefault("mark", mark)  # a user's own of that name stays
-        self._agent.user_ns.setdefault("log", log)  # `from math import log` is left alone
+        self._user_ns.setdefault("mark", mark)  # a user's own of that name stays
+        self._user_ns.setdefault("log", self.log)  # `from math import log` is left alone
 
     def all(self) -> dict[str, Any]:
         """What ``mx``, ``world``, ``rank``, ``size`` and ``log`` stand for."""
         import mlx.core as mx
 
-        group = self._agent.world.group
+        group = self._group()
         assert group is not None, "ranks take cells once they have joined a world"
         names = {"mx": mx, "world": group, "rank": group.rank(), "size": group.size()}
-        return {**names, "log": self._agent.log.function}
+        return {**names, "log": self.log}
 
     def given(self) -> set[str]:
         """Those of the names that are still what `hand_out` made of them."""
-        user_ns = self._agent.user_ns
+        user_ns = self._user_ns
         same = {name for name, value in self._given.items() if name in user_ns and _same(user_ns[name], value)}
         world = user_ns.get("world", "")
-        return same | ({"world"} if world is None or world is self._agent.world.group else set())
+        return same | ({"world"} if world is None or world is self._group() else set())
 
     def taken(self) -> set[str]:
         """Those of the names that the user has given to something else."""
-        return {name for name in GIVEN if name in self._agent.user_ns} - self.given()
+        return {name for name in GIVEN if name in self._user_ns} - self.given()
+
+    def user_variables(self) -> dict[str, Any]:
+        """What the user made: nothing before the engine is ready, when a world may be joined already."""
+        if (shell := self._shell()) is None:
+            return {}
+        return checkpoint.user_variables(self._user_ns, shell.user_ns_hidden, self.given())
 
 
 def _same(value: Any, given: Any) -> bool:

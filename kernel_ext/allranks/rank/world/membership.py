@@ -8,19 +8,27 @@ import os
 import shlex
 import sys
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 from allranks.machine.files import write_private
+from allranks.messages.events import Unblocked
+from allranks.messages.host_messages import RankConfig
+from allranks.messages.rank_lifeline import Lifeline
 from allranks.messages.requests import Form, Joined
 from allranks.rank.arrays.pending import learn_collectives
+from allranks.rank.collectives import poison
 from allranks.rank.collectives.aborted import PEER_LOST
-from allranks.rank.collectives.ledger import OPERATIONS
+from allranks.rank.collectives.ledger import OPERATIONS, Ledger
 from allranks.rank.functions import transforms
 from allranks.rank.functions.replaced import leave_out_our_frames, replaced
+from allranks.rank.main_thread.running_cell import RunningCell
+from allranks.rank.main_thread.tasks import UserThreads
+from allranks.rank.main_thread.thread import MainThread
+from allranks.rank.metrics.meters import Meters
 from allranks.rank.metrics.thread_times import threads
 
 from . import rebind, recompile
@@ -30,35 +38,68 @@ from .jaccl.member import JacclMember
 from .left_behind import Array, LeftBehind, asked, compute
 from .mpi.in_place import MpiInPlace
 from .mpi.member import MpiMember
+from .peers import Peers
 from .rendezvous import Listener, in_turn, time_limit
+from .reserve import Reserve
 from .ring_in_place import RingInPlace
 from .sockets import close_refused, own_sockets
-
-if TYPE_CHECKING:
-    from allranks.rank.agent.agent import Agent
 
 CLEAR_BACKENDS = "_ZN3mlx4core11distributed14clear_backendsEv"
 """``mlx::core::distributed::clear_backends()``: Python's own atexit hook calls it; nothing else exports it."""
 SETTLE_WITHIN = 2.0
 """Seconds that collectives of the world before get to return."""
+FAILED_HERE = "the world is broken because a collective failed; it is re-formed after the cell"
+"""Why no further collective is entered."""
+
+
+def communicator() -> Any:
+    """The communicator of the current world, as an mpi4py object; on the ranks of an ``mpi`` cluster.
+
+    After an abort, `heal` or `resize` it is another one, and calls on the one before raise. Raises RuntimeError
+    elsewhere.
+    """
+    if (world := World.current) is None:
+        raise RuntimeError("allranks.communicator() is for code that runs on the ranks: call it in a cell")
+    return world.mpi.communicator(world.backend)
 
 
 class World:
-    """The rank's membership: `form` joins, also again; `names` are what cells find."""
+    """The rank's membership: `form` joins, also again."""
 
-    def __init__(self, agent: Agent) -> None:
-        self._agent = agent
+    current: ClassVar[World | None] = None
+    """The world of this process."""
+
+    def __init__(
+        self,
+        config: RankConfig,
+        user_ns: dict[str, Any],
+        names: GivenNames,
+        ledger: Ledger,
+        meters: Meters,
+        reserve: Reserve,
+        main: MainThread,
+        cell: RunningCell,
+        threads: UserThreads,
+        blocked: Callable[[], bool],
+        peers: Peers,
+        lifeline: Lifeline,
+    ) -> None:
+        """`blocked` says whether the main thread waits on a lock."""
+        self._config, self._user_ns, self._names = config, user_ns, names
+        self._ledger, self._meters, self._reserve = ledger, meters, reserve
+        self._main, self._cell, self._threads, self._blocked = main, cell, threads, blocked
+        self._peers, self._lifeline = peers, lifeline
         self.group: Any = None
         self._in_place: RingInPlace | MpiInPlace | JacclInPlace | None = None
         """By which the collectives of this world can be aborted; None where they cannot."""
-        self.mpi, self.jaccl = MpiMember(agent), JacclMember(agent)
-        self.names = GivenNames(agent)
+        self.mpi = MpiMember(config, ledger, self._break_failed)
+        self._jaccl = JacclMember(ledger, blocked, self.release)
         self.environment: set[str] = set()
         """Environment variables that belong to the worlds this process has been in."""
         self.backend = ""
         self.verbs = False
         """Whether the ranks of this world talk by verbs (RDMA)."""
-        self.listener = Listener(agent)
+        self.listener = Listener(lifeline)
         self._init: Any = None
         self._breaking = threading.RLock()  # a signal may come in between, in the main thread
         self._left_behind = LeftBehind()
@@ -70,6 +111,8 @@ class World:
         """Requests to form a world: how many came, how many were begun, and the last one that was stopped."""
         self._ring_before: tuple[RingInPlace, Any] | None = None
         """The ring that was left, and its group if the user has threads: to these it delivers invalid results."""
+        self._releasing = threading.Lock()
+        World.current = self
 
     def asked_to_form(self) -> None:
         """A request to form a world has come; `form` follows. From the agent's thread."""
@@ -95,7 +138,7 @@ class World:
         self._begun += 1
         self.forming = True
         try:
-            with self._agent.reserve.lent():
+            with self._reserve.lent():
                 return self._form(request)
         finally:
             self.forming = False
@@ -109,14 +152,14 @@ class World:
             asks = f"{shlex.quote(sys.executable)} -c 'import mlx.core'"
             raise RuntimeError(f"MLX cannot be imported there ({error}). To see why, there: {asks}") from error
 
-        self._agent.meters.cuda = mx.cuda.is_available()
+        self._meters.cuda = mx.cuda.is_available()
         recompile.install(mx)
         transforms.install(mx)
         self._hand_out_one_group(mx)
-        self._agent.ledger.install(mx, self._agent.user_ns)
+        self._ledger.install(mx, self._user_ns)
         self.verbs = request.verbs and request.size > 1
         if self.verbs:
-            self.jaccl.prepare(mx)
+            self._jaccl.prepare(mx)
         by_mpi = request.revocable and request.size > 1
         self._in_place = self.mpi.enter(mx, request, self._is_stopped) if by_mpi else None
         late = f"a neighbour of rank {request.rank} did not join within {request.timeout:g} s"
@@ -126,15 +169,18 @@ class World:
             with in_turn() if request.in_turn else nullcontext():
                 group = self._init() if request.size == 1 else self._init(strict=True, backend=request.backend)
         if self.verbs:
-            self._in_place = self.jaccl.joined(self.streams())
+            self._in_place = self._jaccl.joined(self.streams())
+            if self._in_place is not None:
+                self._ledger.aborted.watch = self._watch
         if request.ports:
             close_refused(set(own_sockets()) - known)
             ring = frozenset(own_sockets()) - known
-            self._agent.reserve.keep_for(len(ring))
+            self._reserve.keep_for(len(ring))
             self._join_wire(ring, request.ports, request.rank, threads() - known_threads)
-            self._in_place = RingInPlace(self._agent, ring, frozenset(chain.from_iterable(request.ports)))
-        self._agent.meters.tells_of_host = request.describes_host
-        self._agent.meters.address = request.address
+            all_ports = frozenset(chain.from_iterable(request.ports))
+            self._in_place = RingInPlace(self._config.holder, self._meters.wire, ring, all_ports)
+        self._meters.tells_of_host = request.describes_host
+        self._meters.address = request.address
         joined, meant = (group.rank(), group.size()), (request.rank, request.size)
         self.group, self.backend = group, request.backend
         recompile.forget_traces()
@@ -146,16 +192,16 @@ class World:
         if self._ring_before is not None:
             self._ring_before[0].let_go()  # all ranks have left it
         learn_collectives(mx, joined[1])
-        self._agent.ledger.enter_world(request.entered, joined[1], group)
-        self._agent.ledger.limits.enter_world(request.limits, OPERATIONS, *joined)
-        self.names.hand_out()
-        why_not = self.jaccl.not_in_place if self.verbs else self.mpi.not_in_place
-        hears_at = self._agent.peers.listen(request.address or "127.0.0.1") if self.breakable else None
+        self._ledger.enter_world(request.entered, joined[1], group)
+        self._ledger.limits.enter_world(request.limits, OPERATIONS, *joined)
+        self._names.hand_out()
+        why_not = self._jaccl.not_in_place if self.verbs else self.mpi.not_in_place
+        hears_at = self._peers.listen(request.address or "127.0.0.1") if self.breakable else None
         return Joined(*joined, self.breakable, why_not, pending, hears_at)
 
     def _join_wire(self, sockets: Iterable[int], ports: Sequence[Sequence[int]], rank: int, ring: set[int]) -> None:
         left, right = (rank - 1) % len(ports), (rank + 1) % len(ports)
-        self._agent.meters.wire.join(sockets, ports[rank], {left: ports[left], right: ports[right]}, ring)
+        self._meters.wire.join(sockets, ports[rank], {left: ports[left], right: ports[right]}, ring)
 
     def _hand_out_one_group(self, mx: Any) -> None:
         """Have ``mx.distributed.init`` return this world's group, always the same object.
@@ -169,7 +215,7 @@ class World:
 
         def init_once(*args: Any, **kwargs: Any) -> Any:
             try:
-                self._agent.ledger.raise_if_left()
+                self._ledger.raise_if_left()
                 own = self.group is not None and _backend(*args, **kwargs) in ("any", self.backend)
                 try:
                     group = init(*args, **kwargs)
@@ -187,13 +233,13 @@ class World:
         """Let go of the old world, if there is one; returns names that wait for its collectives: they are invalid."""
         if self.group is None:
             return []
-        self._agent.peers.meet(())
-        self._agent.meters.wire.leave()
+        self._peers.meet(())
+        self._meters.wire.leave()
         # Tracebacks keep the frames of what was interrupted, and these keep arrays that wait for the old group.
         for name in ("last_value", "last_traceback", "last_exc"):
             if hasattr(sys, name):
                 setattr(sys, name, None)
-        ledger, threads = self._agent.ledger, self._agent.has_threads()
+        ledger, threads = self._ledger, self._threads.exist()
         was_refused = ledger.refuse is not None
         ledger.leave_world()
         if ledger.invalid.asked and not was_refused and self._settle() and self.is_whole():
@@ -201,8 +247,8 @@ class World:
         arrays, sockets, pending = list[Array](), list[int](), list[str]()
         if (left := self._in_place) is not None:
             if ledger.seq:
-                pending = ledger.invalid.give_up(self._agent.user_variables())
-                arrays = self._left_behind.find(self._agent.user_ns)
+                pending = ledger.invalid.give_up(self._names.user_variables())
+                arrays = self._left_behind.find(self._user_ns)
             in_flight = ledger.in_flight() if ledger.invalid.asked or threads else []
             self.break_up(left.pattern([*((each.op, each.dtype) for each in in_flight), *asked(arrays)]))
             if self._settle() and ledger.aborted.sentence != PEER_LOST:  # neighbours may well have left before
@@ -231,13 +277,17 @@ class World:
             if group is not None:
                 ring.leave()
 
-    def abandon(self) -> None:
-        """Have MLX destroy the group, as far as nothing else holds it: the process is about to end."""
-        if self.group is not None:
-            rebind.take_out(self.group)
-            self.group = None
-            gc.collect()
-            clear_backends()
+    def release(self) -> None:
+        """Give back what JACCL holds: this process is about to end. From any thread."""
+        with self._releasing:
+            if self._jaccl.is_tracked:
+                self._jaccl.release(self.break_up)
+            # Between cells the main thread may wait for Python's own lock, which looks like a collective.
+            elif self.verbs and self.group is not None and not (self._cell.running and self._blocked()):
+                rebind.take_out(self.group)
+                self.group = None
+                gc.collect()
+                clear_backends()
 
     @property
     def breakable(self) -> bool:
@@ -251,7 +301,7 @@ class World:
 
     def pattern(self) -> bytes | None:
         """What marks the results of collectives that are aborted now (see `poison.is_marked`)."""
-        in_flight = ((each.op, each.dtype) for each in self._agent.ledger.in_flight())
+        in_flight = ((each.op, each.dtype) for each in self._ledger.in_flight())
         return self._in_place.pattern(in_flight) if self._in_place is not None else None
 
     def break_up(self, pattern: bytes | None) -> None:
@@ -259,9 +309,33 @@ class World:
 
         From the agent's thread or the main one.
         """
-        with self._breaking, self._agent.reserve.lent():
+        with self._breaking, self._reserve.lent():
             if self._in_place is not None:
                 self._in_place.break_up(pattern)
+
+    def _break_failed(self) -> None:
+        """Break the world, since a collective has failed without an error of MLX's: the cell fails.
+
+        From the agent's thread or the main one.
+        """
+        if not self.breakable or self.broken_up:
+            return
+        ledger, cell, newest = self._ledger, self._cell, self._ledger.last()
+        ledger.refuse = ledger.refuse or FAILED_HERE
+        self.break_up(None)
+        if cell.running:
+            collective = cell.collective(newest) if newest is not None else None
+            self._lifeline.send(Unblocked(cell.number, collective, broke=True))
+            if not self._main.is_current():  # code that read the result without mx.eval goes on with it
+                cell.interrupt.unblocked = True
+                self._main.interrupt()
+
+    def _watch(self) -> None:
+        """Look for a transfer of JACCL that has failed, and break the world if one has."""
+        in_place, newest = self._in_place, self._ledger.last()
+        if newest is not None and isinstance(in_place, JacclInPlace) and in_place.has_failed():
+            self._ledger.aborted.note(newest, self._ledger.in_flight() or [newest], poison.ZEROS)
+            self._break_failed()
 
     def broken_elsewhere(self) -> None:
         """Another rank has broken this world. From the agent's thread."""
@@ -272,7 +346,7 @@ class World:
     def give_up_aborting(self, because: str) -> None:
         """Other ranks cannot abort this world. From the agent's thread."""
         with self._breaking:
-            member = self.jaccl if isinstance(self._in_place, JacclInPlace) else self.mpi
+            member = self._jaccl if isinstance(self._in_place, JacclInPlace) else self.mpi
             member.give_up(because)
             self._in_place = None
 
@@ -290,7 +364,7 @@ class World:
         """The streams that collectives may be on."""
         import mlx.core as mx
 
-        used = [mx.default_stream(mx.cpu), mx.default_stream(mx.default_device()), self._agent.ledger.turns.stream]
+        used = [mx.default_stream(mx.cpu), mx.default_stream(mx.default_device()), self._ledger.turns.stream]
         return [stream for stream in used if stream is not None]
 
     def _settle(self) -> bool:
@@ -317,7 +391,7 @@ class World:
         return well and not thread.is_alive()
 
     def _wire(self, request: Form) -> None:
-        directory = self._agent.config.directory
+        directory = self._config.directory
         for name, content in request.files.items():
             write_private(Path(directory, name), content)
         for name in request.forget:  # a leftover of another backend would be obeyed

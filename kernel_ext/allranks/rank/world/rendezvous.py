@@ -9,13 +9,10 @@ import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import TYPE_CHECKING
 
 from allranks.messages.events import Listens
+from allranks.messages.rank_lifeline import Lifeline
 from allranks.messages.requests import Form
-
-if TYPE_CHECKING:
-    from allranks.rank.agent.agent import Agent
 
 FLUSHED_WITHIN = 0.5
 """Seconds a message gets to leave."""
@@ -54,8 +51,8 @@ def time_limit(seconds: float, message: str) -> Iterator[None]:
 class Listener:
     """The rank that listens in ``init`` for the others, as this one knows it."""
 
-    def __init__(self, agent: Agent) -> None:
-        self._agent = agent
+    def __init__(self, lifeline: Lifeline) -> None:
+        self._lifeline = lifeline
         self._changed = threading.Condition()
         self._port: int | None = None
 
@@ -72,8 +69,8 @@ class Listener:
                 self._changed.wait_for(lambda: self._port == request.told_of, request.listen_within)
         wait_for_listeners(request.after, request.listen_within, request.delay)
         if request.tells_of is not None:
-            self._agent.lifeline.send(Listens(request.tells_of))
-            self._agent.lifeline.flushed(FLUSHED_WITHIN)  # while ``init`` holds the GIL, nothing is sent
+            self._lifeline.send(Listens(request.tells_of))
+            self._lifeline.flushed(FLUSHED_WITHIN)  # while ``init`` holds the GIL, nothing is sent
 
 
 def wait_for_listeners(ports: Collection[int], within: float, otherwise: float) -> None:

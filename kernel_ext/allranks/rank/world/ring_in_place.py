@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING
 
 from allranks.rank.collectives import poison
 from allranks.rank.collectives.poison import Asked
+from allranks.rank.metrics.link_stats import LinkStats
 
 from .held_sockets import hold
 from .placeholders import Placeholders
 from .sockets import has_ended, with_ports
 
-if TYPE_CHECKING:
-    from allranks.rank.agent.agent import Agent
-
 
 class RingInPlace:
     """The ring that this process is in."""
 
-    def __init__(self, agent: Agent, sockets: frozenset[int], ports: Collection[int]) -> None:
+    def __init__(self, holder: int | None, wire: LinkStats, sockets: frozenset[int], ports: Collection[int]) -> None:
         """`sockets` came with the ring: any other may have a port that is one of its `ports` elsewhere."""
-        self._agent, self._sockets, self.ports = agent, sockets, frozenset(ports)
+        self._holder, self._wire, self._sockets, self.ports = holder, wire, sockets, frozenset(ports)
         own = self._own()
-        hold(agent.config.holder, own)
+        hold(holder, own)
         self._joined = len(own)
         self._placeholders: Placeholders | None = None
 
@@ -39,7 +36,7 @@ class RingInPlace:
     def break_up(self, pattern: bytes | None) -> None:
         """Let the collectives that are on their way return, with invalid results that `pattern` marks."""
         if self._placeholders is None and (descriptors := self._own()):
-            self._agent.meters.wire.leave()
+            self._wire.leave()
             self._placeholders = Placeholders(pattern or poison.ZEROS)
             self._placeholders.take(descriptors)
 
@@ -57,7 +54,7 @@ class RingInPlace:
 
     def leave(self) -> list[int]:
         """Arrays that still wait for this world raise from now on; they would hang. Returns its descriptors."""
-        hold(self._agent.config.holder, ())
+        hold(self._holder, ())
         if self._placeholders is None:
             return []
         self._placeholders.close()

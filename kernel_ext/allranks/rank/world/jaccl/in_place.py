@@ -13,9 +13,8 @@ import ctypes
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from allranks.rank.collectives import poison
 from allranks.rank.collectives.poison import Asked
@@ -23,9 +22,6 @@ from allranks.rank.world.images import NotInPlace, address_of
 
 from .verbs_check import POLL, POLL_CQ, POST, POST_RECV, POST_SEND, Trial, is_in_error, put, slots, to_error
 from .verbs_table import VerbsTable
-
-if TYPE_CHECKING:
-    from allranks.rank.agent.agent import Agent
 
 RETURNS_WITHIN = 0.3
 """Seconds in which what was aborted returns where the driver completes it."""
@@ -39,9 +35,11 @@ _SENDS_FIRST = 128
 class JacclInPlace:
     """The queue pairs of the world that this process is in."""
 
-    def __init__(self, agent: Agent, table: VerbsTable, trial: Trial, made: dict[str, list[int]]) -> None:
+    def __init__(
+        self, blocked: Callable[[], bool], table: VerbsTable, trial: Trial, made: dict[str, list[int]]
+    ) -> None:
         """`made` is what JACCL has made for this world. Raises NotInPlace."""
-        self._agent, self._table, self._trial, self._made = agent, table, trial, made
+        self._blocked, self._table, self._trial, self._made = blocked, table, trial, made
         if any(slots(context) != trial.slots for context in made["open_device"]):
             raise NotInPlace("the driver has other functions in the contexts of this world than in one that was tried")
         self.broken_up = False
@@ -82,7 +80,7 @@ class JacclInPlace:
         if time.monotonic() < self._look_at:
             return LOOK_EVERY
         self._look_at = None
-        if self._agent.reporter.blocked:
+        if self._blocked():
             self._stop()
         return None
 

@@ -9,20 +9,17 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from allranks.machine.proven import PROVEN, SWITCH, macos_version
-from allranks.rank.collectives import poison
-from allranks.rank.world.failure import break_failed
+from allranks.rank.collectives.ledger import Ledger
 from allranks.rank.world.images import NotInPlace
 from allranks.rank.world.last_signal import before_sigterm
 
 from .in_place import JacclInPlace
 from .verbs_check import Trial
 from .verbs_table import VerbsTable
-
-if TYPE_CHECKING:
-    from allranks.rank.agent.agent import Agent
 
 ENDS = "this rank's process is being ended"
 """Why no further collective is entered."""
@@ -31,18 +28,21 @@ RETURNS_WITHIN = 1.5
 
 
 class JacclMember:
-    def __init__(self, agent: Agent) -> None:
-        self._agent = agent
+    def __init__(self, ledger: Ledger, blocked: Callable[[], bool], on_sigterm: Callable[[], None]) -> None:
+        """`blocked` says whether the main thread waits on a lock."""
+        self._ledger, self._blocked, self._on_sigterm = ledger, blocked, on_sigterm
         self._table: VerbsTable | None = None
         self._trial: Trial | None = None
-        self._in_place: JacclInPlace | None = None
-        """The newest world, where it can be aborted."""
         self._before: dict[str, set[int]] = {}
-        """What JACCL held before that."""
+        """What JACCL held before the newest world."""
         self.not_in_place = ""
         """Why collectives of JACCL cannot be aborted here, as a clause."""
         self._streams: list[Any] = []
-        self._releasing = threading.Lock()
+
+    @property
+    def is_tracked(self) -> bool:
+        """Whether it is known what JACCL makes."""
+        return self._table is not None
 
     def prepare(self, mx: Any) -> None:
         """Before the first world of JACCL: learn what it makes from now on."""
@@ -50,7 +50,7 @@ class JacclMember:
             self._before = {make: set(held) for make, held in self._table.held.items()}
         if self._table is not None or self.not_in_place:
             return
-        before_sigterm(self.release)
+        before_sigterm(self._on_sigterm)
         try:
             found = usable_table(mx)
             self._trial = Trial(found)
@@ -60,7 +60,6 @@ class JacclMember:
         found.install()
         self._table = found
         self._before = {make: set() for make in found.held}
-        self._agent.ledger.aborted.watch = self._watch
 
     def joined(self, streams: list[Any]) -> JacclInPlace | None:
         """A world was joined, with collectives on these streams; None where they cannot be aborted."""
@@ -68,43 +67,25 @@ class JacclMember:
             return None
         self._streams = streams
         try:
-            self._in_place = JacclInPlace(self._agent, self._table, self._trial, self._table.held_since(self._before))
+            return JacclInPlace(self._blocked, self._table, self._trial, self._table.held_since(self._before))
         except NotInPlace as error:
             self.not_in_place = str(error)
             return None
-        return self._in_place
-
-    def _watch(self) -> None:
-        """Look for a transfer that has failed, and break the world where one has."""
-        agent, in_place = self._agent, self._in_place
-        newest = agent.ledger.last()
-        if not (agent.world.verbs and agent.world.breakable) or in_place is None or newest is None:
-            return
-        if not in_place.has_failed():
-            return
-        agent.ledger.aborted.note(newest, agent.ledger.in_flight() or [newest], poison.ZEROS)
-        break_failed(agent)
 
     def give_up(self, because: str) -> None:
         """Other ranks cannot abort this world, so this one does not either."""
         self.not_in_place = self.not_in_place or because
 
-    def release(self) -> None:
-        """Give back what JACCL holds: this process is about to end. From any thread."""
-        world, table = self._agent.world, self._table
-        with self._releasing:
-            if table is None:
-                # Between cells the main thread may wait for Python's own lock, which looks like a collective.
-                if world.verbs and not (self._agent.cell.running and self._agent.reporter.blocked):
-                    world.abandon()
-            elif any(table.held.values()):
-                self._refuse()  # until the process ends, the main thread goes on
-                world.break_up(None)
-                if self._returned():  # else a thread still uses it
-                    table.free_all()
+    def release(self, break_up: Callable[[bytes | None], None]) -> None:
+        """Give back what JACCL holds, once `break_up` has ended the collectives of the world."""
+        if self._table is not None and any(self._table.held.values()):
+            self._refuse()  # until the process ends, the main thread goes on
+            break_up(None)
+            if self._returned():  # else a thread still uses it
+                self._table.free_all()
 
     def _refuse(self) -> None:
-        ledger = self._agent.ledger
+        ledger = self._ledger
         ledger.refuse = ENDS
         if (newest := ledger.last()) is not None:
             ledger.aborted.note(newest, ledger.in_flight(), None)

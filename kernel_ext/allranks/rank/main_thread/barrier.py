@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
 
-from .record import Record
+from allranks.messages.events import Entering
+from allranks.messages.rank_lifeline import Lifeline
+from allranks.rank.collectives.ledger import Ledger
+from allranks.rank.collectives.record import Record
 
-if TYPE_CHECKING:
-    from allranks.rank.agent.agent import Agent
+from .running_cell import RunningCell
 
 
 class Barrier:
     """Where the main thread waits for the notebook to compare the ranks."""
 
-    def __init__(self, agent: Agent) -> None:
-        self._agent = agent
+    def __init__(self, cell: RunningCell, ledger: Ledger, lifeline: Lifeline) -> None:
+        self._cell, self._ledger, self._lifeline = cell, ledger, lifeline
         self._opened = threading.Event()
         self._refusal: str | None = None
         self.closed = False
@@ -25,7 +26,7 @@ class Barrier:
         __tracebackhide__ = True
         self._opened.clear()
         self._refusal, self.closed = None, True
-        self._agent.ask_to_enter(record)
+        self._lifeline.send(Entering(self._cell.number, self._cell.collective(record)))
         try:
             self._opened.wait()
         finally:
@@ -36,9 +37,10 @@ class Barrier:
     def open(self, refusal: str | None) -> None:
         """Let the main thread go on, or have it raise.
 
-        Then its collective does not count: where missing ranks enter what others wait in, they would enter it alone.
+        If it raises, its collective does not count: where missing ranks enter what others wait in, they would enter it
+        alone.
         """
         self._refusal = refusal
         if refusal is not None and self.closed:
-            self._agent.ledger.forget_last()
+            self._ledger.forget_last()
         self._opened.set()

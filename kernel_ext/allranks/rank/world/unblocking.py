@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from allranks.messages.events import LedgerEntry, Unblocked
+from allranks.messages.rank_lifeline import Lifeline
 from allranks.messages.requests import BROKEN
 from allranks.rank.collectives.aborted import RELEASED
+from allranks.rank.collectives.ledger import Ledger
+from allranks.rank.debug.debugger import Debugger
+from allranks.rank.main_thread.barrier import Barrier
+from allranks.rank.main_thread.running_cell import RunningCell
+from allranks.rank.main_thread.thread import MainThread
 
-if TYPE_CHECKING:
-    from .agent import Agent
+from .membership import World
+from .peers import Peers
 
 TELL_AFTER = 2.3
 """Seconds from a failure until this rank tells the others, unless the notebook, which takes 2 s, unblocks them."""
@@ -27,8 +34,22 @@ LOST_AFTER = 2
 
 
 class Unblocker:
-    def __init__(self, agent: Agent) -> None:
-        self._agent = agent
+    def __init__(
+        self,
+        main: MainThread,
+        cell: RunningCell,
+        blocked: Callable[[], bool],
+        ledger: Ledger,
+        barrier: Barrier,
+        debugger: Debugger,
+        world: World,
+        peers: Peers,
+        lifeline: Lifeline,
+    ) -> None:
+        """`blocked` says whether the main thread waits on a lock."""
+        self._main, self._cell, self._blocked, self._ledger = main, cell, blocked, ledger
+        self._barrier, self._debugger = barrier, debugger
+        self._world, self._peers, self._lifeline = world, peers, lifeline
         self.broke = False
         """Whether a collective was aborted in this cell, or is about to complete without all its ranks."""
         self._signal_at: tuple[float, int] | None = None
@@ -50,35 +71,35 @@ class Unblocker:
         """A cell begins."""
         self.broke, self._tell_at = False, None
         if number == self._released:
-            self._agent.ledger.refuse_in_cell(RELEASED)
+            self._ledger.refuse_in_cell(RELEASED)
 
     def release(self, number: int, newest: int) -> None:
         """Ranks enter, in the place of others, what ranks of cell `number` wait in, up to collective `newest`."""
-        agent, self._released = self._agent, number
-        if not self._runs(number):  # it has not begun, or is over
+        self._released = number
+        if not self._cell.runs(number):  # it has not begun, or is over
             return
-        agent.ledger.refuse_in_cell(RELEASED)
+        self._ledger.refuse_in_cell(RELEASED)
         # A rank that has asked for what others still wait in has not got it either: it has yet to evaluate it.
-        if agent.ledger.number >= newest or (agent.reporter.blocked and agent.reporter.current_collective()):
+        if self._ledger.number >= newest or (self._blocked() and self._cell.current_collective()):
             self.broke = True
             self._note(None)
 
     def _note(self, pattern: bytes | None) -> None:
         """What is in flight is aborted."""
-        ledger = self._agent.ledger
+        ledger = self._ledger
         in_flight, newest = ledger.in_flight(), ledger.last()
         if newest is not None:
             ledger.aborted.note(newest, in_flight, pattern)
 
     def stop(self) -> None:
         """Stop the running cell, or a look back; an idle rank has nothing to stop."""
-        if self._agent.debugger.looking_back:
+        if self._debugger.looking_back:
             if not self._break_up(None, stopped=True):  # a command may have come to wait in a collective
                 self._interrupt()
             return
-        if not self._agent.cell.running:
+        if not self._cell.running:
             return
-        later = (time.monotonic() + SIGNAL_AFTER, self._agent.cell.number)
+        later = (time.monotonic() + SIGNAL_AFTER, self._cell.number)
         self._break_at = later
         if self.free(stopped=True):
             # A thread of the user's own may be what the main thread waits for: then it needs the signal too.
@@ -91,42 +112,40 @@ class Unblocker:
 
         KeyboardInterrupt if the cell is `stopped`, and RuntimeError otherwise.
         """
-        agent = self._agent
-        collective = agent.reporter.current_collective()
-        if not agent.cell.running or collective is None:
+        collective = self._cell.current_collective()
+        if not self._cell.running or collective is None:
             return False
-        if agent.barrier.closed:
-            agent.lifeline.send(Unblocked(agent.cell.number, collective))
-            agent.barrier.open("aborted, because not all ranks entered it")
+        if self._barrier.closed:
+            self._lifeline.send(Unblocked(self._cell.number, collective))
+            self._barrier.open("aborted, because not all ranks entered it")
             return True
         return self._break_up(collective, stopped=stopped)
 
     def _break_up(self, collective: LedgerEntry | None, *, stopped: bool) -> bool:
         """Break the world, if the main thread waits on a lock, as it does in a collective."""
-        agent = self._agent
-        if not agent.reporter.blocked:
+        if not self._blocked():
             return False
         self.broke = self.broke or collective is not None
         if not self._holds():
             return False
         pattern = self._refuse_and_note(collective)
-        agent.lifeline.send(Unblocked(agent.cell.number, collective, broke=True))
+        self._lifeline.send(Unblocked(self._cell.number, collective, broke=True))
         # Python raises it when the collective has returned, which it does at once.
-        agent.cell.interrupt.unblocked = not stopped
+        self._cell.interrupt.unblocked = not stopped
         self._interrupt()
-        agent.world.break_up(pattern)
+        self._world.break_up(pattern)
         return True
 
     def _holds(self) -> bool:
         """Whether the world can block a rank that can be unblocked: in a broken one, ranks wait for something else."""
-        return self._agent.world.breakable and not self._agent.world.broken_up
+        return self._world.breakable and not self._world.broken_up
 
     def _refuse_and_note(self, collective: LedgerEntry | None) -> bytes | None:
         """Enter no collective any more; returns the pattern that marks the results of those that are aborted now."""
-        pattern = self._agent.world.pattern()
+        pattern = self._world.pattern()
         if collective is not None:
             self._note(pattern)
-        self._agent.ledger.refuse = BROKEN
+        self._ledger.refuse = BROKEN
         return pattern
 
     def free_task(self, cell: int | None = None) -> bool:
@@ -134,16 +153,15 @@ class Unblocker:
 
         Cell number `cell`, if one is named, waits for the main thread.
         """
-        agent = self._agent
-        collective = agent.reporter.current_collective()
-        if agent.cell.running or agent.world.forming or collective is None:
+        collective = self._cell.current_collective()
+        if self._cell.running or self._world.forming or collective is None:
             return False
-        if not agent.reporter.blocked or not self._holds():
+        if not self._blocked() or not self._holds():
             return False
         pattern = self._refuse_and_note(collective)
         if cell is not None:
-            agent.lifeline.send(Unblocked(cell, collective, broke=True, in_task=True))
-        agent.world.break_up(pattern)
+            self._lifeline.send(Unblocked(cell, collective, broke=True, in_task=True))
+        self._world.break_up(pattern)
         return True
 
     def failed(self, number: int) -> None:
@@ -157,19 +175,18 @@ class Unblocker:
 
     def _hear(self) -> None:
         """Handle the datagrams of other ranks as the notebook's requests would be handled."""
-        agent = self._agent
-        for word, number in agent.peers.heard():
-            if number != agent.cell.number:
+        for word, number in self._peers.heard():
+            if number != self._cell.number:
                 continue
-            if word == "failed" and self._runs(number) and (self.free() or agent.world.broken_up):
-                agent.peers.tell("broke", number)
-            elif word == "broke" and agent.world.mpi.is_in_place:
+            if word == "failed" and self._cell.runs(number) and (self.free() or self._world.broken_up):
+                self._peers.tell("broke", number)
+            elif word == "broke" and self._world.mpi.is_in_place:
                 self.refuse(BROKEN)
 
     def refuse(self, because: str) -> None:
         """The world is broken elsewhere: enter no collective any more, and answer those that are blocked in one."""
-        self._agent.ledger.refuse, self._agent.ledger.refused_in_cell = because, False
-        self._agent.world.broken_elsewhere()
+        self._ledger.refuse, self._ledger.refused_in_cell = because, False
+        self._world.broken_elsewhere()
 
     def tick(self, now: float) -> float:
         """Called by the agent again and again; returns the seconds until it must be."""
@@ -177,25 +194,25 @@ class Unblocker:
         if self._tell_at is not None and now >= self._tell_at[0]:
             self._tell_at = (now + self._tell_every, self._tell_at[1])
             self._tell_every = min(2 * self._tell_every, TELL_AT_LEAST_EVERY)
-            self._agent.peers.tell("failed", self._tell_at[1])
-        if self._agent.cell.running:
-            self._agent.ledger.aborted.look()
-        if self._agent.world.is_to_be_left:
+            self._peers.tell("failed", self._tell_at[1])
+        if self._cell.running:
+            self._ledger.aborted.look()
+        if self._world.is_to_be_left:
             self.free_task()
         if self._signal_at is not None and now >= self._signal_at[0]:
             number, self._signal_at = self._signal_at[1], None
             # Not while the error is being shown, which takes long the first time.
-            stuck = self._agent.reporter.user_frame() is not None or self._agent.reporter.blocked
-            if stuck and self._runs(number):
+            stuck = self._cell.user_frame() is not None or self._blocked()
+            if stuck and self._cell.runs(number):
                 self._interrupt()
         if self._break_at is not None and now >= self._break_at[0]:
             # Again and again until the cell ends: it may come to a collective only now, and no other rank will.
             number, self._break_at = self._break_at[1], None
-            if self._runs(number):
+            if self._cell.runs(number):
                 self._break_at = (now + SIGNAL_AFTER, number)
                 if not self.free(stopped=True):
                     self._send_again_if_lost()
-        if self._agent.world.is_to_be_left:
+        if self._world.is_to_be_left:
             return LEAVE_EVERY
         return self._tell_at[0] - now if self._tell_at is not None else 60.0
 
@@ -211,12 +228,9 @@ class Unblocker:
             self._interrupt()
 
     def _place(self) -> Any:
-        frame = self._agent.reporter.user_frame()
+        frame = self._cell.user_frame()
         return (frame.f_code, frame.f_lasti) if frame is not None else None
-
-    def _runs(self, number: int) -> bool:
-        return self._agent.cell.running and self._agent.cell.number == number
 
     def _interrupt(self) -> None:
         self._stood, self._looks = self._place(), 0
-        self._agent.interrupt_main()
+        self._main.interrupt()

@@ -12,10 +12,9 @@ import hmac
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-if TYPE_CHECKING:
-    from .agent import Agent
+from allranks.messages.rank_lifeline import Lifeline
 
 LONGEST = 512
 """Bytes of a datagram."""
@@ -27,9 +26,8 @@ MOST = 64
 
 
 class Peers:
-    def __init__(self, agent: Agent) -> None:
-        self._agent = agent
-        self._key = agent.config.token.encode()
+    def __init__(self, token: str, lifeline: Lifeline) -> None:
+        self._key, self._lifeline = token.encode(), lifeline
         self._socket: socket.socket | None = None
         self._addresses: Sequence[tuple[str, int]] = ()
 
@@ -46,7 +44,7 @@ class Peers:
         except OSError:
             return None
         self._socket = opened
-        self._agent.lifeline.watch(opened, before)
+        self._lifeline.watch(opened, before)
         return address, int(opened.getsockname()[1])
 
     def meet(self, addresses: Sequence[tuple[str, int]]) -> None:

@@ -1,0 +1,49 @@
+"""Requests that look into a rank: completion, inspection, the debugger, the console, traces, all that was printed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from allranks.messages import requests
+from allranks.messages.questions import Reply
+from allranks.rank.cell.printed import Printed
+from allranks.rank.collectives.trace import TRACE, now
+from allranks.rank.debug import introspection
+from allranks.rank.debug.debugger import Debugger
+from allranks.rank.files import share
+from allranks.rank.main_thread.running_cell import RunningCell
+
+from .table import Buffers, RequestTable
+
+
+class LookRequests(RequestTable):
+    def __init__(
+        self,
+        cell: RunningCell,
+        printed: Printed,
+        debugger: Debugger,
+        user_ns: dict[str, Any],
+        shell: Callable[[], Any],
+        open_console: Callable[[], str],
+    ) -> None:
+        super().__init__()
+        self._printed, self._user_ns = printed, user_ns
+        self.answer(
+            requests.Complete, lambda request, _: Reply(introspection.complete(shell(), request.code, request.cursor))
+        )
+        self.answer(requests.Inspect, self._inspect)
+        self.answer(requests.Console, lambda *_: Reply(requests.ConsoleFile(open_console())))
+        self.confirm(requests.LookBack, lambda *_: debugger.look_back())
+        self.accept(requests.Debug, lambda request, _: debugger.put(request.number, request.command))
+        self.answer(requests.Clock, lambda *_: Reply(requests.Time(now())))
+        self.answer(requests.Trace, lambda request, _: Reply(requests.Traced(TRACE.of_cell(request.cell, cell.file))))
+        self.answer(requests.ReadPrinted, self._read_printed)
+
+    def _inspect(self, request: requests.Inspect, _: Buffers) -> Reply[requests.Inspected]:
+        return Reply(requests.Inspected(introspection.inspect(self._user_ns, request.name, request.detail)))
+
+    def _read_printed(self, request: requests.ReadPrinted, _: Buffers) -> Reply[requests.PrintedPart]:
+        with share.in_words():
+            part, nbytes, incomplete = self._printed.read(request.cell, request.offset)
+        return Reply(requests.PrintedPart(nbytes, incomplete), [part])

@@ -1,0 +1,162 @@
+"""Requests about the user's variables: set, read, described, saved to a file and loaded again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from allranks.machine.files import make_private, write_private
+from allranks.messages import requests, values
+from allranks.messages.host_messages import RankConfig
+from allranks.messages.questions import Reply
+from allranks.messages.requests import Nothing
+from allranks.rank.cell.names import Names
+from allranks.rank.collectives.ledger import Ledger
+from allranks.rank.values import checkpoint, process_state, variables
+from allranks.rank.values.trial import Beginning, Trial, try_to_load
+from allranks.rank.world.given_names import GivenNames
+from allranks.rank.world.membership import World
+
+from .table import Buffers, RequestTable
+
+
+class VariableRequests(RequestTable):
+    def __init__(self, rank: int, user_ns: dict[str, Any], names: GivenNames, ledger: Ledger) -> None:
+        super().__init__()
+        self._rank, self._user_ns, self._names, self._ledger = rank, user_ns, names, ledger
+        self._pushed: tuple[int, dict[str, Any]] | None = None
+        """Variables that are bound once all ranks have loaded theirs."""
+        self.answer(requests.Push, self._push)
+        self.confirm(requests.DecidePush, self._decide_push)
+        self.answer(requests.Pull, lambda request, _: Reply(Nothing(), values.pack(self._named(request.name))))
+        self.answer(requests.Describe, self._describe)
+        self.answer(requests.DescribeLeaves, self._describe_leaves)
+        self.answer(requests.PullLeaf, self._pull_leaf)
+
+    def _push(self, request: requests.Push, buffers: Buffers) -> Reply[requests.Names]:
+        self._pushed = None  # frees what a notebook left that ended before it had decided
+        pushed = values.unpack(buffers, take=True)
+        self._pushed = (request.push, pushed)
+        return Reply(requests.Names(list(pushed)))
+
+    def _decide_push(self, request: requests.DecidePush, _: Buffers) -> None:
+        """Raises LookupError where the values to bind are not those that the rank holds."""
+        number, pushed = self._pushed or (None, {})
+        if number == request.push:
+            if request.bind:
+                self._user_ns.update(pushed)
+            self._pushed = None
+        elif request.bind:
+            raise LookupError("the rank no longer holds these values")
+
+    def _describe(self, request: requests.Describe, _: Buffers) -> Reply[requests.Variables]:
+        held = self._names.user_variables()
+        if request.names:
+            held = {name: value for name, value in held.items() if name in request.names}
+        arrays = self._ledger.invalid
+        return Reply(requests.Variables(variables.describe(held, arrays.on_its_way(), set(arrays.names(held)))))
+
+    def _describe_leaves(self, request: requests.DescribeLeaves, _: Buffers) -> Reply[requests.Leaves]:
+        on_its_way = self._ledger.invalid.on_its_way()
+        return Reply(requests.Leaves(variables.describe_leaves(self._named(request.name), on_its_way)))
+
+    def _pull_leaf(self, request: requests.PullLeaf, _: Buffers) -> Reply[Nothing]:
+        return Reply(Nothing(), values.pack(variables.leaf_at(self._named(request.name), request.path)))
+
+    def _named(self, name: str) -> Any:
+        """The value of a dotted path. Raises NameError."""
+        root, *path = name.split(".")
+        if root not in self._user_ns:
+            raise NameError(f"rank {self._rank} has no variable {root!r} (%distributed vars lists them)")
+        value = self._user_ns[root]
+        for part in path:
+            if not hasattr(value, part):
+                raise NameError(f"rank {self._rank} has no {name!r}: {type(value).__name__} has no {part!r}")
+            value = getattr(value, part)
+        return value
+
+
+class CheckpointRequests(RequestTable):
+    def __init__(
+        self,
+        config: RankConfig,
+        beginning: Beginning,
+        world: World,
+        user_ns: dict[str, Any],
+        names: GivenNames,
+        cell_names: Names,
+        ledger: Ledger,
+    ) -> None:
+        super().__init__()
+        self._config, self._beginning, self._world, self._ledger = config, beginning, world, ledger
+        self._user_ns, self._names, self._cell_names = user_ns, names, cell_names
+        self._loaded: dict[Path, requests.Loaded] = {}
+        """What was loaded from files that are loaded once."""
+        self.answer(requests.Save, self._save)
+        self.answer(requests.Rescue, self._rescue)
+        self.answer(requests.Load, self._load)
+        self.confirm(requests.Drop, lambda request, _: _remove(Path(request.path)))
+
+    def _save(self, request: requests.Save, _: Buffers) -> Reply[requests.Saved]:
+        state = process_state.taken(self._beginning.environment, self._world.environment)
+        variables = {**self._names.user_variables(), process_state.NAME: state}
+        path = self._file(request.path)
+        saved = self._saved(checkpoint.save, variables, path, request.aside)
+        if request.path is not None:
+            return Reply(saved)
+        # For a rank on another host: as bytes.
+        try:
+            return Reply(saved, [path.read_bytes()])
+        finally:
+            path.unlink()
+
+    def _rescue(self, request: requests.Rescue, _: Buffers) -> Reply[requests.Saved]:
+        """What the blocked cell has bound may be half computed, and MLX lets other threads read that."""
+        variables = self._names.user_variables()
+        old = {name: value for name, value in variables.items() if self._cell_names.was_bound(name)}
+        unsure = [name for name in variables if name not in old]
+        return Reply(self._saved(checkpoint.rescue, old, Path(request.path), request.aside, unsure))
+
+    def _file(self, path: str | None) -> Path:
+        return Path(path or Path(self._config.directory, "carried"))
+
+    def _saved(
+        self, save: Any, variables: dict[str, Any], path: Path, aside: str | None, unsure: Sequence[str] = ()
+    ) -> requests.Saved:
+        if aside is not None:
+            make_private(path.parent)
+        size = self._world.group.size() if self._world.group is not None else 1
+
+        def attempt(file: Path) -> Trial:
+            return try_to_load(file, self._beginning, self._config.rank, size)
+
+        saved: checkpoint.Saved = save(path, variables, attempt, Path(aside) if aside is not None else None)
+        return requests.Saved(saved.left, saved.failed, list(self._ledger.invalid.names(variables)), list(unsure))
+
+    def _load(self, request: requests.Load, buffers: Buffers) -> Reply[requests.Loaded]:
+        """One file that could not be loaded wholly stays. One that was loaded is not loaded again."""
+        path = self._file(request.path)
+        if path in self._loaded and not buffers:  # the notebook was interrupted before it had the answer
+            return Reply(self._loaded[path])
+        if buffers:
+            write_private(path, buffers[0])
+        loaded = checkpoint.load(path, self._user_ns)
+        for name in set(request.invalid) & set(loaded.names):
+            self._ledger.invalid.mark(self._user_ns[name])
+        self._names.hand_out()
+        failed = loaded.failed | (process_state.restore(loaded.state) if loaded.state is not None else {})
+        if buffers or not (failed or request.keep):
+            _remove(path)
+        answer = requests.Loaded(failed)
+        if not buffers and not request.keep:
+            self._loaded[path] = answer
+        return Reply(answer)
+
+
+def _remove(path: Path) -> None:
+    """Remove a file of variables, and its folder with the last one."""
+    path.unlink(missing_ok=True)
+    with suppress(OSError):
+        path.parent.rmdir()

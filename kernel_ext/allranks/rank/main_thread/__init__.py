@@ -1,0 +1,6 @@
+"""The main thread of a rank: the cell it runs, where it is in it, SIGINT, and the user's tasks and threads beside it.
+
+Runs in: a rank's main thread; the agent's thread reads, and interrupts.
+Called by: ``rank.debug``, ``rank.metrics``, ``rank.world``, ``rank.cell``, ``rank.agent``.
+May call: ``messages`` and ``rank.collectives``.
+"""

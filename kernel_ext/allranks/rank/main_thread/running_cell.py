@@ -1,0 +1,96 @@
+"""The cell that the main thread runs, or ran last, and where the main thread is in it."""
+
+from __future__ import annotations
+
+import linecache
+from types import FrameType
+from typing import Any
+from weakref import WeakSet
+
+from allranks.messages.events import LedgerEntry
+from allranks.rank.collectives.ledger import Ledger
+from allranks.rank.collectives.record import Record
+
+from .interrupt import Interrupt
+from .tasks import Task, Tasks
+from .thread import MainThread
+
+
+class RunningCell:
+    """Written by the main thread as cells begin and end (`cell.recorder`); the agent's thread reads it."""
+
+    def __init__(self, main: MainThread, ledger: Ledger, user_ns: dict[str, Any], tasks: Tasks) -> None:
+        self._main, self._ledger, self._user_ns, self._tasks = main, ledger, user_ns, tasks
+        self.number = 0
+        self.running = False
+        self.waits_since = 0
+        """Number of the last collective before those that this cell may wait in."""
+        self.interrupt = Interrupt(ledger.aborted)
+        self.file: str | None = None
+        """The file whose lines are the cell's: its own, or that of the function it calls, which `place` names."""
+        self.place = ""
+        self._namespace = user_ns
+        """The globals by which frames of the user's code are recognised."""
+        self._earlier_tasks = WeakSet[Task]()
+        """The asyncio tasks of earlier cells that were pending when this one began."""
+
+    def enter(self, file: str | None, place: str = "", namespace: dict[str, Any] | None = None) -> None:
+        """Code of this file runs from here on: the cell's own, or a function that it calls, with globals of its own."""
+        self.file, self.place = file, place
+        self._namespace = self._ledger.user_ns = self._user_ns if namespace is None else namespace
+
+    def run(self) -> None:
+        """Everything is prepared: the code runs next."""
+        self._earlier_tasks = WeakSet(self._tasks.pending())
+        self.running = True
+
+    def runs(self, number: int) -> bool:
+        return self.running and self.number == number
+
+    def user_frame(self) -> FrameType | None:
+        """The main thread's innermost frame that runs the user's code."""
+        frame, namespace = self._main.frame(), self._namespace
+        while frame is not None and frame.f_globals is not namespace:
+            frame = frame.f_back
+        return frame
+
+    def line(self) -> int | None:
+        """The line of the cell where the main thread is now."""
+        frame = self.user_frame() if self.running else None
+        return self.line_of(frame)[0] if frame is not None else None
+
+    def line_of(self, frame: FrameType) -> tuple[int, str]:
+        """The line of the cell that runs in `frame`, and its text.
+
+        A function that the user defined in an earlier cell runs for a line of this one: that line is returned.
+        """
+        found = frame
+        at: FrameType | None = frame
+        while at is not None:
+            if at.f_globals is frame.f_globals:
+                found = at
+                if at.f_code.co_filename == self.file:
+                    break
+            at = at.f_back
+        return found.f_lineno, linecache.getline(found.f_code.co_filename, found.f_lineno).strip()[:80]
+
+    def collective(self, record: Record) -> LedgerEntry:
+        """A record as it is sent; with its line only if that is a line of the running cell."""
+        return record.entry(record.line if record.file == self.file else None)
+
+    def current_collective(self) -> LedgerEntry | None:
+        """The newest collective that the running cell, or a task of an earlier one, can be waiting in."""
+        record = self._ledger.last()
+        return self.collective(record) if record is not None and self.may_wait_in(record) else None
+
+    def may_wait_in(self, record: Record) -> bool:
+        """Whether the running cell, or a task of an earlier one, can be waiting in this collective."""
+        return record.seq > max(self.waits_since, self._ledger.order.settled)
+
+    def in_task(self) -> bool:
+        """Whether the main thread runs a task of an earlier cell, if it runs any of the user's code."""
+        return not self.running or self._tasks.runs_one_of(self._earlier_tasks)
+
+    def left_tasks(self) -> bool:
+        """Whether the cell is over, and tasks of the user's are pending."""
+        return not self.running and bool(self._tasks.pending())

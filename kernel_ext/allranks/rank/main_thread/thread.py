@@ -1,0 +1,32 @@
+"""The main thread, as other threads see it: where it is, and how to call a function in it or interrupt it."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
+
+
+class MainThread:
+    def __init__(self, call: Callable[[Callable[[], None]], None]) -> None:
+        self.call = call
+        """Calls a function in the main thread once that is idle."""
+        self._thread = threading.main_thread()
+
+    def is_current(self) -> bool:
+        return threading.current_thread() is self._thread
+
+    def frame(self) -> FrameType | None:
+        """The innermost frame."""
+        return sys._current_frames().get(self._thread.ident or 0)
+
+    def interrupt(self) -> None:
+        """Send SIGINT to the main thread, also where it waits in its event loop, as a cell with `await` does.
+
+        The signal handler of such a cell (ipykernel 7.4) only asks the loop to call a function, which does not wake a
+        loop that waits.
+        """
+        signal.pthread_kill(self._thread.ident or 0, signal.SIGINT)
+        self.call(lambda: None)

@@ -1,0 +1,114 @@
+"""What each rank did when in one cell, on one time axis, and who waited for whom."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import Any, Self
+
+from allranks.head.state.collective_times import CollectiveTimes
+from allranks.messages.events import Timed
+from allranks.messages.requests import CellTrace
+from allranks.units import seconds_text
+
+from .clocks import Alignment, Ping, align
+from .rank_timeline import Call, RankTimeline, meetings, rank_timeline, with_waits
+
+
+@dataclass(frozen=True)
+class Wait:
+    """One collective in which a rank was waited for."""
+
+    call: Call
+    """That of the rank that waited longest."""
+    last: int
+    doing: str | None
+    """The innermost mark that the last rank was in meanwhile."""
+
+    def __str__(self) -> str:
+        where = f' (in "{self.doing}")' if self.doing else ""
+        waited = seconds_text(self.call.wait or 0.0)
+        return f"rank {self.call.rank} waited {waited} in {self.call} for rank {self.last}{where}"
+
+
+@dataclass(frozen=True)
+class CellTimeline:
+    """A cell's collectives, waits and marks on every rank."""
+
+    name: str
+    """Of the cluster."""
+    backend: str
+    count: int
+    """The cell's number in the notebook."""
+    code: str
+    size: int
+    """Ranks of the world."""
+    lazy: bool
+    """Traced without evaluating each collective immediately: when they ran is not known."""
+    at: float
+    """Unix time when the cell was sent."""
+    ranks: tuple[RankTimeline, ...]
+    clocks: Alignment
+    missing: tuple[int, ...] = ()
+    """Ranks that sent no data."""
+    notes: tuple[str, ...] = field(default=())
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        told: Mapping[int, CellTrace],
+        ranks: Sequence[int],
+        hosts: Mapping[int, str],
+        pings: Sequence[Ping],
+        here: str,
+        **about: Any,
+    ) -> Self:
+        """From the ranks' own data, each by its own host's clock."""
+        names = list(dict.fromkeys(hosts[rank] for rank in told))
+        clocks = align(names, pings, meetings(told, hosts), here if here in names else None)
+        common = {rank: partial(clocks.common, hosts[rank]) for rank in told}
+        zero = min((common[rank](each.began) for rank, each in told.items()), default=0.0)
+        found = tuple(rank_timeline(rank, hosts[rank], each, common[rank], zero) for rank, each in told.items())
+        missing = tuple(rank for rank in ranks if rank not in told)
+        dropped = {each.rank: each.dropped for each in found if each.dropped}
+        notes = tuple(
+            f"rank {rank} dropped {count:,} later events: too many for one cell." for rank, count in dropped.items()
+        )
+        # One that cannot tell may have been the one that all waited for.
+        found = found if missing else with_waits(found)
+        return cls(ranks=found, clocks=clocks, missing=missing, notes=notes, **about)
+
+    @property
+    def seconds(self) -> float:
+        """From the first rank's begin to the last one's end."""
+        return max((each.ended for each in self.ranks), default=0.0)
+
+    @cached_property  # it is asked for in every sentence and looks at every call of every rank
+    def straggler(self) -> str | None:
+        """The rank that others waited for longest, in words."""
+        timed = {
+            each.rank: [call for call in each.calls if call.last is not None and call.ended] for each in self.ranks
+        }
+        times = CollectiveTimes()
+        for rank, calls in timed.items():
+            durations = [Timed(call.op, call.nbytes, (call.ended or 0.0) - (call.began or 0.0)) for call in calls]
+            times.add(0, rank, durations, len(timed))
+        return times.straggler
+
+    def waits(self, most: int = 5) -> list[Wait]:
+        """The collectives in which a rank waited longest, longest first."""
+        longest: dict[int, Call] = {}
+        for call in (call for each in self.ranks for call in each.calls if call.wait):
+            if call.number not in longest or (call.wait or 0) > (longest[call.number].wait or 0):
+                longest[call.number] = call
+        chosen = sorted(longest.values(), key=lambda call: call.wait or 0, reverse=True)[:most]
+        return [Wait(call, call.last, self._doing(call)) for call in chosen if call.last is not None]
+
+    def _doing(self, call: Call) -> str | None:
+        """The mark in which the last rank was when the other began to wait for it."""
+        marks = next(each.marks for each in self.ranks if each.rank == call.last)
+        middle = (call.began or 0.0) + (call.wait or 0.0) / 2
+        inside = [mark for mark in marks if mark.ended is not None and mark.began <= middle <= mark.ended]
+        return max(inside, key=lambda mark: mark.began).name if inside else None
