@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import sys
 import traceback
 import warnings
@@ -15,6 +14,7 @@ from allranks.messages.wire import escaped
 from allranks.rank.debug import introspection
 
 from . import bars, not_run, tracebacks
+from .code_names import CodeNames
 from .stdio import RankStream
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def divert_cells(kernel: Any, agent: Agent) -> None:
     kernel.pre_handler_hook = kernel.post_handler_hook = lambda: None
     shell.events.register("post_run_cell", after_cell)
     shell.ask_exit = refuse_exit
-    shell.compile.get_code_name = _file_name
+    shell.compile.get_code_name = CodeNames(shell.compile).name
     _name_cells(shell)
     kernel.raw_input = kernel.getpass = refuse_input
     introspection.install(shell, agent)
@@ -146,11 +146,6 @@ def _name_cells(shell: Any) -> None:
         return text.replace(f"{filename}:{lineno}:", f"{' '.join(name)}, line {lineno}:", 1)
 
     warnings.formatwarning = formatwarning
-
-
-def _file_name(raw_code: str, _code: str, _number: int) -> str:
-    """The name of the code of a cell: the same on every rank, so that what names it folds (ipykernel's has the pid)."""
-    return f"<cell {hashlib.sha1(raw_code.encode(errors='backslashreplace')).hexdigest()[:8]}>"
 
 
 def _diverted(send: Callable[..., Any], kernel: Any, agent: Agent) -> Callable[..., Any]:
