@@ -10,6 +10,8 @@ import { figure, rankLabel } from "./units.js";
 const HEIGHT = 180;
 const MOST_CHARTS = 12;
 const PACE = 250; // ms between two drawings
+const STEPS = Array.from({ length: 33 }, (_, i) => [1, 2, 5].map((n) => Number(`${n}e${i - 16}`))).flat(); // between two figures
+const WHOLE = STEPS.filter((step) => step >= 1);
 const DASHES = [[], [6, 3], [2, 3], [8, 3, 2, 3]];
 const NOTHING = "Nothing has been logged yet: log(loss=..., step=...) in a cell on any rank";
 
@@ -137,7 +139,7 @@ class Chart {
         cursor: { points: { size: 6 }, drag: { x: false, y: false } },
         scales: { x: { time: false }, y: { distr: scale === "log" ? 3 : 1 } },
         axes: [
-          { ...axis, size: 26, space: 60, values: (_plot, ticks) => ticks.map((tick) => figure(tick)) },
+          { ...axis, size: 26, space: 60, incrs: () => (this.data[0].every(Number.isInteger) ? WHOLE : STEPS), values: (_plot, ticks) => ticks.map((tick) => figure(tick)) },
           { ...axis, size: 58, values: (_plot, ticks) => ticks.map((tick) => (tick === null ? "" : figure(tick))) },
         ],
         series: [
