@@ -108,7 +108,7 @@ class Chart {
   draw(curves, width, by, scale, key) {
     const ranks = curves.ranks(this.name);
     if (ranks.length < 2) by = "rank";
-    const titles = by === "rank" ? ranks.map((rank) => `rank ${rank}`) : [`mean of ${rankLabel(ranks)}`, "most", "least"];
+    const titles = by === "rank" ? ranks.map((rank) => `rank ${rank}`) : [`mean of ${rankLabel(ranks)}`, "max", "min"];
     this.data = curves.columns(this.name, by);
     // A logarithm has no zero: there such points are left out.
     const drawn = scale === "log" ? this.data.map((column, i) => (i ? column.map((y) => (y === undefined || (y ?? 0) > 0 ? y : null)) : column)) : this.data;

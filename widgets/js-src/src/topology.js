@@ -215,7 +215,7 @@ export class Topology {
       say(word, state);
       const time = counts(state) && view.since !== undefined ? units.lasted(view.since + this.store.behind) : "";
       const did = doing(view);
-      const short = view.state === "waiting" && view.collective ? `in ${view.collective.op} #${view.collective.number}` : did;
+      const short = view.state === "waiting" && view.collective ? `${view.collective.op} #${view.collective.number}` : did;
       const blamed = late && state !== "failed"; // the cause of a failed rank says more
       say(what, plan.size !== "large" ? state : blamed ? "others wait for it" : short);
       // The style sheet draws the seconds: in the button's name they would be read out again and again.
