@@ -5,7 +5,7 @@ import { headOf, layout } from "./layout.js";
 import { Matrix, described } from "./matrix.js";
 import { openMenu } from "./menu.js";
 import { route } from "./routes.js";
-import { counts, doing, findings, hostsOf, missing, shapeOf, stateOf, sum, wiresOf } from "./snapshot.js";
+import { collective, counts, doing, findings, hostsOf, missing, shapeOf, stateOf, sum, wiresOf } from "./snapshot.js";
 import { Tooltip } from "./tooltip.js";
 import * as units from "./units.js";
 
@@ -214,8 +214,9 @@ export class Topology {
       setIcon(sign, state);
       say(word, state);
       const time = counts(state) && view.since !== undefined ? units.lasted(view.since + this.store.behind) : "";
-      const did = doing(view);
-      const short = view.state === "waiting" && view.collective ? `${view.collective.op} #${view.collective.number}` : did;
+      const one = view.state === "waiting" ? view.collective : null;
+      const did = one ? collective(one) : doing(view);
+      const short = one ? `${one.op} #${one.number}` : did; // there is no room for its shape
       const blamed = late && state !== "failed"; // the cause of a failed rank says more
       say(what, plan.size !== "large" ? state : blamed ? "others wait for it" : short);
       // The style sheet draws the seconds: in the button's name they would be read out again and again.
