@@ -87,7 +87,7 @@ def test_the_fit_finds_latency_and_bandwidth() -> None:
 def test_a_line_that_fits_badly_gives_no_figures() -> None:
     found = fit([row(1024, 1e-4), row(65536, 1e-2), row(1 << 20, 2e-4)])
     assert found is not None and found.off > 0.5
-    assert str(found).startswith("no line t = latency + S / bandwidth fits: the closest is off by up to ")
+    assert str(found) == "no line t = latency + S / bandwidth fits these times", "no figure that means nothing"
 
 
 def test_the_fit_counts_errors_as_shares() -> None:

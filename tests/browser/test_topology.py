@@ -74,6 +74,9 @@ FOUND = """() => {
 }"""
 
 
+TOO_WIDE = """() => [...document.querySelectorAll(".arw-map-side, .arw-map-busiest li, .arw-map-legend")]
+  .filter((node) => node.scrollWidth > node.clientWidth + 1).map((node) => node.className)"""
+
 STATES: list[RankState] = [
     "unblocked",
     "waiting",
@@ -120,8 +123,8 @@ def test_no_link_crosses_a_rank_or_a_text_and_no_word_is_cut(browser: Browser, m
         if not mesh or (size <= 16 and width > 1000):
             assert page.locator(".arw-line").count() == len(now.links), "all are drawn"
         elif not page.locator(".arw-line").count():
-            why = "too many to draw here" if size > 16 else "no room to draw them here"
-            assert why in page.locator(".arw-links summary").inner_text()
+            assert page.locator(".arw-map canvas").is_visible(), "they are shown as a map"
+            assert page.evaluate(TOO_WIDE) == [], "nothing of the map is cut"
     for sizes in [1, 7], [4, 1, 4], [8, 1, 1]:
         show(page, uneven(sizes, mesh))
         found[sum(sizes), str(sizes)] = page.evaluate(FOUND)
@@ -157,6 +160,129 @@ def test_every_link_between_hosts_of_a_ring_of_up_to_16_ranks_has_its_rates(
             bare[size] = f"{shown} of {len(pairs)}"
     page.close()
     assert not bare
+
+
+@pytest.mark.parametrize("size", [24, 32, 64])
+def test_which_links_of_a_large_mesh_are_busy_is_seen_and_can_be_read(browser: Browser, size: int) -> None:
+    now = world(size, 4, True)
+    page = drawn(browser, replace(now, links=busy_from(now, 3)), 1006)
+    shown = page.evaluate(FIELDS)
+    assert page.locator(".arw-map-busiest li").first.inner_text() == "3 → 7: 4.00 GB/s"
+    assert (
+        f"{size - 1} of {size * (size - 1):,} links are busy.".replace(",", "\u202f")
+        in page.locator(".arw-map").inner_text()
+    )
+    rows = [row for row, colours in enumerate(shown) if len(set(colours) - {shown[0][1], shown[0][0]}) > 0]
+    assert rows == [3], "one row stands out"
+    frame = page.locator(".arw-map-frame")
+    frame.focus()
+    for key in ["ArrowDown"] * 4 + ["ArrowRight"] * 7:
+        page.keyboard.press(key)
+    page.wait_for_function("""document.querySelector(".arw-map-read").textContent.startsWith("3 → 7: 4.00 GB/s")""")
+    box = page.locator(".arw-map canvas").bounding_box()
+    assert box is not None
+    cell = page.evaluate(CELL)
+    page.mouse.move(box["x"] + box["width"] - 1 - cell / 2, box["y"] + box["height"] - 1 - 2.5 * cell)
+    page.wait_for_function(
+        f"""document.querySelector(".arw-map-read").textContent.startsWith("{size - 3} → {size - 1}: 0 B/s")"""
+    )
+    page.close()
+
+
+def busy_from(now: Snapshot, busy: int) -> tuple[LinkView, ...]:
+    """Only what one rank sends moves, most of it to rank 7."""
+    rates = {True: 4e9, False: 1e9}
+    return tuple(
+        replace(view, rate=rates[view.link.target == 7] if view.link.source == busy else 0.0) for view in now.links
+    )
+
+
+@pytest.mark.parametrize(("size", "hosts", "width"), [(64, 8, 330), (256, 8, 1006)])
+def test_hosts_stand_for_their_ranks_where_these_have_no_room(
+    browser: Browser, size: int, hosts: int, width: int
+) -> None:
+    page = drawn(browser, world(size, hosts, True), width)
+    assert "Traffic from each host" in page.locator(".arw-map").inner_text()
+    page.locator(".arw-map-frame").focus()
+    for key in ["ArrowDown", "ArrowRight"]:
+        page.keyboard.press(key)
+    page.wait_for_function(
+        """/^studio-1 → studio-2: .* on \\d+ links$/.test(document.querySelector(".arw-map-read").textContent)"""
+    )
+    page.close()
+
+
+@pytest.mark.parametrize(("size", "hosts", "width"), [(8, 8, 330), (32, 8, 466), (64, 1, 700)])
+def test_the_rate_of_a_link_can_be_read_where_there_is_no_room_to_print_it(
+    browser: Browser, size: int, hosts: int, width: int
+) -> None:
+    now = world(size, hosts, False)
+    page = drawn(browser, now, width)
+    page.locator('.arw-rank[data-rank="1"] .arw-rank-main').focus()
+    page.keyboard.press("Tab")
+    page.keyboard.press("Shift+Tab")  # as with the keyboard, it is seen where the focus is
+    said = page.locator(".arw-tooltip")
+    said.wait_for(state="visible")
+    assert [line.partition(":")[0] for line in said.inner_text().splitlines()] == ["1 → 2", "1 → 0"]
+    page.locator(".arw-more").first.focus()
+    said.wait_for(state="hidden")
+    at = page.evaluate(MIDDLE)
+    page.mouse.move(at["x"], at["y"])
+    said.wait_for(state="visible")
+    assert {line.partition(":")[0] for line in said.inner_text().splitlines()} == {"0 → 1", "1 → 0"}
+    assert "GB/s" in said.inner_text()
+    box, root = said.bounding_box(), page.locator(".arw-root").bounding_box()
+    assert box and root and box["x"] >= root["x"] and box["x"] + box["width"] <= root["x"] + root["width"]
+    page.close()
+
+
+MIDDLE = """() => {
+  const line = document.querySelector('.arw-line[data-from="0"][data-to="1"]');
+  const box = line.ownerSVGElement.getBoundingClientRect();
+  const { x, y } = line.getPointAtLength(line.getTotalLength() / 2);
+  return { x: x + box.left, y: y + box.top };
+}"""
+CELL = """() => {
+  const canvas = document.querySelector(".arw-map canvas"), ranks = document.querySelectorAll(".arw-rank").length;
+  return Math.floor((canvas.clientHeight - 19) / ranks);
+}"""
+FIELDS = """() => {
+  const canvas = document.querySelector(".arw-map canvas"), ranks = document.querySelectorAll(".arw-rank").length;
+  const cell = Math.floor((canvas.clientHeight - 19) / ranks), left = canvas.clientWidth - 1 - ranks * cell;
+  const pen = canvas.getContext("2d"), scale = canvas.width / canvas.clientWidth;
+  const colour = (x, y) => [...pen.getImageData(x * scale, y * scale, 1, 1).data].join();
+  return Array.from({ length: ranks }, (_, row) =>
+    Array.from({ length: ranks }, (_, column) => colour(left + (column + 0.5) * cell, 18 + (row + 0.5) * cell)));
+}"""
+
+
+def test_what_a_host_is_ends_at_a_word(browser: Browser) -> None:
+    page = drawn(browser, world(8, 4, False), 700)
+    forms = ["Mac Studio (2025) · Apple M3 Ultra · 32 cores", "Apple M3 Ultra · 32 cores", "Mac Studio (2025)"]
+    for width in WIDTHS:
+        page.set_viewport_size({"width": width, "height": 900})
+        page.wait_for_function(f"document.querySelector('.arw-plan').clientWidth <= {width}")
+        for one in page.locator(".arw-host-what").all():
+            assert one.inner_text() in [*forms, "Apple M3 Ultra", "32 cores", ""]
+            assert one.get_attribute("title") == forms[0]
+            assert one.evaluate("(node) => node.scrollWidth <= node.clientWidth + 1")
+    page.close()
+
+
+def test_the_table_of_ranks_says_which_are_in_view(browser: Browser) -> None:
+    page = drawn(browser, world(64, 8, False), 1006, views=("ranks",))
+    said = page.locator(".arw-below")
+    said.wait_for(state="visible")
+    assert said.inner_text() == "ranks 0-7 of 64: scroll for the others"
+    page.evaluate(
+        """() => { const table = document.querySelector(".arw-table-scroll"); table.scrollTop = table.scrollHeight; }"""
+    )
+    page.wait_for_function(
+        """document.querySelector(".arw-below").textContent.endsWith("-63 of 64: scroll for the others")"""
+    )
+    show(page, world(4, 1, False))
+    said.wait_for(state="hidden")
+    page.close()
 
 
 def test_the_figures_of_a_slim_host_are_named_for_who_hears_or_points_at_them(browser: Browser) -> None:

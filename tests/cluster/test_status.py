@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -47,6 +48,16 @@ SNAPSHOT = Snapshot(
 )
 def test_bytes_for_people(n: int, said: str) -> None:
     assert human_bytes(n) == said
+
+
+def test_a_rank_is_blocked_only_once_its_collective_takes_long() -> None:
+    """Each takes some time: a healthy world is not to look like one that hangs."""
+    said = [status_text(replace(SNAPSHOT, ranks=(waits(since),))).splitlines()[2] for since in (0.3, 2.5)]
+    assert "exchanging in all_sum #17 f32[1000] (line 5)" in said[0] and "blocked in all_sum #17" in said[1]
+
+
+def waits(since: float) -> RankView:
+    return RankView(0, "localhost", state="waiting", collective=WAITING, since=since)
 
 
 def test_the_text_table() -> None:

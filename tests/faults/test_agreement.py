@@ -56,6 +56,7 @@ def test_a_mismatch_is_flagged_with_both_sides_and_costs_only_the_cell(
     assert "the ranks disagree" in result.mismatch
     for side in sides:
         assert side in result.mismatch
+    assert result.ok or result.failure().startswith(f"{result.mismatch}; ")
     assert_next_collective_is_right(ring2)
     assert [kept.tolist() for kept in ring2.pull("kept")] == [[0, 1, 2, 3, 4]] * 2
 

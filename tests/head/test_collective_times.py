@@ -27,7 +27,16 @@ def test_the_last_to_come_did_not_wait() -> None:
     times.add(1, 1, [Timed("all_sum", 4, 0.10), Timed("all_sum", 4, 0.20)], 2)
     assert times.times(0, "all_sum") == pytest.approx((0.2, 0.4))
     assert times.times(1, "all_sum") == pytest.approx((0.2, 0.1))
-    assert times.straggler == ("rank 1 was last in 1 of 2 timed calls; the others waited 0.4 s in all for it")
+    assert times.straggler == "rank 1 was last in 1 of 2 timed calls; the others waited 400 ms for it"
+
+
+def test_the_longest_wait_is_told_beside_their_sum() -> None:
+    times = CollectiveTimes()
+    times.add(1, 0, [Timed("all_sum", 4, 1.5), Timed("all_sum", 4, 0.4)], 2)
+    times.add(1, 1, [Timed("all_sum", 4, 0.1), Timed("all_sum", 4, 0.1)], 2)
+    assert times.straggler == (
+        "rank 1 was last in 2 of 2 timed calls; the others waited 1.70 s for it in all, 1.40 s at the longest"
+    )
 
 
 def test_calls_that_do_not_match_are_not_compared() -> None:

@@ -145,6 +145,8 @@ def test_before_up_and_after_down_the_notebook_answers(kernel: Notebook) -> None
         ("%distributed rewire --backend ", ["ring", "jaccl", "jaccl-ring", "mpi", "nccl"]),
         ("%distributed up --check w", ["warn"]),
         ("%distributed auto o", ["on", "off"]),
+        ("%distributed bench --ops all_sum,all_g", ["all_gather"]),
+        ("%distributed up --hosts localh", ["localhost"]),
         ("%distributed heal --kill ", ["0", "1", "2", "3"]),
         ("%distributed pull learn", ["learning_rate"]),
         ("%distributed push of_the_note", ["of_the_notebook"]),

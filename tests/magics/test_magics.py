@@ -40,6 +40,17 @@ def test_a_variable_of_the_notebook_is_not_one_of_the_ranks_which_is_said(kernel
     kernel.ok("%distributed down")
 
 
+@pytest.mark.slow
+def test_a_dashboard_of_the_notebook_goes_on_after_down_and_up(kernel: Notebook) -> None:
+    kernel.run("%distributed down")
+    kernel.ok("%distributed up -n 2\nimport allranks\ndashboard = allranks.current().watch('ranks')")
+    kernel.ok("%distributed down")
+    assert "down" in kernel.ok("print(repr(dashboard).splitlines()[0])").stdout
+    kernel.ok("%distributed up -n 1")
+    assert "1 rank · ring · ready" in kernel.ok("print(repr(dashboard).splitlines()[0])").stdout
+    kernel.ok("%distributed down\ndel dashboard")
+
+
 def test_share_prints_where_it_lies_and_cells_find_it(kernel: Notebook, tmp_path: Path) -> None:
     kernel.run("%distributed down")
     (tmp_path / "it's a model").mkdir()

@@ -189,6 +189,26 @@ def test_the_last_state_stays_when_the_cluster_is_down() -> None:
     assert "down" in repr(dashboard)
 
 
+@pytest.mark.slow
+def test_a_dashboard_goes_on_with_the_cluster_that_comes_next() -> None:
+    with Cluster(1) as before:
+        dashboard = before.watch()
+        before.run("print('before')").check()
+        assert until(lambda: items(dashboard, 1))
+    assert "down" in repr(dashboard)
+    after = Cluster(2)
+    with after:
+        after.take_dashboards(before)
+        assert "2 ranks · ring · ready" in repr(dashboard)
+        assert not items(dashboard, 1), "another world's output"
+        after.run("print('after')").check()
+        assert until(lambda: any(item.get("text") == "after\n" for item in items(dashboard, 1)))
+        dashboard._act({"ask": "heal", "rank": None})  # it acts on this one
+    assert "down" in repr(dashboard)
+    with after:
+        assert until(lambda: "ready" in repr(dashboard)), "the same one, up again"
+
+
 def test_without_a_page_the_log_is_the_table_of_last_values(ring2: Cluster) -> None:
     """As a terminal shows it, in which nothing follows."""
     ring2.run("for step in range(3):\n    log(seen=step + rank / 2, step=step)").check()

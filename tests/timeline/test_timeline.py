@@ -128,6 +128,21 @@ def test_the_file_has_all_ranks_and_matches_collectives(ring2: Cluster, tmp_path
     assert "clocks" not in content["otherData"] and "mark(" in content["otherData"]["code"]
 
 
+def test_calls_say_in_which_cell_or_module_they_are(ring2: Cluster, tmp_path: Path) -> None:
+    defined = ring2.run("def summed(x):\n    return mx.distributed.all_sum(x)", timeout=60).check()
+    timeline = recorded(ring2, "mx.eval(summed(mx.ones(2)))\nmx.eval(mx.distributed.all_sum(mx.ones(3)))")
+    elsewhere, own = timeline.ranks[0].calls
+    place = f"In[{defined.cell}], line 2"
+    assert (elsewhere.place, elsewhere.line, own.place, own.line) == (place, None, "", 2)
+    assert str(elsewhere).endswith(f"({place})")
+    timeline.save(tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    places = {event["args"]["place"] for event in events if event.get("cat") == "collective" and event["ph"] == "X"}
+    assert places == {place, f"In[{timeline.count}], line 2"}
+    assert {event["name"] for event in events if event.get("cat") == "cell"} == {f"In[{timeline.count}]"}
+    assert str(timeline).startswith(f"timeline of In[{timeline.count}] · ")
+
+
 def test_the_frame_has_every_event(ring2: Cluster) -> None:
     frame = recorded(ring2).frame()
     calls = frame[frame.kind == "collective"]
@@ -194,7 +209,7 @@ def test_a_file_that_cannot_be_written(ring2: Cluster, tmp_path: Path) -> None:
 def told(began: float, ended: float) -> CellTrace:
     """What a rank tells of a cell of one collective."""
     call = TracedCall(1, "all_sum", (10,), "float32", 40, True, 0, began, began, ended)
-    return CellTrace(0.0, 2.0, 0, [call], [(3, "y = all_sum(x)")], [], [])
+    return CellTrace(0.0, 2.0, 0, [call], [(3, "y = all_sum(x)", "")], [], [])
 
 
 ABOUT = {"name": "main", "backend": "ring", "count": 3, "code": "", "size": 3, "lazy": False, "at": 0.0}

@@ -197,7 +197,7 @@ def test_the_links_of_a_large_mesh_are_cut_and_counted() -> None:
     links = streams.ring(64, 8, 0.0) * 10
     dashboard = Dashboard()
     dashboard.show(dataclasses.replace(streams.snapshot(4, 1, 0.0), links=links))
-    assert "1152 more links are not listed." in repr(dashboard)
+    assert "1152 more links are not listed: these have the highest rates." in repr(dashboard)
 
 
 def test_only_known_views() -> None:

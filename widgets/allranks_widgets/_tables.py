@@ -65,9 +65,13 @@ def human_seconds(seconds: float | None) -> str:
 
 
 def _tables(snapshot: Snapshot) -> list[Table]:
-    tables = []
-    if snapshot.links:
-        tables.append(_cut(LINKS, [_link_row(link) for link in snapshot.links], "links"))
+    tables: list[Table] = []
+    if links := list(snapshot.links):
+        left = len(links) - MOST_ROWS
+        if left > 0:
+            links = sorted(links, key=lambda view: -1.0 if view.rate is None else view.rate, reverse=True)[:MOST_ROWS]
+        more = f"{left} more links are not listed: these have the highest rates." if left > 0 else ""
+        tables.append((LINKS, [_link_row(link) for link in links], more))
     if operations := _operation_rows(snapshot):
         tables.append(_cut(OPERATIONS, operations, "operations"))
     return tables

@@ -22,9 +22,9 @@ from .curves import Curves
 from .status import printable
 
 MOST_PANELS = 6
-WIDTH, GAP = 560, 20
+WIDTH, GAP = 820, 24
 """Pixels of the picture, and between two panels of a row."""
-HEIGHT, TITLE, AXIS, MARGIN = 110, 24, 20, 46
+HEIGHT, TITLE, AXIS, MARGIN = 130, 24, 20, 46
 """Pixels of a panel's chart, of the line above it, of the figures below it, and of those to its left."""
 ABOVE = 20
 """Pixels of the heading."""
@@ -106,8 +106,9 @@ class Drawn:
             height += ABOVE
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{_said(self.text(heading), 1000)}" '
-            f'width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" style="max-width:100%" '
-            f'font-family="system-ui,sans-serif" font-size="11" fill="{TEXT}">{"".join(parts)}</svg>'
+            # Without a width of its own it gets that of the output, which JupyterLab would else cut.
+            f'viewBox="0 0 {WIDTH} {height}" font-family="system-ui,sans-serif" font-size="12" fill="{TEXT}">'
+            f"{''.join(parts)}</svg>"
         )
 
     def _caption(self, before: Mapping[str, Sequence[Band]]) -> str:

@@ -174,6 +174,14 @@ class Dashboard(anywidget.AnyWidget):
             self._history.replace(snapshots)
             self._send_everything(None)
 
+    def start_over(self, snapshots: Iterable[Snapshot], on_action: Action | None) -> None:
+        """Show another world from now on: nothing of the one before stays. `snapshots` are its past."""
+        with self._lock:
+            self.on_action = on_action
+            self._kept, self._curves, self._stale = KeptOutput(), Curves(), True
+            self._number += 1
+            self.history(snapshots)
+
     def _send_output(self, batch: list[bytes]) -> None:
         self._number += 1
         self.send({"do": "output", "number": self._number}, [_list(batch)])

@@ -11,6 +11,8 @@ from .table import html_table, text_table
 
 HEADINGS = ("rank", "host", "pid", "state", "memory", "MLX active / peak")
 UNKNOWN = "–"
+WAITS_AFTER = 2.0
+"""Seconds in a collective after which a rank is said to be blocked in it: each takes some time."""
 STATE_WIDTH = 60
 """Characters of a state in the text table: a line of source may be long."""
 
@@ -61,7 +63,13 @@ def _row(view: RankView) -> tuple[str, ...]:
     mlx = f"{_memory(view.mlx_active)} / {_memory(view.mlx_peak)}"
     if view.mlx_active is None and view.mlx_peak is None:
         mlx = UNKNOWN
-    return str(view.rank), printable(view.host), pid, printable(view.doing), _memory(view.rss), mlx
+    return str(view.rank), printable(view.host), pid, printable(_doing(view)), _memory(view.rss), mlx
+
+
+def _doing(view: RankView) -> str:
+    since = WAITS_AFTER if view.since is None else view.since
+    exchanges = view.state == "waiting" and not view.in_task and since < WAITS_AFTER
+    return view.doing.replace("blocked in ", "exchanging in ", 1) if exchanges else view.doing
 
 
 def _shortened(row: Sequence[str]) -> tuple[str, ...]:

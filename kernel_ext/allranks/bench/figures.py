@@ -124,7 +124,7 @@ class Fit:
 
     def __str__(self) -> str:
         if self.off > FITS_WITHIN:
-            return f"no line t = latency + S / bandwidth fits: the closest is off by up to {self.off:.0%}"
+            return "no line t = latency + S / bandwidth fits these times"
         grows = f" + S / ({rate_text(self.bandwidth)} GB/s)" if math.isfinite(self.bandwidth) else " for any S"
         return f"t = {seconds_text(self.latency)}{grows}, off by up to {self.off:.0%}"
 

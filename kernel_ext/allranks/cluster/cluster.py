@@ -185,6 +185,7 @@ class Cluster(ClusterValues, ClusterViews):
             else:
                 break
         self.start_seconds = time.monotonic() - began
+        self._watch.go_on()
 
     @property
     def chosen_network(self) -> str:

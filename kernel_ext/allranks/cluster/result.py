@@ -53,14 +53,16 @@ class CellResult(Mapping[int, RankResult]):
             elif rank.unblocked:
                 culprit = any(other.dead or (other.error and not other.unblocked) for other in self._ranks.values())
                 where = "for it" if culprit else f"in {rank.unblocked}"
-                waited.setdefault(f"waited {where} and had to be unblocked", []).append(number)
+                how = "had to be unblocked" if self.mismatch else f"waited {where} and had to be unblocked"
+                waited.setdefault(how, []).append(number)
             elif rank.error:
                 said.setdefault(f"raised {rank.error}", []).append(number)
             elif not rank.ok:
                 # Where another is dead, heal itself ends and restores those that wait for it.
                 fix = "heal" if dead else "status"
                 said.setdefault(f"did not finish (%distributed {fix})", []).append(number)
-        text = "; ".join(f"{rank_label(ranks)} {what}" for what, ranks in (said | waited).items())
+        sentences = [f"{rank_label(ranks)} {what}" for what, ranks in (said | waited).items()]
+        text = "; ".join([self.mismatch, *sentences] if self.mismatch else sentences)
         return f"{text}. To replace {'it' if dead == 1 else 'them'}: %distributed heal" if dead else text
 
     def __getitem__(self, rank: int) -> RankResult:

@@ -31,7 +31,8 @@ class ClusterViews(ClusterCells, ClusterMembers):
     def watch(self, *views: str) -> Dashboard:
         """The live dashboard, or some of its pictures: ``topology``, ``ranks``, ``throughput``, ``log``.
 
-        It follows the cluster to its end, and keeps what it showed last; `Dashboard.close` ends it before.
+        It follows the cluster to its end, and keeps what it showed last; `Dashboard.close` ends it before. In a
+        notebook, it goes on with the cluster that the next ``%distributed up`` starts.
         """
         from allranks_widgets.dashboard import VIEWS, Dashboard
 
@@ -42,6 +43,18 @@ class ClusterViews(ClusterCells, ClusterMembers):
         dashboard.history(living.monitor.history.snapshots(living.monitor.snapshot()))
         self._watch.add(dashboard)
         return dashboard
+
+    def take_dashboards(self, ended: ClusterViews) -> None:
+        """Have the dashboards of a cluster that has ended show this one; its recorders are left as they are."""
+        if not ended._watch.watched:
+            return
+        from allranks_widgets.dashboard import Dashboard
+
+        monitor = self._up().monitor
+        for viewer in ended._watch.take_all():
+            if isinstance(viewer, Dashboard):
+                viewer.start_over(monitor.history.snapshots(monitor.snapshot()), self._act)
+                self._watch.add(viewer)
 
     @property
     def topology(self) -> Dashboard:

@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.completer import CompletionContext, SimpleCompletion, SimpleMatcherResult, context_matcher
 from IPython.utils.tokenutil import token_at_cursor
 
+from allranks.head.world.detached import left_behind
+from allranks.hosts.ssh.config import configured_hosts
+
 from . import auto as auto_module
 from .words import words
 
@@ -55,7 +58,7 @@ def install(shell: Any, cluster: Callable[[], Cluster | None], parsers: Mapping[
 def _words(
     shell: Any, context: CompletionContext, world: Cluster | None, parsers: Mapping[str, ArgumentParser]
 ) -> list[str] | None:
-    """What the word at the cursor may become where it comes after one of our magics; None elsewhere."""
+    """What the word at the cursor may become where it comes after one of our magics; None elsewhere, and for files."""
     line = context.full_text.split("\n")[context.cursor_line][: context.cursor_position]
     magic, space, typed = line.lstrip().partition(" ")
     if not space or magic not in parsers or (magic.startswith("%%") and context.cursor_line):
@@ -68,9 +71,19 @@ def _words(
         user_ns=shell.user_ns,
         ranks=range(world.size if world is not None else 0),
         on_ranks=lambda begins: _variables(world, begins),
+        hosts=lambda: _hosts(world),
+        clusters=lambda: sorted(left_behind()),
     )
+    if found is None:
+        return None
     # IPython replaces its own idea of the token, which may be the end of the word.
     return [each[len(word) - len(context.token) :] for each in found] if word.endswith(context.token) else found
+
+
+def _hosts(world: Cluster | None) -> list[str]:
+    """The hosts of the cluster, and those that ~/.ssh/config names."""
+    known = [view.name for view in world.snapshot.hosts] if world is not None else []
+    return list(dict.fromkeys(["localhost", *known, *configured_hosts()]))
 
 
 def _variables(world: Cluster | None, begins: str) -> list[str]:

@@ -17,6 +17,16 @@ from allranks.messages import cell_options
 from allranks_backends.hostfile import MOST_RANKS
 
 BACKENDS = "auto, ring, jaccl, jaccl-ring, mpi or nccl"
+GROUPS = {
+    "start and stop": ("setup", "up", "attach", "status", "down"),
+    "change the world": ("heal", "resize", "rewire"),
+    "cells": ("auto", "interrupt", "abort", "output", "timeline"),
+    "variables": ("push", "pull", "scatter", "gather", "vars", "diff"),
+    "files": ("sync", "fetch", "share"),
+    "watch and debug": ("watch", "debug", "console"),
+    "hosts and links": ("doctor", "discover", "bench"),
+}
+"""The verbs as the help lists them."""
 OLD_VERBS = {"break": "abort"}
 """As verbs were called in 0.1; they are understood, and shown nowhere."""
 
@@ -54,6 +64,24 @@ def _with_suggestion(message: str) -> str:
 
 class _HelpShown(Exception):
     pass
+
+
+class _LineParser(Parser):
+    """Lists its verbs in groups, each with a line of help."""
+
+    def format_help(self) -> str:
+        texts = {each.dest: each.help or "" for each in self._verbs._choices_actions}
+        width = max(map(len, texts))
+        parts = ["usage: %distributed VERB [options]", "%distributed VERB -h shows the options of a verb."]
+        for name, verbs in GROUPS.items():
+            lines = (f"  {verb.ljust(width)}  {texts[verb]}" for verb in verbs)
+            parts.append("\n".join([f"{name}:", *lines]))
+        parts.append("%%distributed and %%rank run a cell on the ranks, and have -h, too; %%local runs one here.")
+        return "\n\n".join(parts) + "\n"
+
+    @property
+    def _verbs(self) -> Any:
+        return next(each for each in self._actions if isinstance(each, argparse._SubParsersAction))
 
 
 def parse_ranks(text: str) -> list[int]:
@@ -95,7 +123,7 @@ def _counts(text: str) -> list[int]:
 
 
 def line_parser() -> Parser:
-    parser = Parser(prog="%distributed", description="Interactive MLX clusters.")
+    parser = _LineParser(prog="%distributed", description="Interactive MLX clusters.")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", parser_class=Parser)
 
     up = verbs.add_parser("up", help="start the ranks and form the world")

@@ -99,6 +99,7 @@ class Verbs:
         else:
             self.cluster = cluster.up()
         self.up_with = vars(options)
+        self._go_on_watching(cluster)
         if cluster.chosen_because:
             print(f"backend: {cluster.chosen_because}")
         if cluster.chosen_network:
@@ -154,6 +155,7 @@ class Verbs:
             raise UsageError("this notebook already has a cluster. Stop it with %distributed down first.")
         self.cluster, self.up_with = Cluster.attach(options.name), {}
         cluster = self.cluster
+        self._go_on_watching(cluster)
         display(cluster)  # type: ignore[no-untyped-call]
         failed = dict[int, CellFailed]()
         for cell in cluster.adopted_cells(lambda ranks: Show(ranks, live=hasattr(self.shell, "kernel"))):
@@ -167,6 +169,11 @@ class Verbs:
         if failed:
             said = "; ".join(f"cell {number}: {error}" for number, error in failed.items())
             raise CellFailed(said, {rank: each for error in failed.values() for rank, each in error.errors.items()})
+
+    def _go_on_watching(self, cluster: Cluster) -> None:
+        """Dashboards above show the cluster that is up now."""
+        if self.ended is not None:
+            cluster.take_dashboards(self.ended)
 
     def _status(self, _: argparse.Namespace) -> None:
         display(self._need())  # type: ignore[no-untyped-call]

@@ -16,6 +16,13 @@ OF_NOTEBOOK = ("push", "scatter")
 OF_RANKS = ("pull", "gather", "vars", "diff")
 RANK_NUMBERS = ("ranks", "rank", "kill", "source")
 """Where options that take numbers of ranks put them."""
+BACKENDS_TOO = ("backend", "compare")
+CLUSTERS = {"attach": ("name",)}
+"""By verb, where it has the name of a cluster without a notebook."""
+SEVERAL = ("ranks", "kill", "hosts", "ops", "compare")
+"""Where several values come with commas between them."""
+FILES = ("hostfile", "join", "save", "against", "output", "file", "path", "cwd", "python", "to", "timeline")
+"""Where files and folders are named, which IPython completes itself."""
 
 
 def words(
@@ -26,11 +33,13 @@ def words(
     user_ns: Mapping[str, Any],
     ranks: Collection[int],
     on_ranks: Callable[[str], Sequence[str]],
-) -> list[str]:
-    """What `word` may become, after the words `before` it.
+    hosts: Callable[[], Sequence[str]],
+    clusters: Callable[[], Sequence[str]],
+) -> list[str] | None:
+    """What `word` may become, after the words `before` it; None where it is a file, which IPython completes.
 
     `user_ns` has the notebook's variables, `ranks` the world's numbers; `on_ranks` gives the ranks' names that begin
-    with a word.
+    with a word, `hosts` the names of hosts, `clusters` those of clusters without a notebook.
     """
     verb = before[0] if before else ""
     verbs = next((each for each in parser._actions if isinstance(each, argparse._SubParsersAction)), None)
@@ -38,24 +47,47 @@ def words(
         if verb not in verbs.choices:
             return _beginning(word, [] if verb else verbs.choices)
         parser = verbs.choices[verb]
+
+    def values(action: argparse.Action) -> list[str]:
+        if action.choices is not None:
+            return list(map(str, action.choices))
+        if action.dest in BACKENDS_TOO:
+            return [*(["auto"] if action.default == "auto" else []), *BACKENDS]
+        if action.dest in CLUSTERS.get(verb, ()):
+            return list(clusters())
+        named = hosts() if action.dest == "hosts" or (verb, action.dest) == ("share", "source") else ()
+        numbers = map(str, ranks) if action.dest in RANK_NUMBERS else ()
+        return [*numbers, *(_operations() if action.dest == "ops" else ()), *named]
+
     asked = next((each for each in parser._actions if before and before[-1] in each.option_strings), None)
     if asked is not None and asked.nargs != 0:
-        return _beginning(word, _values(asked, ranks))
+        if asked.dest in FILES:
+            return None
+        return _several(word, values(asked)) if asked.dest in SEVERAL else _beginning(word, values(asked))
     if word.startswith("-"):
         shown = [each for each in parser._actions if each.help != argparse.SUPPRESS]
         return _beginning(word, [name for each in shown for name in each.option_strings if name.startswith("--")])
-    found = [value for each in parser._actions if not each.option_strings for value in _values(each, ranks)]
+    given = [each for each in parser._actions if not each.option_strings]
+    if any(each.dest in FILES for each in given):
+        return None
+    if any(each.dest in SEVERAL for each in given):
+        return _several(word, [value for each in given for value in values(each)])
+    found = [value for each in given for value in values(each)]
     if verb in OF_NOTEBOOK:
         found += [name for name in user_ns if not name.startswith("_")]
     return _beginning(word, found) + (list(on_ranks(word)) if verb in OF_RANKS else [])
 
 
-def _values(action: argparse.Action, ranks: Collection[int]) -> list[str]:
-    if action.choices is not None:
-        return list(map(str, action.choices))
-    if action.dest == "backend":
-        return [*(["auto"] if action.default == "auto" else []), *BACKENDS]
-    return list(map(str, ranks)) if action.dest in RANK_NUMBERS else []
+def _operations() -> Sequence[str]:
+    from allranks.bench.measure import OPS
+
+    return OPS
+
+
+def _several(word: str, found: Collection[str]) -> list[str]:
+    """As `_beginning`, of the last of several values: ``0,1`` may become ``0,12``, but not ``0,0``."""
+    before, comma, last = word.rpartition(",")
+    return [f"{before}{comma}{each}" for each in _beginning(last, found) if each not in before.split(",")]
 
 
 def _beginning(word: str, found: Collection[str]) -> list[str]:

@@ -78,10 +78,22 @@ class Watch:
             dashboard.logged(rows)
         with self._changing:
             self._dashboards[dashboard] = seen
-            if self._thread is None or not self._thread.is_alive():
+        self.go_on()
+
+    def go_on(self) -> None:
+        """The cluster is up, perhaps again: feed the dashboards that are there."""
+        with self._changing:
+            if self._dashboards and (self._thread is None or not self._thread.is_alive()):
                 self._wake.clear()
                 self._thread = threading.Thread(target=self._feed, name="allranks-watch", daemon=True)
                 self._thread.start()
+
+    def take_all(self) -> list[Viewer]:
+        """The dashboards of a cluster that has ended, which are fed no more."""
+        with self._changing:
+            viewers = self._viewers()
+            self._dashboards.clear()
+        return viewers
 
     @property
     def watched(self) -> bool:

@@ -21,6 +21,8 @@ from .terminal import clean, closed_lines
 BAR = "\u2502"
 PROGRESS = re.compile(r"\b\d{1,3}%\|[^|]*\|")
 """A line of tqdm, and of those that write like it."""
+SGR = re.compile(r"\x1b\[([\d;]*)m")
+"""Colours and weight of letters, as terminals read them."""
 NARROWEST = 20
 """Characters of a line that a terminal must have room for beside its label."""
 LONG = 60
@@ -109,6 +111,8 @@ class Writer:
             return "stdout", "" if within else self.prefix(item.ranks)[0].rstrip() + "\n"
         assert isinstance(item, Block)
         text = as_text(item)
+        if item.kind == "error" and self._live:
+            text = SGR.sub(_on_red, text)
         stream = "stderr" if item.kind == "error" else self._stream(item.stream, text)
         if not text:
             return stream, ""
@@ -188,6 +192,27 @@ def showable(data: Mapping[str, Any]) -> dict[str, Any]:
     if "text/plain" in kept:
         kept["text/plain"] = clean(str(kept["text/plain"]))
     return kept or {"text/plain": "(output that cannot be shown from a rank)"}
+
+
+def _on_red(sgr: re.Match[str]) -> str:
+    """A change of colours without those of letters: IPython's green and red cannot be read on JupyterLab's red ground.
+
+    The names of errors, which are red, are bold. Letters with a ground of their own keep their colours.
+    """
+    codes, kept = sgr[1].split(";"), list[str]()
+    if any(code.startswith("4") and len(code) > 1 for code in codes) and "38" not in codes:
+        return sgr[0]
+    while codes:
+        code = codes.pop(0)
+        if code == "38":  # a number follows, or three
+            del codes[: 2 if codes[:1] == ["5"] else 4]
+        elif code in ("31", "91"):
+            kept.append("1")
+        elif code == "39":
+            kept.append("22")
+        elif not (len(code) == 2 and code[0] in "39"):
+            kept.append(code)
+    return f"\x1b[{';'.join(kept)}m" if kept else ""
 
 
 def _is_rich(item: Block | Display) -> bool:

@@ -15,7 +15,7 @@ from .spans import computing, covered, transferring, waiting
 
 MOST_RANKS = 32
 """Rows drawn; those of other ranks are counted."""
-LEFT, WIDTH, BAR, LANE, GAP = 86, 660, 20, 15, 9
+LEFT, WIDTH, BAR, LANE, GAP = 86, 860, 20, 15, 9
 """Of the picture, in its own units."""
 ABOVE = 10
 """Room over a bar for the names of moments."""

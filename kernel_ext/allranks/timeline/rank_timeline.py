@@ -32,6 +32,8 @@ class Call:
     """Line of the cell; None where the code is another cell's or a module's."""
     source: str
     """The text of that line, wherever it is."""
+    place: str
+    """Where it is, if not in the cell: ``In[3], line 2``, ``model.py, line 40``; empty where that is not known."""
     asked: float
     began: float | None
     """When its input was there; None where it was not evaluated at once."""
@@ -44,7 +46,8 @@ class Call:
     """The rank that came last."""
 
     def __str__(self) -> str:
-        return str(Collective(self.number, self.op, self.shape, self.dtype, self.nbytes, self.line))
+        called = str(Collective(self.number, self.op, self.shape, self.dtype, self.nbytes, self.line))
+        return f"{called} ({self.place})" if self.place else called
 
 
 @dataclass(frozen=True)

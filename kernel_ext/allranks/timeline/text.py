@@ -25,7 +25,7 @@ def _head(timeline: CellTimeline) -> str:
     ranks = rank_label([each.rank for each in timeline.ranks]) if timeline.ranks else "no ranks"
     how = " · lazy" if timeline.lazy else ""
     seconds = seconds_text(timeline.seconds)
-    return f"timeline of cell [{timeline.count}] · {ranks} · {timeline.backend} · {seconds}{how}"
+    return f"timeline of In[{timeline.count}] · {ranks} · {timeline.backend} · {seconds}{how}"
 
 
 def _straggler(timeline: CellTimeline) -> list[str]:

@@ -59,7 +59,7 @@ def _rows(timeline: CellTimeline) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for each in timeline.ranks:
         where = {"rank": each.rank, "host": each.host}
-        rows.append({**where, "kind": "cell", "name": f"cell [{timeline.count}]"} | _span(each.began, each.ended))
+        rows.append({**where, "kind": "cell", "name": f"In[{timeline.count}]"} | _span(each.began, each.ended))
         for call in each.calls:
             figures = bandwidths(call, timeline.size)
             rows.append(

@@ -79,7 +79,7 @@ def _of_rank(
     timeline: CellTimeline, each: RankTimeline, pid: int, threads: dict[tuple[int, str], int]
 ) -> Iterator[Event]:
     tid = threads[each.rank, ""]
-    yield _slice(f"cell [{timeline.count}]", "cell", pid, tid, each.began, each.ended)
+    yield _slice(f"In[{timeline.count}]", "cell", pid, tid, each.began, each.ended)
     for mark in each.marks:
         track = threads[each.rank, mark.thread]
         if mark.ended is None:
@@ -93,7 +93,7 @@ def _of_rank(
 
 
 def _of_call(timeline: CellTimeline, each: RankTimeline, call: Call, pid: int, tid: int) -> Iterator[Event]:
-    about = _facts(call, timeline.size)
+    about = _facts(timeline, call)
     if call.began is None:
         yield _instant(f"{call.op} called", "asked", pid, tid, call.asked, **about)
         return
@@ -111,15 +111,17 @@ def _of_call(timeline: CellTimeline, each: RankTimeline, call: Call, pid: int, t
         yield _slice("transfer", "transfer", pid, tid, came, ended, number=call.number)
 
 
-def _facts(call: Call, size: int) -> Event:
+def _facts(timeline: CellTimeline, call: Call) -> Event:
     facts: Event = {"number": call.number, "shape": str(list(call.shape)), "dtype": call.dtype, "bytes": call.nbytes}
     if call.line is not None:
         facts["line"] = call.line
+    if place := call.place or (f"In[{timeline.count}], line {call.line}" if call.line is not None else ""):
+        facts["place"] = place
     if call.source:
         facts["source"] = call.source
     if call.wait is not None and call.transfer is not None:
         facts |= {"wait_us": call.wait * 1e6, "transfer_us": call.transfer * 1e6, "came last": f"rank {call.last}"}
-        facts |= {f"{name} GB/s": value for name, value in bandwidths(call, size).items()}
+        facts |= {f"{name} GB/s": value for name, value in bandwidths(call, timeline.size).items()}
     return facts
 
 

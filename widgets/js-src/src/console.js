@@ -201,7 +201,7 @@ export class Console {
     const row = this.chosen?.row(at) ?? 0;
     const of = cell.segments[row];
     const gutter = h("span.gutter", { title: units.rankLabel(of.ranks) }, units.rankList(of.ranks));
-    const sign = of.differs ? h("span.differs", { title: "not all ranks printed this" }, "≠") : h("span.differs");
+    const sign = of.differs && of.stream !== "note" ? h("span.differs", { title: "not all ranks printed this" }, "≠") : h("span.differs");
     return this.#filled("div.row", row, gutter, sign);
   }
 
@@ -242,7 +242,7 @@ export class Console {
   #parts(row) {
     const cell = /** @type {Cell} */ (this.cell);
     const [of, text] = [cell.segments[row], cell.texts[row]];
-    if (!of.differs || of.kind !== "text" || text.length > LONGEST || text.includes("\u001b")) return null;
+    if (!of.differs || of.kind !== "text" || of.stream === "note" || text.length > LONGEST || text.includes("\u001b")) return null;
     this.columns ??= new Columns(cell);
     this.columns.grow();
     const others = this.columns.beside(row);

@@ -87,7 +87,6 @@ function render({ model, el }) {
     const size = snapshot.ranks.length;
     say(world, `${snapshot.name} · ${size} ${size === 1 ? "rank" : "ranks"} · ${snapshot.backend} · ${snapshot.state === "whole" ? "ready" : snapshot.state}`);
     tally(states, snapshot.ranks.map((rank) => ({ rank: rank.rank, state: stateOf(rank, store.behind) })));
-    const lines = (snapshot.notes ?? []).join("\n");
     for (const part of ofRanks) part.hidden = !size;
     const { silent } = store;
     mark(root, "data-silent", String(silent));
@@ -103,6 +102,8 @@ function render({ model, el }) {
     say(remedy, advising?.button ?? "");
     remedy.hidden = !advising?.button;
     remedy.disabled = !store.acts;
+    // What the advice has a button for need not be said twice.
+    const lines = (snapshot.notes ?? []).filter((note) => advising?.verb !== "heal" || !note.includes("%distributed heal")).join("\n");
     say(notes, lines);
     notes.hidden = !lines;
     say(said, store.said);

@@ -10,8 +10,8 @@
 /** @typedef {{wires?: number, network?: boolean}} More how many links join the same two ranks, at the most; whether heads
  *   of hosts have a line for their interface */
 /** @typedef {{width: number, height: number, size: Size, head: number, shape: Shape, hosts: HostBox[],
- *   ranks: Map<number, Box>, bottom: number, gaps: [number, number][], left?: string}} Layout `shape` of the links that
- *   can be drawn; `bottom` of the last row; `gaps` between the rows, from the top; `left` says why links are left out */
+ *   ranks: Map<number, Box>, bottom: number, gaps: [number, number][], left?: boolean}} Layout `shape` of the links that
+ *   can be drawn; `bottom` of the last row; `gaps` between the rows, from the top; `left` says that links are left out */
 
 const PAD = 12;
 const HEADS = { wide: 58, narrow: 78, slim: 74 };
@@ -49,8 +49,7 @@ export function layout(hosts, shape, width, more = {}) {
     const bands = total <= MOST_IN_BAND ? [...sizes, /** @type {Size} */ ("tiny")].map((size) => band(hosts, width, size, more)) : [];
     const found = bands.find((plan) => plan);
     if (found) return found;
-    const left = total > MOST_IN_BAND && !tangled ? "too many to draw here" : "no room to draw them here";
-    return { ...layout(hosts, "none", width, more), left };
+    return { ...layout(hosts, "none", width, more), left: true };
   }
   if (hosts.length === 1) return oneHost(hosts[0], shape, width, sizes, 2 * reach + 12);
   const lanes = shape === "ring" ? 3 * reach + 12 : PAD;

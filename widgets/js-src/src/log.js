@@ -10,6 +10,8 @@ import { figure, rankLabel } from "./units.js";
 const HEIGHT = 180;
 const MOST_CHARTS = 12;
 const PACE = 250; // ms between two drawings
+const STEPS = Array.from({ length: 33 }, (_, i) => [1, 2, 5].map((n) => Number(`${n}e${i - 16}`))).flat(); // between two figures
+const WHOLE = STEPS.filter((step) => step >= 1);
 const DASHES = [[], [6, 3], [2, 3], [8, 3, 2, 3]];
 const NOTHING = "Nothing has been logged yet: log(loss=..., step=...) in a cell on any rank";
 
@@ -106,7 +108,7 @@ class Chart {
   draw(curves, width, by, scale, key) {
     const ranks = curves.ranks(this.name);
     if (ranks.length < 2) by = "rank";
-    const titles = by === "rank" ? ranks.map((rank) => `rank ${rank}`) : [`mean of ${rankLabel(ranks)}`, "most", "least"];
+    const titles = by === "rank" ? ranks.map((rank) => `rank ${rank}`) : [`mean of ${rankLabel(ranks)}`, "max", "min"];
     this.data = curves.columns(this.name, by);
     // A logarithm has no zero: there such points are left out.
     const drawn = scale === "log" ? this.data.map((column, i) => (i ? column.map((y) => (y === undefined || (y ?? 0) > 0 ? y : null)) : column)) : this.data;
@@ -137,7 +139,7 @@ class Chart {
         cursor: { points: { size: 6 }, drag: { x: false, y: false } },
         scales: { x: { time: false }, y: { distr: scale === "log" ? 3 : 1 } },
         axes: [
-          { ...axis, size: 26, space: 60, values: (_plot, ticks) => ticks.map((tick) => figure(tick)) },
+          { ...axis, size: 26, space: 60, incrs: () => (this.data[0].every(Number.isInteger) ? WHOLE : STEPS), values: (_plot, ticks) => ticks.map((tick) => figure(tick)) },
           { ...axis, size: 58, values: (_plot, ticks) => ticks.map((tick) => (tick === null ? "" : figure(tick))) },
         ],
         series: [

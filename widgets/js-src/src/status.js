@@ -16,7 +16,11 @@ export class Status {
     this.body = h("tbody");
     const head = h("tr", {}, ...HEADS.map((name, i) => h(i > 2 ? "th.figure" : "th", { scope: "col" }, name)));
     const table = h("table.table.status", {}, h("thead", {}, head), this.body);
-    this.node = h("div.table-scroll", { tabindex: 0, role: "region", "aria-label": "state of each rank" }, table);
+    this.scroll = h("div.table-scroll", { tabindex: 0, role: "region", "aria-label": "state of each rank", onscroll: () => this.#count() }, table);
+    this.below = h("div.muted.below", { hidden: true });
+    this.node = h("div", {}, this.scroll, this.below);
+    const sized = new ResizeObserver(() => this.#count());
+    for (const node of [this.scroll, table]) sized.observe(node);
     /** @type {((rank: RankView) => void)[]} */
     this.rows = [];
     /** @type {Set<number>} ranks that others wait for */
@@ -33,6 +37,20 @@ export class Status {
     }
     while (this.rows.length < ranks.length) this.rows.push(this.#row());
     ranks.forEach((rank, i) => this.rows[i](rank));
+  }
+
+  /** Say which ranks are in view, where not all are. */
+  #count() {
+    const { scrollTop, clientHeight, scrollHeight } = this.scroll;
+    const ranks = this.store.snapshot?.ranks ?? [];
+    const out = scrollHeight > clientHeight + 1 && ranks.length > 1;
+    this.below.hidden = !out;
+    if (!out) return;
+    const head = this.body.offsetTop;
+    const high = (scrollHeight - head) / ranks.length;
+    const first = Math.min(Math.round(scrollTop / high), ranks.length - 1);
+    const last = Math.max(first, Math.min(Math.round((scrollTop + clientHeight - head) / high), ranks.length) - 1);
+    say(this.below, `${units.rankLabel(ranks.slice(first, last + 1).map((rank) => rank.rank))} of ${ranks.length}: scroll for the others`);
   }
 
   #row() {

@@ -9,7 +9,7 @@ import * as units from "./units.js";
 /** @typedef {import("./store.js").Store} Store */
 
 const HEIGHT = 220;
-const LEAST_SPAN = 60; // seconds of the time axis
+const LEAST_SPAN = 30; // seconds of the time axis
 const OPERATIONS = ["operation", "ranks", "calls", "bytes", "smallest – largest", "transfer", "wait"];
 const NOT_TIMED = "timed with --timing only";
 const DASHES = [[], [6, 3], [2, 3], [8, 3, 2, 3]];

@@ -2,20 +2,23 @@
 
 import { LEAST_WIDTH, h, icon, mark, say, setIcon, svg } from "./dom.js";
 import { headOf, layout } from "./layout.js";
+import { Matrix, described } from "./matrix.js";
 import { openMenu } from "./menu.js";
 import { route } from "./routes.js";
-import { counts, doing, findings, hostsOf, missing, shapeOf, stateOf, sum, wiresOf } from "./snapshot.js";
+import { collective, counts, doing, findings, hostsOf, missing, shapeOf, stateOf, sum, wiresOf } from "./snapshot.js";
+import { Tooltip } from "./tooltip.js";
 import * as units from "./units.js";
 
 /** @typedef {import("./types.js").Snapshot} Snapshot */
 /** @typedef {import("./store.js").Store} Store */
 /** @typedef {import("./snapshot.js").LinkFinding} LinkFinding */
 
-const CHARACTER = { rate: 6.7, caption: 6.2 }; // pixels, at the most, in the fonts of the pages
+const CHARACTER = { rate: 6.7, caption: 6.2, what: 6.4, name: 7.6 }; // pixels, at the most, in the fonts of the pages
 const MOST_DRAWN = 600; // links: a ring of 256, or a mesh of 16
 const MOST_STRONG = 12; // links of a mesh: one of 4
 const MOST_TIPPED = 60; // links of a mesh: one of 8
 const MOST_LISTED = 200;
+const MOST_TOLD = 8; // links of a rank, beside it
 
 export class Topology {
   /**
@@ -35,7 +38,11 @@ export class Topology {
     this.top = 1; // bytes a second of the thickest line
     /** @type {((snapshot: Snapshot, found: LinkFinding[]) => void)[]} */
     this.updates = [];
-    this.left = ""; // why links are left out of the picture, if they are
+    this.mapped = false; // whether links are too many, or too long, to be drawn
+    /** @type {LinkFinding[]} */
+    this.found = [];
+    this.tooltip = new Tooltip(root);
+    this.matrix = new Matrix(store);
     this.plan = h("div.plan");
     this.findings = h("div.findings", { role: "status" });
     this.listed = h("tbody");
@@ -46,7 +53,7 @@ export class Topology {
     this.note = h("div.muted");
     this.scroll = h("div.table-scroll", { tabindex: 0, role: "region", "aria-label": "links" }, table);
     this.details = h("details.links", { ontoggle: () => this.update() }, this.summary, this.scroll, this.note);
-    this.node = h("div.topology", {}, h("div.plan-scroll", { tabindex: 0, role: "region", "aria-label": "hosts and ranks" }, this.plan), this.findings, this.details);
+    this.node = h("div.topology", {}, h("div.plan-scroll", { tabindex: 0, role: "region", "aria-label": "hosts and ranks" }, this.plan), this.matrix.node, this.findings, this.details);
   }
 
   update() {
@@ -61,13 +68,16 @@ export class Topology {
     ]);
     if (key !== this.key) this.#rebuild(snapshot, width);
     this.key = key;
-    const found = findings(snapshot);
+    const found = (this.found = findings(snapshot));
     this.hosts = hosts;
     this.ranks = new Map(snapshot.ranks.map((rank) => [rank.rank, rank]));
     this.top = Math.max(1, ...links.map((view) => Math.max(view.rate ?? 0, (view.nominal ?? 0) / 8)));
     this.late = new Set(missing(snapshot)?.ranks.map((rank) => rank.rank));
     mark(this.plan, "data-hangs", String(this.late.size > 0));
     for (const update of this.updates) update(snapshot, found);
+    this.matrix.node.hidden = !this.mapped;
+    if (this.mapped) this.matrix.update(found, hosts, width);
+    this.tooltip.update();
     this.#say(found);
     this.#list(found);
   }
@@ -106,6 +116,7 @@ export class Topology {
     const network = hosts.some(({ host }) => host.interface);
     const plan = layout(hosts.map((one) => one.ranks.map((rank) => rank.rank)), shape, width, { wires, network });
     this.updates = [];
+    this.tooltip.hide();
     const lines = svg("svg", {
       class: "arw-lines", width: plan.width, height: plan.height, role: "img",
       "aria-label": `${snapshot.ranks.length} ranks on ${hosts.length} ${hosts.length === 1 ? "host" : "hosts"}, ${
@@ -117,8 +128,8 @@ export class Topology {
     );
     this.plan.style.width = `${plan.width}px`;
     this.plan.style.height = `${plan.height}px`;
-    this.left = !links.length ? "" : links.length > MOST_DRAWN ? "too many to draw here" : (plan.left ?? "");
-    if (!this.left) this.#links(links, plan, lines, wires);
+    this.mapped = links.length > MOST_DRAWN || (links.length > 0 && Boolean(plan.left));
+    if (!this.mapped) this.#links(links, plan, lines, wires);
   }
 
   /**
@@ -145,8 +156,9 @@ export class Topology {
       if (!host) return;
       say(name, host.name);
       const cores = host.cores ? `${host.cores} cores` : "";
-      const told = [host.model, host.chip, cores].filter(Boolean).join(" · ") || "machine unknown";
-      say(what, told);
+      const forms = [[host.model, host.chip, cores], [host.chip, cores], [host.model], [host.chip], [cores]].map((words) => words.filter(Boolean).join(" · "));
+      const told = forms[0] || "machine unknown";
+      say(what, fitting([told, ...forms], w - 40 - host.name.length * CHARACTER.name, CHARACTER.what));
       mark(what, "title", told);
       const known = host.memory !== undefined && host.memory_used !== undefined;
       const of = known ? `${units.bytes(host.memory_used)} of ${units.bytes(host.memory)}` : units.UNKNOWN;
@@ -174,7 +186,11 @@ export class Topology {
     const [word, what] = [h("span.state"), h("span.doing")];
     const sign = icon("starting");
     const main = h(
-      "button.rank-main", { type: "button", onclick: () => this.store.select(rank) },
+      "button.rank-main",
+      {
+        type: "button", onclick: () => this.store.select(rank), onblur: () => this.tooltip.hide(),
+        onfocus: () => main.matches(":focus-visible") && this.tooltip.show(card, () => this.#rates((one) => one.view.link.source === rank)),
+      },
       // With blanks, as in its label: else its words are one word for who hears them.
       h("span.rank-top", {}, h("span.number", {}, String(rank)), " ", sign, word), " ", what,
     );
@@ -198,9 +214,11 @@ export class Topology {
       setIcon(sign, state);
       say(word, state);
       const time = counts(state) && view.since !== undefined ? units.lasted(view.since + this.store.behind) : "";
-      const did = doing(view);
+      const one = view.state === "waiting" ? view.collective : null;
+      const did = one ? collective(one) : doing(view);
+      const short = one ? `${one.op} #${one.number}` : did; // there is no room for its shape
       const blamed = late && state !== "failed"; // the cause of a failed rank says more
-      say(what, plan.size !== "large" ? state : blamed ? "others wait for it" : did);
+      say(what, plan.size !== "large" ? state : blamed ? "others wait for it" : short);
       // The style sheet draws the seconds: in the button's name they would be read out again and again.
       mark(what, "data-time", plan.size !== "large" || blamed ? "" : time && (did ? ` · ${time}` : time));
       const told = [`rank ${rank}`, state, late ? "others wait for it" : "", did].filter(Boolean).join(", ");
@@ -228,6 +246,8 @@ export class Topology {
       if (!way) return;
       const [path, tip] = [svg("path", { class: "arw-line", d: way.d, "data-from": link.source, "data-to": link.target }), svg("path", { class: "arw-tip", d: links.length > MOST_TIPPED && plan.shape === "mesh" ? "" : way.tip })];
       lines.append(path, tip);
+      if (nth === 0 && (link.source < link.target || !links.some((one) => one.link.source === link.target && one.link.target === link.source)))
+        lines.append(this.#pointed(link, way.d));
       const { place } = way;
       const onward = (link.target - link.source + size) % size === 1 && (size > 2 || link.source === 0);
       const label = place && svg("text", { ...labelAt(place, wires), class: "arw-rate", "data-kind": link.kind });
@@ -255,6 +275,31 @@ export class Topology {
     });
   }
 
+  /**
+   * A wide line that is not seen: pointing at it says what the links of its two ranks carry.
+   * @param {import("./types.js").LinkView["link"]} link
+   * @param {string} d
+   */
+  #pointed(link, d) {
+    const ends = [link.source, link.target];
+    const line = svg("path", { class: "arw-pointed", d });
+    line.addEventListener("pointermove", (/** @type {PointerEvent} */ event) =>
+      this.tooltip.show(line, () => this.#rates(({ view }) => ends.includes(view.link.source) && ends.includes(view.link.target)), { x: event.clientX, y: event.clientY }));
+    line.addEventListener("pointerleave", () => this.tooltip.hide());
+    return line;
+  }
+
+  /**
+   * The rates of some links, a line for each.
+   * @param {(one: LinkFinding) => boolean} chosen
+   */
+  #rates(chosen) {
+    const links = this.found.filter(chosen);
+    const more = links.length - MOST_TOLD;
+    if (more > 0) links.sort((one, other) => (other.view.rate ?? -1) - (one.view.rate ?? -1));
+    return [...links.slice(0, MOST_TOLD).map(described), ...(more > 0 ? [`and ${more} more: see the table of links`] : [])];
+  }
+
   /** @param {LinkFinding[]} found */
   #say(found) {
     const said = found.filter((one) => one.why);
@@ -272,7 +317,7 @@ export class Topology {
     const known = found.filter((one) => one.view.rate !== null && one.view.rate !== undefined);
     const total = known.reduce((all, one) => all + (one.view.rate ?? 0), 0);
     const partly = known.length < found.length ? `, ${found.length - known.length} unknown` : "";
-    say(this.summary, `Links (${found.length}${partly})${known.length ? ` · ${units.rate(total)} in all` : ""}${this.left && ` · ${this.left}`}`);
+    say(this.summary, `Links (${found.length}${partly})${known.length ? ` · ${units.rate(total)} in all` : ""}`);
     if (!this.details.open) return;
     let shown = found;
     if (found.length > MOST_LISTED) {

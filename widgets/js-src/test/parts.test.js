@@ -73,14 +73,14 @@ test("no two ranks overlap, from 1 to 64, on one host and on several, on wide an
         }
 });
 
-test("links that are left out are so for their number, or for want of room", () => {
+test("links are left out for their number, or for want of room", () => {
   const mesh = (/** @type {number} */ n) => [Array.from({ length: n }, (_, rank) => rank)];
   assert.equal(layout(mesh(16), "mesh", 900).left, undefined);
-  assert.equal(layout(mesh(17), "mesh", 900).left, "too many to draw here");
-  assert.equal(layout(mesh(16), "mesh", 250).left, "no room to draw them here");
+  assert.equal(layout(mesh(17), "mesh", 900).left, true);
+  assert.equal(layout(mesh(16), "mesh", 250).left, true);
   assert.equal(layout([[0, 2], [1, 3]], "ring", 250).left, undefined);
-  assert.equal(layout([0, 1].map((odd) => Array.from({ length: 16 }, (_, i) => 2 * i + odd)), "ring", 900).left, "no room to draw them here");
-  assert.equal(layout([[0, 2, 4, 6, 8], [1, 3, 5, 7, 9]], "ring", 250).left, "no room to draw them here");
+  assert.equal(layout([0, 1].map((odd) => Array.from({ length: 16 }, (_, i) => 2 * i + odd)), "ring", 900).left, true);
+  assert.equal(layout([[0, 2, 4, 6, 8], [1, 3, 5, 7, 9]], "ring", 250).left, true);
 });
 
 /** @param {string} d the longest straight piece of a line: its middle, and what is square to it */

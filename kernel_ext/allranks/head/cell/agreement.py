@@ -200,5 +200,5 @@ def disagreement(entered: Mapping[int, Collective]) -> str | None:
         kinds.setdefault((each.op, each.shape, each.dtype), []).append(rank)
     if len(kinds) < 2:
         return None
-    sides = (f"{rank_label(ranks)} entered {entered[ranks[0]]}" for ranks in kinds.values())
+    sides = (f"{rank_label(ranks)} entered {entered[ranks[0]]}" for ranks in sorted(map(sorted, kinds.values())))
     return "the ranks disagree: " + "; ".join(sides)

@@ -56,36 +56,40 @@ class StallWatch:
         grace = AFTER_DEATH if any(each.dead for each in ended.values()) else AFTER_FAILURE
         hopeless = since_failure is not None and since_failure >= grace
         waiting = [view for view in views.values() if view.state == "waiting"]
-        findings += [
-            self._stalled(group, snapshot, ended)
-            for group in _by_place(waiting)
-            if hopeless or max(view.since or 0.0 for view in group) >= STALL_AFTER
-        ]
-        findings.append(self._stuck(snapshot))
-        lost = {view.rank for view in waiting} if hopeless else self._disagreeing(waiting, snapshot, findings)
+        disagree = None if hopeless else self._disagreement(waiting, snapshot)
+        if disagree is None or any(view.state != "waiting" for view in views.values()):  # else it says where all wait
+            findings += [
+                self._stalled(group, snapshot, ended)
+                for group in _by_place(waiting)
+                if hopeless or max(view.since or 0.0 for view in group) >= STALL_AFTER
+            ]
+        findings.append(self._told(disagree) if disagree is not None else self._stuck(snapshot))
+        lost = {view.rank for view in waiting} if hopeless or disagree is not None else set()
         lost |= self._left_to_tasks(views, snapshot, ended)
         # Again every second: a rank may just have left one collective for the next when it was to be unblocked.
         unblocked = [rank for rank in sorted(lost) if self._first(rank, f"unblocked {since_failure or 0.0:.0f}")]
         return [finding for finding in findings if finding is not None], unblocked
 
-    def _disagreeing(self, waiting: list[RankView], snapshot: Snapshot, findings: list[Finding | None]) -> set[int]:
-        """Ranks that wait in a collective which others entered as another one; it can never complete correctly."""
+    def was_told(self, disagreement: str | None) -> bool:
+        """Whether this disagreement was reported while the cell ran."""
+        return (-1, disagreement) in self._said
+
+    def _told(self, disagreement: str) -> Finding | None:
+        return Finding(tuple(self.ranks), disagreement) if self._first(-1, disagreement) else None
+
+    def _disagreement(self, waiting: list[RankView], snapshot: Snapshot) -> str | None:
+        """The collective that ranks wait in and others entered as another one: it can never complete correctly."""
         long = [
             view
             for view in waiting
             if view.collective and view.collective.shared and (view.since or 0.0) >= STALL_AFTER
         ]
         if not long:
-            return set()
+            return None
         number = max(view.collective.number for view in long if view.collective)
         entered = {rank: snapshot.ranks[rank].collective for rank in self.ranks}
         same = {rank: each for rank, each in entered.items() if each and each.shared and each.number == number}
-        said = disagreement(same)
-        if said is None:
-            return set()
-        if self._first(-1, said):
-            findings.append(Finding(tuple(self.ranks), said))
-        return {view.rank for view in waiting}
+        return disagreement(same)
 
     def _left_to_tasks(self, views: Mapping[int, RankView], snapshot: Snapshot, ended: Mapping[int, Ended]) -> set[int]:
         """Ranks that cannot begin the cell, since a task waits in a collective that no other rank will enter."""

@@ -56,6 +56,10 @@ class Unblocking:
         self._watch.stopping = True
         self.releasing = not self._monitor.breakable
 
+    def has_told(self, disagreement: str | None) -> bool:
+        """Whether this disagreement was reported while the cell ran."""
+        return self._watch.was_told(disagreement)
+
     def wait(self) -> None:
         """Until ranks that enter what others wait in are through, for a moment."""
         self._release.wait()

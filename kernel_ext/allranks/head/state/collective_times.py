@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from allranks.messages.events import Timed
+from allranks.units import seconds_text
 
 UNFINISHED = 16
 """Cells kept of which not all ranks have told."""
@@ -22,6 +23,8 @@ class CollectiveTimes:
         self._times: dict[tuple[int, str], tuple[float, float]] = {}
         self._last: dict[int, int] = {}
         self._waited: dict[int, float] = {}
+        self._longest: dict[int, float] = {}
+        """The longest wait for each rank, in one call."""
         self.calls = 0
 
     def add(self, cell: int, rank: int, calls: Sequence[Timed], ranks: int) -> None:
@@ -45,6 +48,7 @@ class CollectiveTimes:
             self._last[last] = self._last.get(last, 0) + 1
             waited = max(durations.values()) - transfer
             self._waited[last] = self._waited.get(last, 0.0) + waited
+            self._longest[last] = max(self._longest.get(last, 0.0), waited)
             for rank, seconds in durations.items():
                 key = (rank, told[rank][number][0])
                 sums = self._times.get(key, (0.0, 0.0))
@@ -65,7 +69,7 @@ class CollectiveTimes:
         if not self._waited:
             return None
         rank = max(self._waited, key=lambda each: self._waited[each])
-        return (
-            f"rank {rank} was last in {self._last[rank]} of {self.calls} timed calls; "
-            f"the others waited {self._waited[rank]:.3g} s in all for it"
-        )
+        calls, waited = self._last[rank], seconds_text(self._waited[rank])
+        longest = f" in all, {seconds_text(self._longest[rank])} at the longest" if calls > 1 else ""
+        last = f"rank {rank} was last in {calls} of {self.calls} timed calls"
+        return f"{last}; the others waited {waited} for it{longest}"

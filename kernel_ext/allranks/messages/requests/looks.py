@@ -116,8 +116,8 @@ class CellTrace(Struct, frozen=True):
     dropped: int
     """Events beyond those that are kept."""
     collectives: list[TracedCall]
-    sources: list[tuple[int | None, str]]
-    """Line of the cell, None for code that stands elsewhere, and its text."""
+    sources: list[tuple[int | None, str, str]]
+    """Line of the cell, None for code that stands elsewhere, its text, and where it is in that case."""
     evaluations: list[tuple[float, float]]
     marks: list[TracedMark]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import sys
 import traceback
 import warnings
@@ -17,6 +16,7 @@ from allranks.rank.main_thread.running_cell import RunningCell
 
 from . import bars, not_run, tracebacks
 from .calls import CODE, Calls
+from .code_names import CodeNames
 from .comms import Comms
 from .recorder import CellRecorder
 from .stdio import RankStream
@@ -123,7 +123,7 @@ def divert_cells(
     kernel.pre_handler_hook = kernel.post_handler_hook = lambda: None
     shell.events.register("post_run_cell", after_cell)
     shell.ask_exit = refuse_exit
-    shell.compile.get_code_name = _file_name
+    shell.compile.get_code_name = CodeNames(shell.compile).name
     _name_cells(shell)
     kernel.raw_input = kernel.getpass = refuse_input
     bars.install(lambda: recorder.widgets)
@@ -151,11 +151,6 @@ def _name_cells(shell: Any) -> None:
         return text.replace(f"{filename}:{lineno}:", f"{' '.join(name)}, line {lineno}:", 1)
 
     warnings.formatwarning = formatwarning
-
-
-def _file_name(raw_code: str, _code: str, _number: int) -> str:
-    """The name of the code of a cell: the same on every rank, so that what names it folds (ipykernel's has the pid)."""
-    return f"<cell {hashlib.sha1(raw_code.encode(errors='backslashreplace')).hexdigest()[:8]}>"
 
 
 def _diverted(send: Callable[..., Any], recorder: CellRecorder, comms: Comms) -> Callable[..., Any]:

@@ -8,6 +8,7 @@ alignment.
 from __future__ import annotations
 
 import linecache
+import os
 import threading
 import time
 from types import TracebackType
@@ -87,7 +88,7 @@ class Trace:
         """Everything, as it travels; `file` is what the cell is called, whose lines are told. None for another cell."""
         if cell != self.cell:
             return None
-        sources: list[tuple[int | None, str]] = []
+        sources: list[tuple[int | None, str, str]] = []
         known: dict[tuple[int, int], int] = {}
         collectives = []
         for raw, *times in list(self.collectives):
@@ -106,10 +107,15 @@ class Trace:
         return CellTrace(self.began, ended, self.dropped, collectives, sources, list(self.evaluations), marks)
 
 
-def _place(record: Any, file: str | None) -> tuple[int | None, str]:
-    """The line, where it is one of `file`, and its text."""
-    text = linecache.getline(record.file, record.line).strip()[:120] if record.file and record.line else ""
-    return record.line if record.file == file else None, text
+def _place(record: Any, file: str | None) -> tuple[int | None, str, str]:
+    """The line, where it is one of `file`, its text, and where it is if not: ``In[3], line 2``."""
+    if not record.file or not record.line:
+        return None, "", ""
+    text = linecache.getline(record.file, record.line).strip()[:120]
+    if record.file == file:
+        return record.line, text, ""
+    file = record.file.strip("<>")  # <In[3]> is a cell
+    return None, text, f"{os.path.basename(file)}, line {record.line}"
 
 
 TRACE = Trace()

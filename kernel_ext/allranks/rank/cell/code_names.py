@@ -1,0 +1,45 @@
+"""What the code of a cell is called where Python itself names it: ``File "<In[3]>", line 2`` in a traceback.
+
+ipykernel's names have a process number and a hash. These are the same on every rank, so that lines with them fold.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import linecache
+from typing import Any
+
+KEPT_OF_SAME = 8
+"""Names that are kept of one text: a cell that is run again and again would fill Python's cache of lines."""
+
+
+class CodeNames:
+    """The names of the cells of this rank. `compiler` is IPython's (9.18), which finds a cell's number by its name."""
+
+    def __init__(self, compiler: Any) -> None:
+        self._compiler = compiler
+        self._digests: dict[str, str] = {}
+        self._names: dict[str, list[str]] = {}
+        """By digest of the text, oldest first."""
+
+    def name(self, raw_code: str, _code: str, number: int) -> str:
+        """In place of the compiler's `get_code_name`. Other code of the same number gets ``<In[3].2>``."""
+        digest = hashlib.sha1(raw_code.encode(errors="backslashreplace")).hexdigest()
+        others = (f"<In[{number}].{nth}>" for nth in itertools.count(2))
+        name = next(
+            name
+            for name in itertools.chain([f"<In[{number}]>"], others)
+            if self._digests.setdefault(name, digest) == digest
+        )
+        same = self._names.setdefault(digest, [])
+        if name not in same:
+            same.append(name)
+        if len(same) > KEPT_OF_SAME:
+            self._forget(same.pop(0))
+        return name
+
+    def _forget(self, name: str) -> None:
+        self._digests.pop(name, None)
+        self._compiler._filename_map.pop(name, None)
+        linecache.cache.pop(name, None)

@@ -1,0 +1,204 @@
+"""Make the pictures of README and docs again: ``python -m tests.browser.images [NAME ...]`` (needs chromium).
+
+Real ranks on this machine in a real JupyterLab, but for `cabling`, which shows the end of `notebooks/recordings`.
+`perfetto.png` is Perfetto's own page, with the file of the timeline.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import nbformat
+from playwright.sync_api import sync_playwright
+
+from allranks_widgets.recording import read
+from tests.browser.lab import Lab, Notebook
+from tests.browser.pictures import drawn, send_all
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Locator, Page
+
+ROOT = Path(__file__).parents[2]
+IMAGES = ROOT / "docs" / "images"
+WIDTH = 1360
+SHARP = 1.5
+"""Pixels of the picture for each of the page."""
+LOAD, DOWN = "%load_ext allranks", "%distributed down"
+TRAIN = """%%distributed
+import mlx.nn as nn, mlx.optimizers as optim
+mx.random.seed(0)
+images = mx.random.uniform(shape=(4096, 64), key=mx.random.key(rank))
+labels = (images @ mx.random.normal((64, 10), key=mx.random.key(9))).argmax(1)
+model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10))
+optimizer = optim.Adam(learning_rate=3e-4)
+loss_and_grad = nn.value_and_grad(model, lambda model, x, y: nn.losses.cross_entropy(model(x), y, reduction="mean"))
+for epoch in range(1000):
+    for at in range(0, 4096, 512):
+        loss, grads = loss_and_grad(model, images[at:at + 512], labels[at:at + 512])
+        optimizer.update(model, nn.average_gradients(grads))
+        mx.eval(model.parameters(), loss)
+    log(loss=loss, step=epoch)
+    average = mx.distributed.all_sum(loss) / size
+    print(f"epoch {epoch}  loss {average.item():.4f}")
+"""
+LATE = """%%distributed
+import time
+for batch in range(100):
+    if rank == 2 and batch == 3:
+        time.sleep(60)  # reads the next file
+    mx.eval(mx.distributed.all_sum(mx.ones(1000)))
+"""
+WARM = "%%distributed\nmx.eval(mx.distributed.all_sum(mx.ones((100, 10))))"
+TRACED = """%%distributed --timeline
+import time
+for n in range(3):
+    mark(f"batch {n}")
+    with mark("step"):
+        with mark("load"):
+            time.sleep(0.28 if rank == 1 and n == 1 else 0.02)
+        mx.eval(mx.distributed.all_sum(mx.ones((100, 10))))
+"""
+LOGGED = """%%distributed
+import math, time
+for step in range(120):
+    noise = 0.08 * math.sin(step * (rank + 2)) * math.exp(-step / 40)
+    log(loss=math.exp(-step / 30) * (1 + 0.3 * rank) + 0.05 + noise, step=step)
+    log(accuracy=1 - math.exp(-step / 40) - 0.05 * rank, step=step)
+    time.sleep(0.05)
+"""
+LAST = 'document.querySelector(".arw-log-name")?.innerText.includes("step {step}")'
+
+
+def save(what: Locator, name: str) -> None:
+    what.screenshot(path=IMAGES / f"{name}.png")
+    print(f"docs/images/{name}.png")
+
+
+def dashboard(lab: Lab, browser: Browser) -> None:
+    """Four ranks that train for half a minute."""
+    notebook = opened(
+        lab, browser, "dashboard", f"{LOAD}\n%distributed up -n 4 --backend ring", "%distributed watch", TRAIN
+    )
+    notebook.begin()
+    notebook.page.wait_for_selector(".arw-log-figure")
+    notebook.page.wait_for_timeout(30_000)  # a picture of half a minute takes that long
+    save(notebook.page.locator(".arw-root"), "dashboard")
+    end(notebook)
+
+
+def hangs(lab: Lab, browser: Browser) -> None:
+    """Three ranks that wait for one."""
+    watch = "%distributed watch topology ranks"
+    notebook = opened(lab, browser, "hangs", f"{LOAD}\n%distributed up -n 4 --backend ring", watch, LATE)
+    notebook.begin()
+    notebook.page.wait_for_selector(".arw-advice button:not([hidden])")
+    notebook.page.wait_for_function("""/for 8 s/.test(document.querySelector(".arw-advice").innerText)""")
+    save(notebook.page.locator(".arw-root"), "hangs")
+    end(notebook)
+
+
+def log(lab: Lab, browser: Browser) -> None:
+    """Two ranks that log a loss and an accuracy."""
+    notebook = opened(
+        lab, browser, "log", f"{LOAD}\n%distributed up -n 2 --backend ring", "%distributed watch log", LOGGED
+    )
+    notebook.run()
+    notebook.page.wait_for_function(LAST.format(step=119))
+    save(notebook.page.locator(".arw-root"), "log")
+    end(notebook)
+
+
+def timeline(lab: Lab, browser: Browser) -> None:
+    """A cell of two ranks, of which one is late once."""
+    notebook = opened(lab, browser, "timeline", f"{LOAD}\n%distributed up -n 2 --backend ring", WARM, TRACED, DOWN)
+    notebook.run()
+    notebook.settled()
+    cell = notebook.page.locator(".jp-CodeCell").nth(2)
+    save(cell.locator(".jp-OutputArea-output", has=notebook.page.locator("svg")).last, "timeline")
+    end(notebook)
+
+
+def quickstart(lab: Lab, browser: Browser) -> None:
+    """The first cells of the notebook."""
+    cells = nbformat.read(ROOT / "notebooks" / "quickstart.ipynb", as_version=4).cells[1:11]
+    path = lab.notebooks / "quickstart.ipynb"
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": KERNEL}), path)
+    notebook = Notebook(lab, browser, path.name)
+    notebook.page.set_viewport_size({"width": 1000, "height": 1350})
+    notebook.page.evaluate("() => window.jupyterapp.commands.execute('application:toggle-left-area')")
+    notebook.run()
+    notebook.save()
+    notebook.page.locator(".jp-Cell").first.evaluate("(cell) => cell.scrollIntoView()")
+    notebook.settled()
+    notebook.page.screenshot(path=IMAGES / "quickstart.png")
+    print("docs/images/quickstart.png")
+    end(notebook)
+
+
+KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
+
+
+def cabling(lab: Lab, browser: Browser) -> None:
+    """Six ranks on three hosts, as they were recorded."""
+    entries = list(read(ROOT / "notebooks" / "recordings" / "cabling.jsonl.gz"))
+    shown = [entry.snapshot for entry in entries if entry.snapshot is not None]
+    slow = max(at for at, one in enumerate(shown) if one.ranks and all(rank.state != "idle" for rank in one.ranks))
+    page = drawn(browser, shown[slow - 5], 1000, views=("topology", "throughput"))
+    send_all(page, past=shown[: slow - 4])
+    page.wait_for_selector(".arw-chart canvas")
+    page.wait_for_timeout(500)
+    save(page.locator(".arw-root"), "cabling")
+    page.close()
+
+
+def opened(lab: Lab, browser: Browser, name: str, *cells: str) -> Notebook:
+    """A notebook that is as wide as the page."""
+    notebook = lab.notebook(browser, name, *cells)
+    notebook.page.set_viewport_size({"width": WIDTH, "height": 2200})
+    return notebook
+
+
+def end(notebook: Notebook) -> None:
+    notebook.page.evaluate("() => window.panel.sessionContext.session.kernel.interrupt()")
+    notebook.execute("%distributed down")
+    notebook.close()
+
+
+PICTURES = {each.__name__: each for each in (quickstart, dashboard, hangs, cabling, timeline, log)}
+
+
+def main(names: list[str]) -> None:
+    """Make these pictures, or all."""
+    if unknown := [name for name in names if name not in PICTURES]:
+        raise SystemExit(f"unknown picture {unknown[0]}: choose from {', '.join(PICTURES)}")
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        sharp = cast("Browser", _Sharp(browser))
+        lab = Lab(Path(folder) / "lab")
+        try:
+            for name in names or PICTURES:
+                PICTURES[name](lab, sharp)
+        finally:
+            lab.close()
+            browser.close()
+    print(f"in {time.monotonic() - began:.0f} s")
+
+
+class _Sharp:
+    """A browser whose pages have more pixels, so that words can be read where a picture is shown smaller."""
+
+    def __init__(self, browser: Browser) -> None:
+        self._browser = browser
+
+    def new_page(self, **options: Any) -> Page:
+        return self._browser.new_page(**options, device_scale_factor=SHARP)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
