@@ -102,6 +102,7 @@ cluster = allranks.Cluster(2, backend="ring", keep=True, name=sys.argv[1]).up()
 wait = "import os, time\\nwhile not os.path.exists(" + repr(sys.argv[2]) + "): time.sleep(0.05)\\n"
 cluster.begin(wait + "1 / 0", ranks=[0])
 cluster.begin(wait + "print('the other')", ranks=[1])
+assert cluster._ranks.monitor.wait(lambda: all(rank.report.line for rank in cluster._ranks.monitor.ranks), 60)
 print("running", flush=True)
 sys.stdin.read()
 """

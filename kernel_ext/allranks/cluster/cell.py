@@ -328,8 +328,10 @@ class Cell:
         blocks = []
         if self._check == "warn" and not self._outcome.open and self._first:
             self.mismatch = self._agreement.mismatch(self._first)
-            if self.mismatch and not self._unblocking.has_told(self.mismatch):
-                text = f"{self.mismatch}. What they computed there, and after it in this cell, is invalid.\n"
+            if self.mismatch:
+                told = self._unblocking.has_told(self.mismatch)
+                what = "What ranks computed in that collective" if told else f"{self.mismatch}. What they computed there"
+                text = f"{what}, and after it in this cell, is invalid.\n"
                 blocks.append(Block("text", self.ranks, text, "stderr", own=True))
         return [*blocks, *_said(self._outcome.left_behind(stays=not (self.broke and self._monitor.breakable)))]
 
