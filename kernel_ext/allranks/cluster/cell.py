@@ -330,7 +330,7 @@ class Cell:
             self.mismatch = self._agreement.mismatch(self._first)
             if self.mismatch:
                 told = self._unblocking.has_told(self.mismatch)
-                what = "What ranks computed in that collective" if told else f"{self.mismatch}. What they computed there"
+                what = "What ranks computed in it" if told else f"{self.mismatch}. What they computed there"
                 text = f"{what}, and after it in this cell, is invalid.\n"
                 blocks.append(Block("text", self.ranks, text, "stderr", own=True))
         return [*blocks, *_said(self._outcome.left_behind(stays=not (self.broke and self._monitor.breakable)))]
