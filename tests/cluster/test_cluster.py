@@ -98,7 +98,7 @@ def test_a_cluster_can_go_up_again_after_down() -> None:
 
 @pytest.mark.slow
 def test_of_threads_that_start_a_cluster_at_once_one_does() -> None:
-    """Ranks that a second one started would belong to nobody."""
+    """No cluster would end the ranks that a second call had started."""
     cluster = allranks.Cluster(2, backend="ring")
     try:
         with ThreadPoolExecutor(3) as threads:

@@ -40,8 +40,6 @@ POLL_LOGGED = 0.5
 """Seconds between two looks at what was logged."""
 DRAW_EVERY = 0.1
 """Seconds after which what has come is drawn, and a stop noticed, though more keeps coming."""
-
-
 LOOK_EVERY = 0.05
 """Seconds between two looks at who waits for whom."""
 

@@ -72,7 +72,7 @@ class Turns:
 def _by_lock(kernel: Any) -> Callable[[Run], None]:
     """As ipykernel 7 does it: what holds a lock has its turn, and all share one context.
 
-    So what a cell sets in variables of `contextvars` is there in the next, whoever sent it.
+    A cell finds the variables of `contextvars` as the cell before left them, also one of plain ipyparallel.
     """
     context, turns = copy_context(), set[asyncio.Task[None]]()
 
