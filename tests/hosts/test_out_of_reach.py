@@ -170,6 +170,34 @@ def test_an_ssh_client_that_is_killed_is_replaced(hosts3: Hosts, talking_shell: 
         assert cluster.run("mx.distributed.all_sum(mx.array(1)).item()")[2].value == 3
 
 
+def test_a_host_outlives_its_ssh_from_the_moment_that_up_returns(
+    hosts3: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its ssh is held when the host is told to, and killed as soon as `up` says that the world is there."""
+    keep = RemoteHost.keep
+    held: list[threading.Timer] = []
+
+    def keep_later(end: RemoteHost, lease: float | None) -> Callable[[], object]:
+        assert end._connection.login is not None
+        ssh = end._connection.login.process
+        ssh.send_signal(signal.SIGSTOP)
+        held.append(threading.Timer(2, ssh.send_signal, (signal.SIGCONT,)))
+        held[-1].start()
+        return keep(end, lease)
+
+    monkeypatch.setattr(RemoteHost, "keep", keep_later)
+    with Cluster(hosts=["host1"], backend="ring") as cluster:
+        assert cluster._ranks is not None
+        end = cluster._ranks.reached.end_at("host1")
+        assert isinstance(end, RemoteHost) and end._connection.login is not None
+        end._connection.login.process.kill()
+        for timer in held:
+            timer.cancel()
+        assert comes_true(cluster, lambda now: bool(away(cluster)) or now.ranks[0].state == "dead", WITHIN)
+        assert comes_true(cluster, lambda now: not away(cluster), WITHIN)
+        assert cluster.run("rank")[0].value == 0
+
+
 HANGS = '#!/bin/sh\n[ ! -e {flag} ] || exec sleep 1000\nexec {python} "$@"\n'
 
 

@@ -107,9 +107,14 @@ class HostEnd:
         self.ended: HostGone | None = None
         """How the host process ended, once it has."""
 
-    def keep(self, lease: float | None, file: Path | None = None, *, longer: float = 0.0) -> None:
-        """Have it outlive this process by the `lease`, and `longer` itself; `file` is removed when it ends."""
-        self._order(Keep(lease, str(file) if file is not None else None, longer))
+    def keep(
+        self, lease: float | None, file: Path | None = None, *, longer: float = 0.0
+    ) -> Callable[[], HostAnswer | None]:
+        """Have it outlive this process by the `lease`, and `longer` itself; `file` is removed when it ends.
+
+        The function returned waits until it does: until then its ranks end with the connection to it.
+        """
+        return self._ask(Keep(lease, str(file) if file is not None else None, longer))
 
     def describe(self, order: Describe) -> None:
         """Have it write down which cluster it belongs to."""
@@ -160,14 +165,26 @@ class HostEnd:
         return True
 
     def _answer(self, order: HostOrder) -> HostAnswer | None:
-        """Give an order and wait for its answer, which carries the number of the question: one may come too late."""
-        if self.away:
-            return None
+        """Give an order and wait for its answer; not where the host is away."""
+        return None if self.away else self._ask(order)()
+
+    def _ask(self, order: HostOrder) -> Callable[[], HostAnswer | None]:
+        """Give an order, now or when the host is reached again.
+
+        The function returned waits for the answer, which carries the number of the question: one may come too late.
+        It does not wait where the host is away.
+        """
         question = next(self._questions)
         self._order(order, question)
-        with self._changed:
-            self._changed.wait_for(lambda: question in self._answers or self._gone.is_set(), ANSWER_WITHIN)
-            return self._answers.pop(question, None)
+
+        def answer() -> HostAnswer | None:
+            if self.away:
+                return None
+            with self._changed:
+                self._changed.wait_for(lambda: question in self._answers or self._gone.is_set(), ANSWER_WITHIN)
+                return self._answers.pop(question, None)
+
+        return answer
 
     def wait_started(self, within: float) -> None:
         """Wait until it has reported all that it was ordered to start, and that is handled; not where it is away."""

@@ -100,9 +100,10 @@ class Hosts:
     def keep(self, file: Path) -> None:
         """Have all of them outlive this process by the lease; `file` tells another one how to attach."""
         lease = self._settings.lease
-        for end in self.others.values():
-            end.keep(lease)
-        self.here.keep(lease, file, longer=CONTROLLER_STAYS if self.others else 0.0)
+        kept = [end.keep(lease) for end in self.others.values()]
+        kept.append(self.here.keep(lease, file, longer=CONTROLLER_STAYS if self.others else 0.0))
+        for wait in kept:
+            wait()
 
     def saved(self) -> dict[str, SavedHost]:
         """What is needed to log in again to those that were logged in to, by name."""
