@@ -1,7 +1,7 @@
-"""``python -m benchmarks [NAMES...] [--repeat N] [--quick] [--json FILE]``: measure, and print the tables.
+"""``python -m benchmarks [NAMES...] [--repeat N] [--quick] [--json FILE] [--keep]``: measure, and print the tables.
 
-A figure is a ratio of medians over rounds in which both sides took turns. A missed bar is printed as a miss and fails
-nothing: these are no tests.
+A figure is a ratio of medians over rounds in which both sides took turns. A missed bar is printed as a miss, and a
+ratio that is worse than the one kept in ``figures.json`` is named; neither fails anything: these are no tests.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from . import (
     step,
     sync,
 )
+from ._figures import FEWEST, compared, keep
 from ._machine import describe_machine, other_work
 from ._processes import nothing_left
 from ._table import Table, as_text
@@ -52,8 +53,6 @@ BENCHMARKS = {
         odd_hosts,
     )
 }
-FEWEST = 5
-"""Rounds a figure is the median of, at least (`--quick` makes two)."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -70,6 +69,10 @@ def main(arguments: list[str] | None = None) -> int:
                 print(f"\n{name}: measuring \u2026", file=sys.stderr, flush=True)
                 tables.append(BENCHMARKS[name].measure(options.repeat, quick=options.quick))
                 print(f"\n{as_text(tables[-1])}", flush=True)
+            if options.keep:
+                print(f"\nkept in figures.json: {', '.join(keep(tables, machine)) or 'nothing, for lack of rounds'}")
+            elif not options.quick:
+                print("\n" + "\n".join(compared(tables, machine)))
     except KeyboardInterrupt:
         print("\ninterrupted; everything that was started has been ended", file=sys.stderr)
         status = 130
@@ -90,6 +93,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--repeat", type=int, metavar="N", help=f"rounds, at least {FEWEST} (default: as each needs)")
     parser.add_argument("--quick", action="store_true", help="two small rounds, to see that everything works")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures and all samples to FILE too")
+    parser.add_argument("--keep", action="store_true", help="keep these ratios in figures.json, in place of comparing")
     options = parser.parse_args(arguments)
     if unknown := [name for name in options.names if name not in BENCHMARKS]:
         parser.error(f"there is no benchmark {unknown[0]!r} ({', '.join(BENCHMARKS)})")

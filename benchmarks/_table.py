@@ -44,6 +44,11 @@ class Row:
         return (min(rounds), max(rounds)) if rounds else None
 
     @property
+    def more_is_better(self) -> bool:
+        """Whether the figure is a rate."""
+        return "/s" in self.unit
+
+    @property
     def met(self) -> bool | None:
         """Whether the bar is met; None without one."""
         if self.bar is None:

@@ -18,6 +18,7 @@ import pytest
 
 from benchmarks import away
 from benchmarks.__main__ import BENCHMARKS
+from benchmarks._figures import compared, keep
 from benchmarks._processes import MARK, carrying
 from benchmarks._table import Bar, Row, Table, as_text
 from tests.waiting import eventually
@@ -117,3 +118,38 @@ def test_what_is_unknown_is_no_zero() -> None:
     row = Row("memory", "bytes", [math.nan], [math.nan], "the other")
     assert "unknown" in as_text(Table("name", "title", [row]))
     assert row.as_json()["ratio"] is None
+
+
+MACHINE = {"cores": "2", "system": "Linux 6.1 x86_64"}
+
+
+def table(*samples: float, unit: str = "s") -> Table:
+    return Table("cell", "title", [Row("`pass`", unit, samples, [10.0] * len(samples), "%%px")])
+
+
+def test_a_ratio_that_is_worse_than_every_round_of_the_one_kept_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "figures.json"
+    assert keep([table(5, 6, 6, 6, 7)], MACHINE, file) == ["cell"]
+    assert compared([table(7, 7, 7, 7, 7)], MACHINE, file) == [
+        "compared with figures.json: none of 1 ratios is worse, by more than its rounds differed"
+    ]
+    worse, total = compared([table(5, 8, 8, 8, 9)], MACHINE | {"cores": "8"}, file)
+    assert worse.startswith("worse: cell, `pass` against %%px: 0.80 (0.60 on ")
+    assert worse.endswith(", rounds 0.50 to 0.70)")
+    assert "1 of 1 ratios are worse" in total and total.endswith("it is of another machine: 2 cores, Linux")
+
+
+def test_a_rate_is_worse_when_it_is_lower(tmp_path: Path) -> None:
+    file = tmp_path / "figures.json"
+    keep([table(5, 6, 6, 6, 7, unit="calls/s")], MACHINE, file)
+    assert len(compared([table(8, 8, 8, 8, 8, unit="calls/s")], MACHINE, file)) == 1
+    assert len(compared([table(4, 4, 4, 4, 4, unit="calls/s")], MACHINE, file)) == 2
+
+
+def test_figures_of_too_few_rounds_are_not_kept_and_do_not_replace_others(tmp_path: Path) -> None:
+    file = tmp_path / "figures.json"
+    keep([table(5, 6, 6, 6, 7)], MACHINE, file)
+    kept = file.read_text()
+    assert keep([table(9, 9)], MACHINE, file) == []
+    assert file.read_text() == kept
+    assert "it has none of these ratios" in compared([Table("flood", "title", [])], MACHINE, file)[0]
