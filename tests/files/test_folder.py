@@ -16,7 +16,7 @@ from tests.needs import need_tool
 
 @pytest.fixture
 def work(tmp_path: Path) -> Path:
-    folder = tmp_path / "work"
+    folder = tmp_path / "study"
     folder.mkdir()
     return folder
 
@@ -42,7 +42,7 @@ def test_everything_beside_the_notebook_is_sent_and_the_notebook_is_not(work: Pa
 
 def test_what_git_ignores_is_left_out(work: Path) -> None:
     need_tool("git", "apt install git")
-    (work.parent / ".gitignore").write_text("*.log\n/work/top.txt\n/other.txt\n")
+    (work.parent / ".gitignore").write_text("*.log\n/study/top.txt\n/other.txt\n")
     put(work, {"a.log": "", "top.txt": "", "other.txt": "", "build/x": "", "keep/build/y": "", "deep/build/z": ""})
     put(work, {"deep/a.tmp": "", "deep/keep.tmp": "", "deep/down/b.tmp": "", "deep/kept.log": ""})
     put(work, {".gitignore": "/build/\n*.tmp\n", "deep/.gitignore": "!keep.tmp\nbuild\n!kept.log\n"})
@@ -59,7 +59,7 @@ def test_what_git_ignores_is_left_out(work: Path) -> None:
 def test_a_folder_that_git_ignores_as_a_whole_can_be_sent(work: Path) -> None:
     need_tool("git", "apt install git")
     subprocess.run(["git", "init", "-q", "."], cwd=work.parent, check=True)
-    (work.parent / ".gitignore").write_text("work/\n")
+    (work.parent / ".gitignore").write_text("study/\n")
     put(work, {"train.py": "x"})
     assert list(Folder(work).scan().files) == ["train.py"]
 

@@ -173,7 +173,7 @@ def test_an_ssh_client_that_is_killed_is_replaced(hosts3: Hosts, talking_shell: 
 def test_a_host_outlives_its_ssh_from_the_moment_that_up_returns(
     hosts3: Hosts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its ssh is held when the host is told to, and killed as soon as `up` says that the world is there."""
+    """The ssh client is stopped while the host receives its lease, and killed when `up` returns."""
     keep = RemoteHost.keep
     held: list[threading.Timer] = []
 
