@@ -1,20 +1,25 @@
 """Four ranks printing 20,000 lines each, to the last line shown, against %%px.
 
-On the same engines in turn, all output captured the same way, and counted: every line must be shown whole for every
-rank that printed it. allranks shows lines that ranks printed alike once, under a label that names them.
+In turn, on the same engines and on a second cluster as ``ipyparallel.Cluster`` makes it, all output captured the same
+way, and counted: every line must be shown whole for every rank that printed it. allranks shows lines that ranks printed
+alike once, under a label that names them.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from allranks.notebook.writer import BAR
 
-from ._notebook import Notebook, notebook
+from ._notebook import DEFAULT, Notebook, notebook
+from ._plain import plain_cluster
 from ._table import Bar, Row, Table
 
 RANKS = 4
+SAME, PLAIN = "%%px, same engines", "%%px, ipyparallel's defaults"
 LINES = 20_000
 CELLS = {
     "alike on all ranks": "for i in range({lines}): print('line', i, 'of the flood')",
@@ -26,35 +31,39 @@ def measure(repeat: int | None, *, quick: bool = False) -> Table:
     """Rounds of one flood by allranks and one by ipyparallel."""
     rounds, lines = (repeat or 2, 200) if quick else (repeat or 5, LINES)
     table = Table("flood", f"{RANKS} ranks printing {lines:,} lines each, to the last line shown; lower is better")
-    with notebook(RANKS) as here:
+    with notebook(RANKS) as here, plain_cluster(RANKS) as client:
+        here.activate(client, DEFAULT)
+        client[:].scatter("rank", range(RANKS), flatten=True, block=True)
         for what, template in CELLS.items():
-            code = template.format(lines=lines)
-            _ours(here, template.format(lines=10), 10)  # warm
-            _theirs(here, template.format(lines=10), 10)
-            ours: list[_Flood] = []
-            theirs: list[_Flood] = []
-            turns = [(_ours, ours), (_theirs, theirs)]
-            for _ in range(rounds):
-                for flood, samples in turns:
-                    samples.append(flood(here, code, lines))
-                turns.reverse()
-            against, none = "%%px, same engines", Bar("at most", 0, "ours")
-            table.rows += [
-                Row(
-                    what,
-                    "s",
-                    [one.seconds for one in ours],
-                    [one.seconds for one in theirs],
-                    against,
-                    Bar("at most", 1.0),
-                ),
-                Row(f"{what}: lines lost", "", [one.lost for one in ours], [one.lost for one in theirs], against, none),
-            ]
+            _measure(here, what, template, rounds, lines, table)
     table.notes.append(
         "Lines lost: those of the 80,000 that are not shown whole (median of the rounds); for allranks also those that "
         "are not in the rank's own count."
     )
     return table
+
+
+def _measure(here: Notebook, what: str, template: str, rounds: int, lines: int, table: Table) -> None:
+    floods: dict[str, Callable[[Notebook, str, int], _Flood]] = {
+        "": _ours,
+        SAME: partial(_theirs, "px"),
+        PLAIN: partial(_theirs, f"px{DEFAULT}"),
+    }
+    for flood in floods.values():
+        flood(here, template.format(lines=10), 10)  # warm
+    samples: dict[str, list[_Flood]] = {side: [] for side in floods}
+    order = list(floods)
+    for _ in range(rounds):
+        for side in order:
+            samples[side].append(floods[side](here, template.format(lines=lines), lines))
+        order.append(order.pop(0))
+    seconds = {side: [one.seconds for one in of] for side, of in samples.items()}
+    lost = {side: [one.lost for one in of] for side, of in samples.items()}
+    for against in (SAME, PLAIN):
+        table.rows += [
+            Row(what, "s", seconds[""], seconds[against], against, Bar("at most", 1.0)),
+            Row(f"{what}: lines lost", "", lost[""], lost[against], against, Bar("at most", 0, "ours")),
+        ]
 
 
 class _Flood(NamedTuple):
@@ -69,8 +78,8 @@ def _ours(here: Notebook, code: str, lines: int) -> _Flood:
     return _Flood(done.seconds, not_counted + abs(lines * RANKS - _printed(done.stdout)))
 
 
-def _theirs(here: Notebook, code: str, lines: int) -> _Flood:
-    done = here.cell("px", "--block", code)
+def _theirs(magic: str, here: Notebook, code: str, lines: int) -> _Flood:
+    done = here.cell(magic, "--block", code)
     return _Flood(done.seconds, lines * RANKS - len(LINE.findall(done.stdout)))
 
 

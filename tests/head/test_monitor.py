@@ -128,7 +128,7 @@ def test_output_that_comes_again_after_a_reconnect_is_dropped(monitor: Monitor) 
     monitor.receive("rank-0", put_out("old", 9, CELL - 1), ())
     monitor.receive("rank-1", put_out("not asked", 1), ())
     items = [updates.get_nowait() for _ in range(3)]
-    assert [update.items for update in items if update] == [[("text", "stdout", text)] for text in "abc"]
+    assert [update.items for update in items if update] == [[("text", "stdout", [text])] for text in "abc"]
     assert updates.empty()
 
 
@@ -184,9 +184,9 @@ def test_times_count_once_all_ranks_of_the_cell_have_ended(monitor: Monitor) -> 
 
 
 def test_what_was_printed_between_cells_is_kept_for_who_shows_it(monitor: Monitor) -> None:
-    updates, began = monitor.listen(CELL, [0]), Began(CELL, (Text("stderr", "late\n"),))
+    updates, began = monitor.listen(CELL, [0]), Began(CELL, (Text("stderr", ["late\n"]),))
     monitor.receive("rank-0", began, ())
-    assert monitor.ranks[0].late == [("text", "stderr", "late\n")] and came(updates) == [(0, began)]
+    assert monitor.ranks[0].late == [("text", "stderr", ["late\n"])] and came(updates) == [(0, began)]
 
 
 @pytest.mark.parametrize(("broke", "state"), [(True, "broken"), (False, "whole")])

@@ -60,7 +60,7 @@ def ended_comms(monitor: Monitor) -> list[str]:
 
 
 def put_out(text: str, seq: int, cell: int = CELL) -> Output:
-    return Output(cell, (Text("stdout", text),), None, seq)
+    return Output(cell, (Text("stdout", [text]),), None, seq)
 
 
 def done(cell: int = CELL, seq: int = 9, **fields: Any) -> Done:

@@ -14,7 +14,7 @@ from tests.growth import growth
 
 
 def text(*lines: str, stream: str = "stdout") -> list[tuple[Any, ...]]:
-    return [("text", stream, line + "\n") for line in lines]
+    return [("text", stream, [line + "\n" for line in lines])]
 
 
 def bundle(plain: str, display_id: str | None = None) -> dict[str, Any]:
@@ -123,8 +123,8 @@ def test_of_several_ways_to_line_up_the_shortest_is_taken_then_that_of_the_lowes
 
 
 def test_a_print_burst_is_never_split() -> None:
-    matrix = ("text", "stdout", "[[1, 2],\n [3, 4]]\n")
-    assert [b.content for b in folded([matrix, *text("x")], [matrix, *text("y")])] == [matrix[2], "x\n", "y\n"]
+    matrix = ("text", "stdout", ["[[1, 2],\n [3, 4]]\n"])
+    assert [b.content for b in folded([matrix, *text("x")], [matrix, *text("y")])] == [*matrix[2], "x\n", "y\n"]
 
 
 def test_streams_are_kept_apart() -> None:
@@ -239,7 +239,7 @@ def test_displays_fold_though_every_rank_invents_its_own_id() -> None:
 
 
 def test_json_lists_do_as_well_as_tuples() -> None:
-    assert said(folded([["text", "stdout", "a\n"]], [("text", "stdout", "a\n")])) == [((0, 1), "a")]
+    assert said(folded([["text", "stdout", ["a\n"]]], text("a"))) == [((0, 1), "a")]
 
 
 def per_rank(blocks: list[Block], rank: int) -> list[tuple[str, Any]]:
@@ -257,9 +257,9 @@ def random_item(rng: random.Random, variety: int) -> tuple[Any, ...]:
         case 1:
             return ("clear", bool(n % 2))
         case 2:
-            return ("text", "stderr", f"err {n}\n")
+            return ("text", "stderr", [f"err {n}\n"] * rng.randint(1, 2))
         case _:
-            return ("text", "stdout", f"{n}\n" if n % 3 else f"{n}\nand more")
+            return ("text", "stdout", [f"{n}\n" if n % 3 else f"{n}\nand more"] * rng.randint(1, 2))
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -290,7 +290,9 @@ def test_every_item_comes_out_exactly_once_and_per_rank_in_order(seed: int) -> N
     out += fold.drain(now, flush=True)
     assert fold.next_deadline() is None
     for rank, items in enumerate(said_by):
-        told = [Block(i[0], (rank,), i[2], i[1]) if i[0] == "text" else Block(i[0], (rank,), i[1]) for i in items]
+        told = [
+            Block(i[0], (rank,), "".join(i[2]), i[1]) if i[0] == "text" else Block(i[0], (rank,), i[1]) for i in items
+        ]
         assert strip_ids(per_rank(out, rank)) == strip_ids(per_rank(told, rank))
 
 
@@ -304,12 +306,12 @@ def strip_ids(runs: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
 
 @pytest.mark.parametrize("line", ["step {i}\n", "rank {rank} step {i}\n"], ids=["equal", "all differ"])
 def test_many_lines_cost_no_more_than_their_number(line: str) -> None:
-    said = [[("text", "stdout", line.format(rank=rank, i=i)) for i in range(20_000)] for rank in range(4)]
+    said = [[line.format(rank=rank, i=i) for i in range(20_000)] for rank in range(4)]
 
     def fold_lines(number: int) -> None:
         fold = Fold(range(len(said)))
         for rank, own in enumerate(said):
-            fold.feed(rank, own[:number], now=0.0)
+            fold.feed(rank, [("text", "stdout", own[:number])], now=0.0)
         assert sum(block.content.count("\n") for block in fold.drain(0.0)) in (number, 4 * number)
 
     assert growth(fold_lines, 5_000) < 11

@@ -7,6 +7,8 @@ import threading
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from allranks.rank.cell.output_buffer import LIVE_AFTER, OutputBuffer, sendable
 from allranks.rank.cell.unfinished import overlaid
@@ -24,7 +26,7 @@ class Written(OutputBuffer):
 
     def text(self, stream: str = "stdout") -> str:
         items, _ = self.take()
-        return "".join(item[2] for item in items if item[0] == "text" and item[1] == stream)
+        return "".join(text for item in items if item[0] == "text" and item[1] == stream for text in item[2])
 
     def ended(self) -> list[tuple[Any, ...]]:
         self.end()
@@ -32,7 +34,7 @@ class Written(OutputBuffer):
 
 
 def texts(items: list[tuple[Any, ...]]) -> str:
-    return "".join(item[2] for item in items if item[0] == "text")
+    return "".join(text for item in items if item[0] == "text" for text in item[2])
 
 
 def cuts(items: list[tuple[Any, ...]]) -> list[dict[str, int]]:
@@ -44,7 +46,7 @@ def test_a_print_is_one_item_however_many_lines_it_has() -> None:
     output.write("stdout", "[[1, 2],\n [3, 4]]")
     output.write("stdout", "\n")
     output.write("stderr", "careful\n")
-    assert output.take()[0] == [("text", "stdout", "[[1, 2],\n [3, 4]]\n"), ("text", "stderr", "careful\n")]
+    assert output.take()[0] == [("text", "stdout", ["[[1, 2],\n [3, 4]]\n"]), ("text", "stderr", ["careful\n"])]
     assert output.woken
 
 
@@ -64,7 +66,7 @@ def test_an_unfinished_line_is_shown_live_once_it_stands(monkeypatch: pytest.Mon
     assert output.take() == ([], {"stdout": "50%"})
     assert output.take() == ([], None)
     output.write("stdout", "\r100%\n")
-    assert output.take() == ([("text", "stdout", "100%\n")], {})
+    assert output.take() == ([("text", "stdout", ["100%\n"])], {})
 
 
 def test_a_progress_bar_keeps_its_last_state_alone() -> None:
@@ -72,7 +74,7 @@ def test_a_progress_bar_keeps_its_last_state_alone() -> None:
     for percent in range(1000):
         output.write("stderr", f"\r{percent / 10:5.1f}% {'#' * (percent // 20)}")
     items = output.ended()
-    assert items == [("text", "stderr", f" 99.9% {'#' * 49}")]
+    assert items == [("text", "stderr", [f" 99.9% {'#' * 49}"])]
 
 
 def test_a_progress_bar_may_return_after_each_state() -> None:
@@ -80,7 +82,7 @@ def test_a_progress_bar_may_return_after_each_state() -> None:
     for percent in (10, 20, 30):
         output.write("stdout", f"{percent}%")
         output.write("stdout", "\r")  # as print(..., end="\r") writes it
-    assert output.ended() == [("text", "stdout", "30%")]
+    assert output.ended() == [("text", "stdout", ["30%"])]
 
 
 def test_the_agent_is_woken_once_for_all_that_it_has_not_taken() -> None:
@@ -117,7 +119,8 @@ def test_a_flood_keeps_its_start_and_its_end_and_counts_the_rest() -> None:
     items = output.ended()
     kept = texts(items)
     assert kept.startswith("line 0000\n") and kept.endswith("line 0999\n")
-    assert [item[0] for item in items].index("cut") == 100, "the count stands where the gap is"
+    assert [item[0] for item in items] == ["text", "cut", "text"]
+    assert len(items[0][2]) == 100, "the count stands where the gap is"
     [cut] = cuts(items)
     assert cut["lines"] + kept.count("\n") == 1000 == output.lines
     assert cut["bytes"] + len(kept) == 10_000 == output.nbytes
@@ -141,6 +144,42 @@ def test_whatever_is_written_is_kept_or_counted(seed: int) -> None:
     assert output.cut.nbytes == sum(cut["bytes"] for cut in cuts(items))
 
 
+@pytest.mark.parametrize("waiting", [0, 3, 10_000])
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["stdout", "stderr"]), st.text("ab \r\n", max_size=5))
+        | st.sampled_from(["take", "clear", "end"]),
+        max_size=40,
+    )
+)
+def test_when_writes_are_put_in_order_changes_nothing(waiting: int, written: list[Any]) -> None:
+    """One at a time, as many as may wait, or all that came since the agent took some."""
+    one_by_one, output = Written(limit=60, tail=20), Written(limit=60, tail=20)
+    said: list[list[tuple[Any, ...]]] = [[], []]
+    for each in written:
+        for buffer, items, most in ((one_by_one, said[0], 0), (output, said[1], waiting)):
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr("allranks.rank.cell.output_buffer.WAITING", most)
+                if each == "take":
+                    items += buffer.take()[0]
+                elif each == "clear":
+                    buffer.clear(False)
+                elif each == "end":
+                    buffer.end()
+                else:
+                    buffer.write(*each)
+    for buffer, items in ((one_by_one, said[0]), (output, said[1])):
+        items += buffer.ended()
+    for stream in ("stdout", "stderr"):
+        assert one_stream(said[1], stream) == one_stream(said[0], stream)
+    assert (output.lines, output.nbytes, output.cut) == (one_by_one.lines, one_by_one.nbytes, one_by_one.cut)
+
+
+def one_stream(items: list[tuple[Any, ...]], stream: str) -> str:
+    """All that is kept of it."""
+    return "".join(text for item in items if item[:2] == ("text", stream) for text in item[2])
+
+
 def test_a_line_longer_than_everything_is_cut_and_counted() -> None:
     output = Written(limit=1000, tail=100)
     output.write("stdout", "y" * 1_000_000)
@@ -159,7 +198,7 @@ def test_what_was_cut_is_told_once() -> None:
     assert output.ended() == []
     output.reset(100)
     output.write("stdout", "fine\n")
-    assert output.ended() == [("text", "stdout", "fine\n")]
+    assert output.ended() == [("text", "stdout", ["fine\n"])]
 
 
 def test_a_line_printed_after_a_flood_has_ended_is_not_lost() -> None:
@@ -186,7 +225,7 @@ def test_clear_output_keeps_its_place() -> None:
     output.write("stdout", "old")
     output.clear(True)
     output.write("stdout", "new\n")
-    assert output.take()[0] == [("text", "stdout", "old"), ("clear", True), ("text", "stdout", "new\n")]
+    assert output.take()[0] == [("text", "stdout", ["old"]), ("clear", True), ("text", "stdout", ["new\n"])]
 
 
 def test_many_threads_lose_nothing() -> None:

@@ -113,7 +113,7 @@ def test_an_endless_line_keeps_its_start_and_its_end_and_counts_the_rest() -> No
     items, _ = output.take()
     whole = "".join(f"{i} " for i in range(100_000))
     assert [item[0] for item in items] == ["text", "cut", "text"], "the pieces of its end are one again"
-    start, cut, end = items[0][2], items[1][1], items[2][2]
+    [start], cut, [end] = items[0][2], items[1][1], items[2][2]
     assert whole.startswith(start) and len(start) == 10_000
     assert whole.endswith(end) and 1000 >= len(end) > 800
     assert cut == {"lines": 0, "bytes": len(whole) - len(start) - len(end)}
@@ -161,7 +161,7 @@ def test_only_the_last_state_of_a_bar_is_kept_for_a_reconnect() -> None:
             sent.append(event)
 
     kept = KeptEvents(Line())  # type: ignore[arg-type]
-    text = (Text("stdout", "line\n"),)
+    text = (Text("stdout", ["line\n"]),)
     for percent in range(100):
         kept.send(Output(1, (), {"stderr": f"{percent}%"}))
     kept.send(Output(1, text, None))
@@ -186,3 +186,10 @@ def test_an_endless_line_is_shown_in_a_notebook_and_the_cut_is_told(notebook: No
     cell = notebook.ok("%%distributed -r 0 --max-output 0.1\nfor i in range(100_000): print(i, end=' ')", within=300)
     assert "0 1 2 3 4 5 " in cell.stdout and "99998 99999 " in cell.stdout
     assert "kB of text or figures not shown here: %distributed output has the text" in cell.stdout
+
+
+def test_a_rank_keeps_no_second_copy_of_what_it_put_out(ring2: Cluster) -> None:
+    """IPython has one from version 9 on, for ``%notebook``."""
+    ring2.run("from IPython.display import display\nfor i in range(100): print(i)\ndisplay(1)\n2").check()
+    kept = ring2.run("sum(map(len, getattr(get_ipython().history_manager, 'outputs', {}).values()))").check()
+    assert [each.value for each in kept.values()] == [0, 0]

@@ -141,8 +141,8 @@ class CellText:
             with self._interruptible(), private_file(path) as file:
                 while left:
                     for rank, lines in list(left.items()):
-                        some = [("text", "stdout", line) for line in islice(lines, AT_ONCE)]
-                        fold.feed(rank, some, 0.0)
+                        some = list(islice(lines, AT_ONCE))
+                        fold.feed(rank, [("text", "stdout", some)], 0.0)
                         if len(some) < AT_ONCE:
                             fold.finish(rank)
                             del left[rank]
@@ -162,7 +162,7 @@ class CellText:
     def _folded(self, found: Mapping[int, Sequence[str]]) -> list[Block]:
         fold = Fold(self.ranks)
         for rank, lines in found.items():
-            fold.feed(rank, [("text", "stdout", line) for line in lines], 0.0)
+            fold.feed(rank, [("text", "stdout", lines)], 0.0)
         return fold.drain(0.0, flush=True)
 
     @contextmanager

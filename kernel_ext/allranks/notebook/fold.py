@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import chain, islice
+from itertools import islice
 from typing import Any, NamedTuple
 
 from .rank_queue import BlockKind, Item, RankQueue, Rich
@@ -66,6 +66,15 @@ class _Blocks:
                 self.close()
             self._ranks, self._stream = ranks, stream
         self._texts.append(text)
+
+    def add_run(self, rank: tuple[int], items: Sequence[Item]) -> None:
+        """Items of one rank in succession."""
+        self.add(rank, items[0], items[:1])
+        if self._texts and self._stream == "stdout" and set(map(type, items)) == {str}:
+            self._texts.extend(items[1:])  # type: ignore[arg-type]
+        else:
+            for item in items[1:]:
+                self.add(rank, item, (item,))
 
     def close(self) -> list[Block]:
         texts = self._texts
@@ -148,7 +157,7 @@ class Fold:
             for own in zip(*[queue.take(same) for queue in present], strict=True):
                 out.add(ranks, own[0], own)
         elif step := self._rows_in_step(present, rows):
-            _emit_rows(present, list(zip(*[queue.take(step) for queue in present], strict=True)), out)
+            _emit_rows(present, [queue.take(step) for queue in present], out)
         else:
             going = _extra(present) or present
             _emit_row(going, [queue.take(1)[0] for queue in going], out)
@@ -157,7 +166,10 @@ class Fold:
         """How many of the next ``rows`` items need no lining up: no rank has an item that another has further on."""
         if [queue for queue in queues if queue.look()] or queues != self._compared:
             self._compared = queues
-            self._common = {item for item, n in Counter(chain(*[queue.seen for queue in queues])).items() if n > 1}
+            self._common, once = set[Item](), set[Item]()
+            for queue in queues:
+                self._common |= once & queue.seen.keys()
+                once |= queue.seen.keys()
         common, size, step = self._common, len(queues), 0
         heads = zip(*[queue.items for queue in queues], strict=False)
         for row in islice(heads, min(rows, *[queue.sight_left() for queue in queues])):
@@ -188,8 +200,12 @@ def _further_on(queues: list[RankQueue], row: Sequence[Item], step: int, common:
     return False
 
 
-def _emit_rows(queues: Sequence[RankQueue], rows: Sequence[tuple[Item, ...]], out: _Blocks) -> None:
-    """Rows one by one, but where many differ on all ranks, some of each rank together, since they can be read so."""
+def _emit_rows(queues: Sequence[RankQueue], items: Sequence[Sequence[Item]], out: _Blocks) -> None:
+    """As many items of each of ``queues``, row by row, but where many differ on all ranks, some of each rank together.
+
+    So they can be read.
+    """
+    rows = list(zip(*items, strict=True))
     size, begin = len(queues), 0
     while begin < len(rows):
         end = begin
@@ -200,9 +216,8 @@ def _emit_rows(queues: Sequence[RankQueue], rows: Sequence[tuple[Item, ...]], ou
             for row in rows[begin:end]:
                 _emit_row(queues, row, out)
         else:
-            for place, queue in enumerate(queues):
-                for row in rows[begin:end]:
-                    out.add(queue.only, row[place], (row[place],))
+            for queue, own in zip(queues, items, strict=True):
+                out.add_run(queue.only, own[begin:end])
         begin = end
 
 

@@ -38,12 +38,6 @@ Item: TypeAlias = "str | tuple[str, str] | Rich"
 """stdout text, (stream, text), or anything else."""
 
 
-def _item(raw: Sequence[Any]) -> Item:
-    if raw[0] == "text":
-        return raw[2] if raw[1] == "stdout" else (raw[1], raw[2])
-    return Rich(raw[0], raw[1])
-
-
 class RankQueue:
     """The items of one rank that wait to be folded."""
 
@@ -78,7 +72,14 @@ class RankQueue:
 
     def feed(self, raw: Iterable[Sequence[Any]], now: float) -> None:
         before = len(self.items)
-        self.items.extend([r[2] if r[0] == "text" and r[1] == "stdout" else _item(r) for r in raw])
+        for kind, *rest in raw:
+            match kind, rest:
+                case "text", ["stdout", prints]:
+                    self.items.extend(prints)
+                case "text", [stream, prints]:
+                    self.items.extend([(stream, text) for text in prints])
+                case _:
+                    self.items.append(Rich(kind, rest[0]))
         if len(self.items) > before:
             self._fed += len(self.items) - before
             self._arrivals.append((self._fed, now))

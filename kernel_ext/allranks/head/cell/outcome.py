@@ -64,7 +64,7 @@ class Outcome:
                 self.broken = self.broken or event.broke
             case Died(cause):
                 result.dead = cause
-                self._output.feed(rank, [("text", "stderr", f"died: {cause}\n")], time.monotonic())
+                self._output.feed(rank, [("text", "stderr", [f"died: {cause}\n"])], time.monotonic())
                 self._ended(rank)
 
     def _take_end(self, rank: int, done: Done, buffers: Sequence[Buffer]) -> None:
@@ -91,7 +91,7 @@ class Outcome:
 
     def take_late(self, rank: int, items: Sequence[Item]) -> None:
         """What the rank printed before the cell and after the previous one."""
-        said = [("text", "stderr", "printed after the previous cell:\n"), *items]
+        said = [("text", "stderr", ["printed after the previous cell:\n"]), *items]
         self._output.feed(rank, said, time.monotonic())
 
     def _take_output(self, rank: int, items: Sequence[Item]) -> None:
@@ -99,15 +99,17 @@ class Outcome:
         shown: list[Item] = []
         for item in items:
             match item:
-                case ("text", str(stream), str(text)):
-                    if RING_NOISE.fullmatch(text):
-                        continue
-                    result._text[stream].append(text)
+                case ("text", "stdout", list(prints)):
+                    result._text["stdout"] += prints
+                case ("text", "stderr", list(prints)):
+                    prints = [text for text in prints if not RING_NOISE.fullmatch(text)]
+                    result._text["stderr"] += prints
+                    item = ("text", "stderr", prints)
                 case ("error", _, CellError() as error):
                     self._note_peer_loss(rank, error)
                     if result.unblocked:
                         # MLX's "connection to a peer was lost", with a traceback, would only hide who failed.
-                        item = ("text", "stderr", f"unblocked from {result.unblocked}\n")
+                        item = ("text", "stderr", [f"unblocked from {result.unblocked}\n"])
             shown.append(item)
         self._output.feed(rank, shown, time.monotonic())
 

@@ -34,10 +34,10 @@ class CellError(Struct, frozen=True):
 
 
 class Text(Struct, array_like=True, tag="text", frozen=True):
-    """Text that was printed."""
+    """What was printed on one stream in succession, print by print."""
 
     stream: Stream
-    text: str
+    prints: list[str]
 
 
 class Bundle(Struct, array_like=True, tag="bundle", frozen=True):
@@ -76,8 +76,8 @@ def packed(items: Iterable[Sequence[object]]) -> tuple[OutputItem, ...]:
 
 def _packed(item: Sequence[object]) -> OutputItem:
     match item:
-        case ["text", "stdout" | "stderr" as stream, str(text)]:
-            return Text(stream, text)
+        case ["text", "stdout" | "stderr" as stream, list(prints)]:
+            return Text(stream, prints)
         case ["error", CellError() as error]:
             return Raised(error)
         case ["clear", bool(wait)]:
@@ -90,17 +90,17 @@ def _packed(item: Sequence[object]) -> OutputItem:
 
 
 def unpacked(items: Iterable[OutputItem]) -> list[Item]:
-    """Items as a fold takes them: ``("text", stream, text)``, ``("display", bundle)``, ``("error", dict, CellError)``.
+    """Items as a fold takes them, such as ``("text", stream, prints)`` and ``("display", bundle)``.
 
-    Raises NotUnderstood.
+    An error is ``("error", dict, CellError)``. Raises NotUnderstood.
     """
     return [_unpacked(item) for item in items]
 
 
 def _unpacked(item: OutputItem) -> Item:
     match item:
-        case Text(stream, text):
-            return "text", stream, text
+        case Text(stream, prints):
+            return "text", stream, prints
         case Bundle(kind, content):
             return kind, dict_from_json(content)
         case Raised(error):

@@ -29,6 +29,12 @@ LIVE_AFTER = 0.2
 """Seconds an unfinished line must stand before it is shown as one: most are finished by the next write."""
 PIECES = 8
 """How many pieces the tail of an endless line has: the oldest is dropped for a new one."""
+WAITING = 10_000
+"""Writes that may wait to be put in order."""
+AT_ONCE = 1 << 20
+"""Characters after which what was put in order is given to `Printed` though the agent has not taken it yet."""
+LARGE = 1000
+"""Characters of a write from which on none waits."""
 LIVE_SIZE = 2000
 """Characters shown of an unfinished line: its last."""
 RICH_LIMIT = 64_000_000
@@ -47,7 +53,11 @@ def sendable(text: str) -> str:
 
 
 class OutputBuffer:
-    """Collects one cell's output; written by any thread of the rank, read by its agent."""
+    """Collects one cell's output; written by any thread of the rank, read by its agent.
+
+    ``print`` writes each argument and each space by itself, so a write only adds to a list, without the lock. The list
+    is put in order when the agent takes what there is, when it has become long, and before anything but text is taken.
+    """
 
     def __init__(
         self, wake: Callable[[], None], limit: int = LIMIT, tail: int = TAIL, printed: Printed | None = None
@@ -56,15 +66,26 @@ class OutputBuffer:
         self._wake, self._printed = wake, printed
         self._lock = threading.Lock()
         self._tail_limit = tail
+        self._written: deque[tuple[Stream, str]] = deque()
+        """What has yet to be put in order."""
         self.reset(limit)
 
     def reset(self, limit: int = LIMIT) -> None:
         """Start a new cell with `limit` bytes of text to keep."""
         with self._lock:
+            self._written.clear()
             self._announced = False
+            self._announced_at = 0.0
             self._left = limit
             self._rich_left = RICH_LIMIT
             self._pending: list[Item] = []
+            self._last: tuple[Stream | None, list[str]] = (None, [])
+            """Stream and prints of the item handed over last, if that is text."""
+            self._to_keep: list[str] = []
+            self._size_to_keep = 0
+            """What `printed` has yet to get."""
+            self._begun: dict[Stream, list[str]] = {"stdout": [], "stderr": []}
+            """Pieces of a print; empty but while things are put in order."""
             self._unfinished: dict[Stream, Unfinished] = {"stdout": Unfinished(), "stderr": Unfinished()}
             self._live: dict[Stream, str] = {}
             self._tail: deque[Item] = deque()
@@ -78,20 +99,49 @@ class OutputBuffer:
 
     def write(self, stream: Stream, text: str) -> None:
         """Take text printed on ``stdout`` or ``stderr``."""
-        if not text.isascii():
-            text = sendable(text)
-        with self._lock:
-            held = self._unfinished[stream]
-            if text == "\n" and not held.has_lines:  # as print ends a line
-                self._put_text(stream, held.take() + text)
-            elif text.endswith("\n"):
-                held.add(text)
-                self._put_text(stream, held.take())
-            else:
-                held.since = held.since if held.size else time.monotonic()
-                held.add(text)
+        self._written.append((stream, text))
+        if len(self._written) > WAITING or len(text) > LARGE:
+            with self._lock:
+                self._settle()
+        if not self._announced:
+            self._announce()
+
+    def _settle(self) -> None:
+        """Put in order what was written: whole prints, and what is left of one that has yet to end its line.
+
+        Ctrl-C may come at any point of it, and costs no print but the one in hand.
+        """
+        next_written = self._written.popleft
+        for _ in range(len(self._written)):  # another thread may go on writing
+            stream, text = next_written()
+            pieces = self._begun[stream]
+            pieces.append(text)
+            if text[-1:] == "\n":
+                self._put_text(stream, self._end_print(stream, pieces))
+        for stream, pieces in self._begun.items():
+            if pieces:
+                held = self._unfinished[stream]
+                held.since = held.since if held.size else self._announced_at or time.monotonic()
+                _add_pieces(held, pieces)
                 self._bound(stream, held)
-        self._announce()
+        if self._size_to_keep > AT_ONCE:
+            self._keep()
+
+    def _end_print(self, stream: Stream, pieces: list[str]) -> str:
+        """A whole print: its last pieces, and what was held of it before."""
+        text, held = "".join(pieces), self._unfinished[stream]
+        if held.size or "\r" in text:
+            _add_pieces(held, pieces)
+            return held.take()
+        pieces.clear()
+        return sendable(text)
+
+    def _keep(self) -> None:
+        """Have `printed` keep what was put in order."""
+        if self._to_keep and self._printed is not None:
+            self._printed.write("".join(self._to_keep))
+        self._to_keep.clear()
+        self._size_to_keep = 0
 
     def _bound(self, stream: Stream, held: Unfinished) -> None:
         """Hand over the whole lines of a print without end, and what is over the limit of a line without end."""
@@ -104,7 +154,7 @@ class OutputBuffer:
     def _announce(self) -> None:
         """Wake the agent, once until it has taken what there is: it knows itself when the next batch is due."""
         if not self._announced:
-            self._announced = True
+            self._announced, self._announced_at = True, time.monotonic()
             self._wake()
 
     def rich(self, kind: BundleKind, bundle: dict[str, Any]) -> None:
@@ -141,17 +191,24 @@ class OutputBuffer:
             self._flush_partial("stderr")
             lines, size = self._cut_lines - self._told_lines, self._cut_bytes - self._told_bytes
             if lines or size:
-                self._pending.append(("cut", {"lines": lines, "bytes": size}))
+                self._add(("cut", {"lines": lines, "bytes": size}))
                 self._told_lines, self._told_bytes = self._cut_lines, self._cut_bytes
-            self._pending.extend(_joined(self._tail))
+            for item in _joined(self._tail):
+                self._add(item)
             self._tail.clear()
             self._tail_bytes = 0
+            self._keep()
 
     def take(self) -> tuple[list[Item], dict[Stream, str] | None]:
-        """The items since the last call, and the unfinished lines where those changed (None where not)."""
+        """The items since the last call, and the unfinished lines where those changed (None where not).
+
+        Prints on one stream in succession are one item: ``("text", stream, prints)``.
+        """
         with self._lock:
             self._announced = False
-            items, self._pending = self._pending, []
+            self._settle()
+            self._keep()
+            items, self._pending, self._last = self._pending, [], (None, [])
             shown_before = time.monotonic() - LIVE_AFTER
             live = {
                 stream: held.last(LIVE_SIZE)
@@ -167,6 +224,8 @@ class OutputBuffer:
         return Cut(self._cut_lines, self._cut_bytes)
 
     def _flush_partial(self, stream: Stream) -> None:
+        """Hand over what is left of a print, and all that was written before."""
+        self._settle()
         if text := self._unfinished[stream].take():
             self._put_text(stream, text)
 
@@ -174,11 +233,11 @@ class OutputBuffer:
         size = len(text)
         self.lines += text.count("\n")
         self.nbytes += size
-        if self._printed is not None:
-            self._printed.write(text)
+        self._to_keep.append(text)
+        self._size_to_keep += size
         if size <= self._left:
             self._left -= size
-            self._pending.append(("text", stream, text))
+            self._add_text(stream, text)
             return
         if self._left > 0:
             # The first burst over the limit is cut at the last line that fits, so that little is lost of it.
@@ -186,13 +245,29 @@ class OutputBuffer:
             keep, newline, rest = head.rpartition("\n")
             if newline:
                 head, text = keep + newline, rest + text
-            self._pending.append(("text", stream, head))
+            self._add_text(stream, head)
             self._left = 0
         self._put_tail(("text", stream, text))
 
+    def _add(self, item: Item) -> None:
+        """Hand an item over. Here and in the tail, one of text is one print."""
+        if item[0] == "text":
+            self._add_text(item[1], item[2])
+        else:
+            self._pending.append(item)
+            self._last = None, []
+
+    def _add_text(self, stream: Stream, text: str) -> None:
+        before, prints = self._last
+        if stream != before:
+            prints = []
+            self._last = stream, prints
+            self._pending.append(("text", stream, prints))
+        prints.append(text)
+
     def _put(self, item: Item) -> None:
         if self._left > 0:
-            self._pending.append(item)
+            self._add(item)
         else:
             self._put_tail(item)
 
@@ -218,6 +293,15 @@ class OutputBuffer:
                 break
             kept.append(item)
         self._tail.extendleft(reversed(kept))
+
+
+def _add_pieces(held: Unfinished, pieces: list[str]) -> None:
+    """Add what was written in pieces, one by one where the line returns to its start, and leave none."""
+    text = sendable("".join(pieces))
+    parts = list(map(sendable, pieces)) if "\r" in text else [text]
+    pieces.clear()
+    for part in parts:
+        held.add(part)
 
 
 def _joined(items: Iterable[Item]) -> list[Item]:

@@ -6,6 +6,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 from allranks.messages import cell_options
@@ -105,6 +106,7 @@ def divert_cells(
 
     def after_cell(result: Any) -> None:
         last["value"], last["error"] = result.result, result.error_before_exec or result.error_in_exec
+        getattr(shell.history_manager, "outputs", {}).clear()
         for name, stream in streams.items():
             if not _can_be_flushed(getattr(sys, name, None)):
                 setattr(sys, name, stream)
@@ -125,6 +127,9 @@ def divert_cells(
     shell.ask_exit = refuse_exit
     shell.compile.get_code_name = CodeNames(shell.compile).name
     _name_cells(shell)
+    # IPython (from version 9) keeps all that cells print and show, for `%notebook`, which saves it with the code: a
+    # million prints are 100 MB that a rank never gets back, and each takes twice as long.
+    shell._tee = lambda channel: nullcontext()
     kernel.raw_input = kernel.getpass = refuse_input
     bars.install(lambda: recorder.widgets)
     kernel.session.send = _diverted(kernel.session.send, recorder, comms)

@@ -31,7 +31,7 @@ class RankStream(OutStream):
             return int(super().write(string) or len(string))
         if not isinstance(string, str):
             raise TypeError(f"write() argument must be str, not {type(string).__name__}")
-        RankStream.output.write(self.name, string)
+        self.output.write(self.name, string)
         return len(string)
 
     def flush(self) -> None:
