@@ -22,6 +22,9 @@ ASKED = 8
 PENDING_WITHIN = 0.5
 """Seconds of processor time spent on finding arrays that wait for collectives."""
 
+PLAIN = frozenset({int, float, complex, bool, str, bytes, type(None)})
+"""Types that hold no array."""
+
 Arrays = list[weakref.ref[Any]]
 
 
@@ -114,17 +117,20 @@ def arrays_in(value: Any) -> Iterator[Any]:
     while waiting and looked_at < MOST_LEAVES:
         each = waiting.pop()
         looked_at += 1
-        room = MOST_LEAVES - looked_at
+        room, inside = MOST_LEAVES - looked_at, list[Any]()
         if isinstance(each, mx.array):
             yield each
         elif isinstance(each, dict):
-            waiting.extend(list(dict.values(each))[:room])
+            inside = list(dict.values(each))[:room]
         elif isinstance(each, list):
-            waiting.extend(list.__getitem__(each, slice(room)))
+            inside = list.__getitem__(each, slice(room))
         elif isinstance(each, tuple):
-            waiting.extend(tuple.__getitem__(each, slice(room)))
+            inside = list(tuple.__getitem__(each, slice(room)))
         elif type(each).__module__.startswith("mlx.optimizers"):
-            waiting.append(getattr(each, "state", None))
+            inside = [getattr(each, "state", None)]
+        found = [one for one in inside if type(one) not in PLAIN]  # a list of numbers costs next to nothing
+        looked_at += len(inside) - len(found)
+        waiting += found
 
 
 def is_computed(array: Any) -> bool:

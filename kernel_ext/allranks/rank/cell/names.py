@@ -14,6 +14,7 @@ from allranks.messages.events import CellError
 from allranks.rank.arrays.invalid import arrays_in
 from allranks.rank.arrays.pending import names_in, pending_names
 from allranks.rank.collectives.ledger import Ledger
+from allranks.rank.values.checkpoint import OF_IPYTHON
 from allranks.rank.values.variables import is_pending
 from allranks.rank.world.given_names import GivenNames
 
@@ -47,14 +48,18 @@ class Names:
         """A cell begins."""
         user_ns = self._user_ns
         user_ns.setdefault("log", self._given.log)
-        self._before = {name: (id(value), _reference(value)) for name, value in user_ns.items()}
+        # What IPython keeps of all cells grows with each of them, and is bound once.
+        own = {name: value for name, value in user_ns.items() if name not in OF_IPYTHON and not _is_numbered(name)}
+        self._before = {name: (id(value), _reference(value)) for name, value in own.items()}
         self._arrays = {}
         if "mlx.core" in sys.modules:
-            arrays = (array for name, value in user_ns.items() if name[:1] != "_" for array in arrays_in(value))
+            arrays = (array for name, value in own.items() if name[:1] != "_" for array in arrays_in(value))
             self._arrays = {id(array): weakref.ref(array) for array in arrays}
 
     def was_bound(self, name: str) -> bool:
         """Whether it stands for the same object as when the cell began."""
+        if name in OF_IPYTHON or _is_numbered(name):
+            return name in self._user_ns
         number, reference = self._before.get(name, (0, None))
         value = self._user_ns.get(name)
         # Where an object has gone, the next one may have its place in memory.
@@ -112,6 +117,11 @@ class Names:
                 if new and (time.thread_time() > until or is_pending(array)):
                     found.append(array)
         return found
+
+
+def _is_numbered(name: str) -> bool:
+    """Whether IPython keeps a cell, or its value, by this name: ``_i7``, ``_7``."""
+    return name[:1] == "_" and name[1:].removeprefix("i").isdecimal()
 
 
 def _reference(value: Any) -> weakref.ref[Any] | None:
