@@ -10,10 +10,12 @@ comes first.
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import sys
 import threading
+import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -31,6 +33,8 @@ from .wire import Buffer, NotUnderstood, Reader, encode, question_number
 
 AT_ONCE = 64
 """Messages taken before anything else is done: parts of a large value may come as fast as they are taken."""
+SOON = 0.002
+"""Seconds within which a short cell ends: its beginning, output and end then travel together."""
 AFTER_TROUBLE = 0.2
 """Seconds until the next look at everything after one that raised."""
 
@@ -66,6 +70,9 @@ class Lifeline:
         os.set_blocking(self._wake_write, False)
         os.set_blocking(self._wake_read, False)
         self._woken = False
+        self._looks_at = math.inf
+        """When `on_tick` is called though nothing happens; never, while its thread is at work."""
+        self._soon = False
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
         self._socket.setsockopt(zmq.LINGER, 500)
@@ -92,13 +99,13 @@ class Lifeline:
     def start(self) -> None:
         self._thread.start()
 
-    def send(self, event: Event, buffers: Sequence[Buffer] = ()) -> None:
-        """Queue a message; it leaves at once if there is a connection."""
+    def send(self, event: Event, buffers: Sequence[Buffer] = (), *, can_wait: bool = False) -> None:
+        """Queue a message; it leaves at once if there is a connection, or within `SOON` if it `can_wait`."""
         # Nothing that is sent after one of these relies on it having come before.
         in_parts = isinstance(event, (Answered, Done)) and is_large(buffers)
         question = event.number if isinstance(event, Answered) else None
         self._outbox.append(_Queued([encode(event), *buffers], in_parts, question))
-        self.wake()
+        self.wake_soon() if can_wait else self.wake()
 
     def drop_values(self) -> None:
         """What is on its way in parts and answers no question does not go on. From the lifeline's own thread."""
@@ -121,6 +128,18 @@ class Lifeline:
             except BlockingIOError:
                 pass
 
+    def wake_soon(self) -> None:
+        """Have `on_tick` called within `SOON`: the thread is not woken where it will look by then in any case.
+
+        Each time that it is woken, the thread that does so may have to wait for Python's lock.
+        """
+        if self._looks_at > time.monotonic() + SOON:
+            self.wake()
+
+    def look_soon(self) -> None:
+        """Have `on_tick` called again within `SOON`. From the lifeline's own thread."""
+        self._soon = True
+
     def close(self, timeout: float) -> bool:
         """Leave, once the system has everything queued (at most `timeout` seconds): for a process that ends at once."""
         self._closes = True
@@ -141,7 +160,12 @@ class Lifeline:
         wait = 0.0
         while True:
             try:
-                wait = self._turn(dict(self._poller.poll(max(1, int(wait * 1000)))))
+                self._looks_at = time.monotonic() + wait
+                ready = self._poller.poll(max(1, int(wait * 1000)))
+                self._looks_at = math.inf
+                wait = self._turn(dict(ready))
+                if self._soon:
+                    wait, self._soon = min(wait, SOON), False
             except Exception:  # without its agent the rank would be lost: tell it in the next cell, and go on
                 traceback.print_exc()
                 wait = AFTER_TROUBLE

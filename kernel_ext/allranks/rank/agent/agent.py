@@ -221,6 +221,8 @@ class Agent:
 
         if isinstance(request, Form):
             self.world.asked_to_form()
+        if isinstance(request, RunCell):
+            self.lifeline.look_soon()
         if request.runs == "main":
             # The message's memory belongs to ZeroMQ's frame, which the closure keeps alive.
             self.main.call(handle)

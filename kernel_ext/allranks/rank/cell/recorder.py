@@ -62,7 +62,7 @@ class CellRecorder:
         self.widgets = False
         """Whether the page that the cell came from shows widgets."""
         self.printed = Printed(Path(directory))
-        self.output = OutputBuffer(lifeline.wake, printed=self.printed)
+        self.output = OutputBuffer(lifeline.wake_soon, printed=self.printed)
         self._kept = KeptEvents(lifeline)
         self._error: CellError | None = None
         self._final: tuple[Done, Sequence[Buffer]] | None = None
@@ -107,7 +107,7 @@ class CellRecorder:
         TRACE.end()
         if options.timeline:
             TRACE.begin(number)
-        self._lifeline.send(Began(number, packed(late)))
+        self._lifeline.send(Began(number, packed(late)), can_wait=True)
 
     def forget_output(self) -> None:
         """Drop what was printed so far: the engine's own start is no user's output."""
