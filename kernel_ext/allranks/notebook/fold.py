@@ -201,10 +201,7 @@ def _further_on(queues: list[RankQueue], row: Sequence[Item], step: int, common:
 
 
 def _emit_rows(queues: Sequence[RankQueue], items: Sequence[Sequence[Item]], out: _Blocks) -> None:
-    """As many items of each of ``queues``, row by row, but where many differ on all ranks, some of each rank together.
-
-    So they can be read.
-    """
+    """As many items of each of ``queues``, row by row; rows that differ on all ranks, if there are many, rank by rank."""
     rows = list(zip(*items, strict=True))
     size, begin = len(queues), 0
     while begin < len(rows):
