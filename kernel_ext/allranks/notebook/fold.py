@@ -201,7 +201,7 @@ def _further_on(queues: list[RankQueue], row: Sequence[Item], step: int, common:
 
 
 def _emit_rows(queues: Sequence[RankQueue], items: Sequence[Sequence[Item]], out: _Blocks) -> None:
-    """As many items of each of ``queues``, row by row; rows that differ on all ranks, if there are many, rank by rank."""
+    """As many items of each of ``queues``, row by row; many that differ on all ranks come rank by rank."""
     rows = list(zip(*items, strict=True))
     size, begin = len(queues), 0
     while begin < len(rows):
