@@ -83,9 +83,11 @@ def test_a_replay_can_be_stopped(tmp_path: Path) -> None:
     with Recorder(tmp_path / "long.jsonl") as recorder:
         for step in range(3):
             recorder.show(streams.snapshot(1, 1, step * 1000.0))
-    playing = replay(tmp_path / "long.jsonl", Dashboard())
+    playing = replay(tmp_path / "long.jsonl", Dashboard(), speed=10)
+    assert repr(playing) == "<Replay of long.jsonl, 200 s: shown>"
     playing.stop()
     assert playing.wait(0)
+    assert repr(playing) == "<Replay of long.jsonl, 200 s: over>"
 
 
 def test_a_speed_that_makes_no_sense_is_refused(tmp_path: Path) -> None:

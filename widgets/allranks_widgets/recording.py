@@ -170,12 +170,16 @@ class Replay:
     def __init__(self, path: str | Path, dashboard: Dashboard, speed: float = 1.0) -> None:
         if speed <= 0:
             raise ValueError(f"invalid speed {speed}: must be above 0")
-        self._entries = list(read(path))
+        self._path, self._entries = Path(path), list(read(path))
         self._dashboard = dashboard
         self._speed = speed
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="allranks-replay", daemon=True)
         self._thread.start()
+
+    def __repr__(self) -> str:
+        seconds = (self._entries[-1].at - self._entries[0].at) / self._speed if self._entries else 0.0
+        return f"<Replay of {self._path.name}, {seconds:.3g} s: {'shown' if self._thread.is_alive() else 'over'}>"
 
     def stop(self) -> None:
         """Go no further; what is shown stays."""
