@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from allranks import Cluster
+
 KERNEL_EXT = Path(__file__).parents[1] / "kernel_ext"
 IN_A_RANK = ("rank", "messages", "machine")
 RANK_MAY_USE = {
@@ -68,3 +70,34 @@ def test_importing_allranks_is_instant() -> None:
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert set(json.loads(run.stdout)).isdisjoint(SLOW_TO_IMPORT)
+
+
+def test_a_rank_starts_without_debugpy_and_its_user_can_import_it(ring2: Cluster) -> None:
+    """ipykernel imports it for a debugger that does not work in an engine."""
+    there = "import sys\n[name for name in sys.modules if name.partition('.')[0] in ('debugpy', 'pydevd')]"
+    assert [rank.value for rank in ring2.run(there).check().values()] == [[], []]
+    code = (
+        "import sys, allranks.rank.process.engine; assert 'debugpy' not in sys.modules;"
+        "import debugpy; print(debugpy.listen.__name__)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert run.stdout == "listen\n"
+
+
+def imports_for_ranks(cluster: Cluster) -> bool:
+    """Whether the host process of this machine has imported what it forks ranks with."""
+    assert cluster._ranks is not None
+    pid, _ = cluster._ranks.host.process
+    return "zmq/backend/" in Path(f"/proc/{pid}/maps").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.mpi
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no rank is forked")
+def test_a_host_process_imports_what_ranks_need_only_where_it_forks_some(ring2: Cluster, need_mpi: None) -> None:
+    assert imports_for_ranks(ring2)
+    with Cluster(2, backend="mpi", name="imports") as cluster:
+        assert not imports_for_ranks(cluster), "mpirun starts ranks"
+        cluster.run("kept = rank").check()
+        cluster.rewire("ring")
+        assert imports_for_ranks(cluster) and cluster.pull("kept") == [0, 1]

@@ -1,5 +1,5 @@
-"""The example notebooks: as they stand nbmake runs them, on two ring ranks, all but one; here that one, and one that
-takes its backend from a parameter, on four MPI ranks.
+"""The example notebooks: as they stand nbmake runs them, on two ring ranks, all but two; here these two with less
+training, and one that takes its backend from a parameter, on four MPI ranks.
 
 What they promise they assert themselves: a cell that fails, fails its notebook, unless tagged ``raises-exception``.
 """
@@ -72,6 +72,15 @@ def test_the_language_model_with_little_training() -> None:
     """As it stands, most of its time is steps of training and launches, of which nothing it asserts needs so many."""
     text = said(executed("language_model", STEPS=40, LAUNCHES=1))
     assert "a changed cell:" in text and "2 ranks ended." in text
+
+
+@pytest.mark.mpi
+@pytest.mark.slow
+def test_data_parallel_training_with_little_training(need_mpi: None) -> None:
+    """As it stands, most of its time is steps of training, of which nothing it asserts needs so many."""
+    text = said(executed("data_parallel", OTHER_RANKS=3, EPOCHS=2, TIMED=10))
+    assert "3 ranks on mpi" in text and "15 steps are done" in text
+    assert "with a rank lost" in text and "2 ranks ended." in text
 
 
 @pytest.mark.parametrize("name", PROMISES)

@@ -11,11 +11,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from allranks import Cluster
 from allranks.cluster.result import CellResult
+from allranks.head.cell import stall, unblocking
 from allranks_backends.views import Snapshot
 from tests.waiting import WITHIN, comes_true
 
+AT_ONCE = 0.1
+"""Seconds after the failure until the others are unblocked: they are blocked already, so none of them can be late."""
 RAISES = "raise ValueError('boom')"
 DIES = "os._exit(1)"
 
@@ -54,5 +59,8 @@ def blocked(
             return behind and (now.ranks[rank].line or 0) == before + 3
 
         assert comes_true(cluster, there, WITHIN), cluster.status()
-        go.touch()
-        return cell.finish(WITHIN)
+        with pytest.MonkeyPatch.context() as limits:
+            for module in (stall, unblocking):
+                limits.setattr(module, "AFTER_FAILURE", AT_ONCE)
+            go.touch()
+            return cell.finish(WITHIN)

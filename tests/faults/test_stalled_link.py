@@ -127,11 +127,11 @@ def test_a_link_that_recovers_completes_the_collective(ring2: Cluster, soon: Non
     ring2.run("del ring").check()
 
 
-def test_a_slow_link_is_no_stall(ring2: Cluster) -> None:
+def test_a_slow_link_is_no_stall(ring2: Cluster, soon: None) -> None:
     """All ranks are in the collective for longer than the grace, and a little arrives all the time."""
-    ring2.run(SOCKETS + "ring = ring_sockets()\nslow(ring, 20_000)\nx = mx.ones(200_000)\nmx.eval(x)").check()
+    ring2.run(SOCKETS + "ring = ring_sockets()\nslow(ring, 60_000)\nx = mx.ones(200_000)\nmx.eval(x)").check()
     cell = ring2.begin("mx.distributed.all_sum(x)[0].item()", screen=(shown := Shown()))
-    assert comes_true(ring2, lambda now: all((view.since or 0) > 13 for view in now.ranks), WITHIN)
+    assert comes_true(ring2, lambda now: all((view.since or 0) > 6 for view in now.ranks), WITHIN)
     stalled = [view.stalled for view in ring2.snapshot.ranks]
     assert [each.value for each in cell.finish(WITHIN).check().values()] == [2.0] * 2
     assert "all ranks are in" not in shown.text, (shown.text, stalled)
@@ -161,7 +161,7 @@ def test_a_long_computation_in_the_same_evaluation_is_no_stall(
     ring2: Cluster, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is measured in processor time: however busy the machine is then and later, it takes no less."""
-    grace = 3.0
+    grace = 2.0
     monkeypatch.setattr(together, "STILL_AFTER", grace)
     ring2.run(LONG.format(seconds=2 * grace)).check()
     took = [0.0]

@@ -29,6 +29,7 @@ from tests.hosts.lab import Hosts
 from tests.hosts.oddities import ended
 from tests.jupyter import Notebook
 from tests.shell import allranks
+from tests.test_imports import imports_for_ranks
 from tests.waiting import comes_true
 
 pytestmark = [pytest.mark.hosts, pytest.mark.timeout(300)]
@@ -115,6 +116,7 @@ def test_a_ring_over_three_hosts(hosts3: Hosts, each: int, monkeypatch: pytest.M
     with Cluster(hosts=hosts3.names, ranks_per_host=each, backend="ring") as cluster:
         assert sums(cluster) == [3.0 * each] * (3 * each)
         assert [rank.host for rank in cluster.snapshot.ranks] == [name for name in hosts3.names for _ in range(each)]
+        assert not imports_for_ranks(cluster), "no rank runs on this machine"
         where = cluster.run("import os; os.environ['SSH_CONNECTION'].split()[2]").check()
         assert [rank.value for rank in where.values()] == [hosts3.address(n) for n in hosts3.names for _ in range(each)]
         assert {view.name for view in cluster.snapshot.hosts} == set(hosts3.names)

@@ -98,7 +98,7 @@ def away(cluster: Cluster) -> list[int]:
 def test_a_gap_during_training_costs_nothing(hosts3: Hosts, backend: str, request: pytest.FixtureRequest) -> None:
     if backend == "mpi":
         request.getfixturevalue("need_mpi")
-    seconds, pause = 18, 0.05  # longer than a host waits for a word, and than ssh waits for an answer
+    seconds, pause = 18, 0.2  # longer than a host waits for a word, and than ssh waits for an answer
     steps = int((seconds + 12) / pause)
     with Cluster(hosts=hosts3.names, backend=backend) as cluster:
         cluster.run("kept = rank * 10")

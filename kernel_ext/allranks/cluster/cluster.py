@@ -20,7 +20,7 @@ from allranks.notebook.comms import ProxiedComms
 from allranks.notebook.stop import Stop, undisturbed
 from allranks.settings import Settings
 from allranks_backends.plan import Host, alike, rank_label
-from allranks_backends.registry import cannot_run, choose
+from allranks_backends.registry import cannot_run, choose, get_backend
 
 from .values import ClusterValues
 from .views import ClusterViews
@@ -167,7 +167,7 @@ class Cluster(ClusterValues, ClusterViews):
         for tries_left in reversed(range(START_TRIES)):
             try:
                 with undisturbed():  # what is half made could not be ended
-                    self._ranks = Ranks(self._settings, comms=ProxiedComms())
+                    self._ranks = Ranks(self._settings, comms=ProxiedComms(), forks=self._forks_here())
                     self._monitor = self._ranks.monitor
                 if self._settings.joins:
                     self._gather(self._ranks, progress)
@@ -230,6 +230,11 @@ class Cluster(ClusterValues, ClusterViews):
             f"{said}. {', '.join(hosts)} {'has' if len(hosts) == 1 else 'have'} no {here}: up --sync sends this folder "
             "there, and --cwd names another."
         )
+
+    def _forks_here(self) -> bool:
+        """Whether the host process of this machine will start ranks, as far as is known before others are reached."""
+        engines = self._backend_name == "auto" or get_backend(self._backend_name).launcher == "engines"
+        return engines and any(host.local for host in self._hosts)
 
     def _choose_backend(self, ranks: Ranks) -> None:
         sites = ranks.sites(self._hosts)

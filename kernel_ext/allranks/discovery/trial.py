@@ -85,7 +85,7 @@ def _try_once(settings: Settings, hosts: Sequence[Host], backend: str) -> tuple[
     ranks = None
     try:
         with undisturbed():  # what is half made could not be ended
-            ranks = Ranks(settings)
+            ranks = Ranks(settings, forks=any(host.local for host in hosts))
         sites = ranks.sites(hosts)
         if backend == "auto":
             mesh, ring = rdma_links(hosts)

@@ -63,20 +63,24 @@ class LocalHost(PipedHost):
         on_event: OnEvent,
         shared: bool,
         listen: str = LOOPBACK,
+        forks: bool = True,
     ) -> LocalHost:
         """Start a host process. Raises OSError and ZMQError where this machine lacks what it needs.
 
-        `shared` says that ranks on other hosts connect to the controller, at the address `listen`.
+        `shared` says that ranks on other hosts connect to the controller, at the address `listen`; `forks`, that it is
+        to start ranks.
         """
         directory = Path(tempfile.mkdtemp(prefix=f"allranks-{name}-"))  # 0700
         try:
-            return cls._begun(directory, python, on_event, shared=shared, listen=listen)
+            return cls._begun(directory, python, on_event, shared=shared, listen=listen, forks=forks)
         except BaseException:
             shutil.rmtree(directory, ignore_errors=True)  # a host process ends with its input
             raise
 
     @classmethod
-    def _begun(cls, directory: Path, python: str, on_event: OnEvent, *, shared: bool, listen: str) -> LocalHost:
+    def _begun(
+        cls, directory: Path, python: str, on_event: OnEvent, *, shared: bool, listen: str, forks: bool
+    ) -> LocalHost:
         (directory / "profile").mkdir()
         # Children must not inherit what a test or a notebook server set for itself alone.
         environment = {key: value for key, value in os.environ.items() if key != "PYTEST_CURRENT_TEST"}
@@ -93,7 +97,7 @@ class LocalHost(PipedHost):
         host = cls(directory, process.stdout, process.stdin, on_event)
         host._process, host.process = process, identity_of(process.pid)
         host.engine_info, client_info, controller = _controller_settings(directory, shared=shared, listen=listen)
-        host._order(Prepare(str(directory), controller))
+        host._order(Prepare(str(directory), controller, forks=forks))
         write_private(host.connection_file, json.dumps(client_info))
         return host
 

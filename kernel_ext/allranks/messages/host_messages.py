@@ -53,6 +53,8 @@ class Prepare:
     controller: dict[str, JSON] | None = None
     patience: float | None = None
     """Seconds without a word after which the head, or the network to it, counts as gone."""
+    forks: bool = True
+    """Whether ranks are to be started here, and not by a launcher: else what they need is imported when some are."""
 
 
 @dataclass

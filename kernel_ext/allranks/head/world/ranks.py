@@ -49,11 +49,19 @@ A = TypeVar("A", bound=Answer)
 class Ranks:
     """Processes on their hosts, their lifeline, and the monitor that knows them.
 
-    Starts a host process, or takes over the one that `kept` describes. Raises OSError where that is no more.
+    Starts a host process, which is to fork ranks soon if it `forks`, or takes over the one that `kept` describes.
+    Raises OSError where that is no more.
     """
 
-    def __init__(self, settings: Settings, kept: Detached | None = None, comms: WidgetComms | None = None) -> None:
-        self.settings = settings
+    def __init__(
+        self,
+        settings: Settings,
+        kept: Detached | None = None,
+        comms: WidgetComms | None = None,
+        *,
+        forks: bool = True,
+    ) -> None:
+        self.settings, self._forks = settings, forks
         self.monitor = Monitor(settings.name, comms)
         self.plan: WorldPlan | None = None
         self.hosts: list[Host] = []
@@ -119,7 +127,12 @@ class Ranks:
             return LocalHost.adopt(Path(kept.directory), kept.engine_info, kept.host_process, on_event)
         try:
             return LocalHost.begin(
-                settings.name, python=settings.python_here, on_event=on_event, shared=settings.shared, listen=listen
+                settings.name,
+                python=settings.python_here,
+                on_event=on_event,
+                shared=settings.shared,
+                listen=listen,
+                forks=self._forks,
             )
         except (OSError, ZMQError) as error:
             why = cannot_start(error)

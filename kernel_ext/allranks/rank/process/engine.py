@@ -5,9 +5,11 @@ Cells of plain ipyparallel (``%px``) keep ipyparallel's own way out.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
+import sys
 import threading
 import traceback
 from collections.abc import Iterator
@@ -25,6 +27,23 @@ from allranks.rank.agent.agent import Agent
 from allranks.rank.cell.stdio import RankStream
 
 EXIT = os._exit
+
+
+def _without_debugpy() -> None:
+    """Import ipykernel's debugger without debugpy, which it imports for its own use (ipykernel 7.4).
+
+    Ranks have a debugger of their own (`rank.debug`): an ipyparallel engine gives ipykernel's no stream (9.2). debugpy
+    took a third of the processor time in which a forked rank starts. Users can still import it.
+    """
+    if "debugpy" not in sys.modules:
+        sys.modules["debugpy"] = None  # type: ignore[assignment]
+        try:
+            importlib.import_module("ipykernel.debugger")
+        finally:
+            del sys.modules["debugpy"]
+
+
+_without_debugpy()  # here, so that a host process has done it before it forks ranks
 
 
 class RankEngine(IPEngine):

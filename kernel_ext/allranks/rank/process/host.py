@@ -97,6 +97,7 @@ class HostProcess:
         self._lease: float | None = 0.0
         self._longer = 0.0
         self._uses = use_environment()
+        self._imported = False
 
     def run(self) -> None:
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
@@ -204,11 +205,17 @@ class HostProcess:
             os.close(log)
         if order.controller is not None:
             self._controller = Controller(self._children, order.controller, self._directory / "controller.log")
-        if FORK:
+        if order.forks:
+            self._import_for_ranks()
+
+    def _import_for_ranks(self) -> None:
+        """What all of them need, once, where they are forked."""
+        if FORK and not self._imported:
             from . import engine  # noqa: F401
 
             gc.collect()
             gc.freeze()  # else the first collection in each rank would copy all these pages
+            self._imported = True
 
     def _keep(self, order: Keep) -> None:
         assert self._directory is not None
@@ -218,6 +225,7 @@ class HostProcess:
         self._head.listen(self._directory / "control")
 
     def _start(self, ranks: Sequence[RankConfig]) -> None:
+        self._import_for_ranks()
         for config in ranks:
             name = f"rank {config.rank}"
             theirs = self._holder.channel(name)
