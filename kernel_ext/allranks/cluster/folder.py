@@ -45,13 +45,13 @@ class ClusterFolder(ClusterBase):
 
         May be set. Raises UsageError for the home folder, which is too much.
         """
-        return self._settings.sync
+        return self._settings.options.sync
 
     @auto_sync.setter
     def auto_sync(self, on: bool) -> None:
         if on:
             self._folder_sync().folder.refuse_if_too_much()
-        self._settings.sync = on
+        self._settings.change(sync=on)
         self._save()
 
     def sync(
@@ -129,17 +129,17 @@ class ClusterFolder(ClusterBase):
 
     def _before_cell(self, ranks: Ranks, chosen: Sequence[int]) -> str:
         """Bring what has changed since the last cell, where that is wanted; returns what the user should know."""
-        if not (self._settings.sync or autoreloads()):
+        if not (self._settings.options.sync or autoreloads()):
             return ""
         result, lines = SyncResult({}, Contents({})), list[str]()
-        if self._settings.sync:
+        if self._settings.options.sync:
             result = self._bring(ranks, False, unsaid)
             lines = self._news(result)
-        if not self._settings.sync or _sources(result.contents) != self._sources:
+        if not self._settings.options.sync or _sources(result.contents) != self._sources:
             busy = [rank.rank for rank in ranks.monitor.busy(range(self.size))]
             if not busy:
                 self._reload(ranks, result)
-            elif self._settings.sync:
+            elif self._settings.options.sync:
                 result.not_reloaded = f"They are reloaded once {rank_label(busy)} runs no cell."
         self._refuse_if_unable(chosen)  # it may have taken long
         return "\n".join([*lines, *result.of_modules()])

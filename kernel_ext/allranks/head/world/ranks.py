@@ -72,7 +72,7 @@ class Ranks:
             python_here=settings.python_here,
         )
         if kept is not None:
-            self.plan = kept.expect(self.monitor, settings.connections)
+            self.plan = kept.expect(self.monitor, settings.options.connections)
             self.hosts = self.most_hosts = [placement.host for placement in self.plan.placements]
             self.monitor.shown = {host.name: host.shown for host in self.hosts}
             self.owed |= kept.still_owed()
@@ -83,7 +83,7 @@ class Ranks:
         self._spawn: list[Spawn] = []  # processes that the ranks of MPI start when they form the next world
         self.listener: Listener | None = None
         """Where ranks come in that a scheduler started."""
-        if settings.joins:
+        if settings.options.joins:
             file = Path(settings.join_file) if settings.join_file else None
             command = f"{shlex.quote(settings.python)} -m allranks.rank --join {shlex.quote(str(file))}" if file else ""
             self.listener = Listener(self.monitor.receive, file, command)
@@ -105,7 +105,7 @@ class Ranks:
         self.reached = Hosts(settings, self.host, self.listener, self.process_events.of)
         self.processes = Processes(settings, self.monitor, self.lifeline, self.reached, self.process_events)
         ends = partial(self.reached.end, self.lifeline)
-        at_exit = partial(self.lifeline.close, deliver=True) if settings.keep else ends
+        at_exit = partial(self.lifeline.close, deliver=True) if settings.options.keep else ends
         self._at_exit = weakref.finalize(self, at_exit)
         self.host.follow()  # what it reports is handled by all of these
 
@@ -157,7 +157,7 @@ class Ranks:
 
     def plan_next(self, hosts: Sequence[Host], backend: str) -> WorldPlan:
         """The next generation's plan, over one rank for each of `hosts`. Raises CannotStart."""
-        plan = self.draft(hosts, backend, self.settings.connections)
+        plan = self.draft(hosts, backend, self.settings.options.connections)
         if self.plan is None or (self.plan.backend, self.plan.size) != (plan.backend, plan.size):
             self.monitor.peak = None  # it was measured on another world
             self.monitor.times = CollectiveTimes()
