@@ -7,12 +7,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import zmq
-
 from allranks.arguments import hosts_of, rdma_links
 from allranks.discovery.running import RunningCluster, left_behind_on
-from allranks.errors import CannotStart, CellInterrupted, NoCluster, UsageError
-from allranks.head.world.detached import detached_file, left_behind, only_left_behind, read_detached, readable
+from allranks.errors import CannotStart, CellInterrupted, UsageError
+from allranks.head.world import attaching
+from allranks.head.world.detached import left_behind, only_left_behind, read_detached, readable
 from allranks.head.world.ranks import START_TRIES, Ranks
 from allranks.notebook.comms import ProxiedComms
 from allranks.notebook.stop import Stop, undisturbed
@@ -194,38 +193,10 @@ class Cluster(ClusterValues, ClusterViews):
         Such are those with ``keep=True``, and those with a lease whose notebook ended without ending them. Without a
         `name`, the only one. Raises NoCluster where there is none of that name, and UsageError where it is needed.
         """
-        name = name or only_left_behind()
-        kept = read_detached(name)
-        if kept is None:
-            others = ", ".join(left_behind())
-            raise NoCluster(
-                f"no detached cluster named {name!r}. " + (f"Available: {others}. " if others else "") + "Clusters "
-                "started with %distributed up --keep, or on other hosts, outlive their notebook and can be attached, "
-                "on the machine where that was: allranks list --hosts HOSTS names it."
-            )
-        settings = kept.asked_for()
+        ranks = attaching.attach(name or only_left_behind(), ProxiedComms())
         cluster = cls.__new__(cls)  # what was checked on the notebook's machine when it was started may be gone by now
-        cluster._hold(settings, (), kept.backend)
-        try:
-            ranks = cluster._ranks = Ranks(settings, kept, ProxiedComms())
-            cluster._monitor = ranks.monitor
-        except zmq.ZMQError:
-            why = (
-                f"the notebook of process {kept.notebook[0]} is attached to the cluster {name!r}: end its kernel first."
-            )
-            if not kept.has_notebook:
-                why = f"another program has the address {kept.url}, where the ranks of {name!r} look for a notebook."
-            raise NoCluster(why) from None
-        except OSError:
-            detached_file(name).unlink(missing_ok=True)
-            raise NoCluster(f"the cluster {name!r} no longer runs: its host process has ended.") from None
-        ranks.take_over(kept)
-        if ranks.reached.have_ended and not ranks.monitor.alive():
-            cluster.down()
-            raise NoCluster(
-                f"the ranks of the cluster {name!r} have ended: their lease has run out, or their hosts were restarted."
-            )
-        cluster._hosts = ranks.hosts
+        cluster._hold(ranks.settings, ranks.hosts, ranks.backend.name)
+        cluster._ranks, cluster._monitor = ranks, ranks.monitor
         cluster._cells = itertools.count(ranks.monitor.last_cell + 1)
         return cluster
 
