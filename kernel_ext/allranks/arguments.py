@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-import shutil
 import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psutil
 
@@ -20,9 +18,6 @@ from allranks_backends.registry import BackendError, get_backend
 
 from .errors import UsageError
 from .units import size_text
-
-if TYPE_CHECKING:
-    from .settings import Settings
 
 RANKS_OF_A_CORE = 4
 """Ranks on this machine for each core that are started without `--yes`."""
@@ -138,7 +133,7 @@ LEASE = 12 * 3600.0
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
-def lease_of(given: float | str | None, *, lasts: bool) -> float | None:
+def lease_of(given: float | str | None, *, lasts: bool = True) -> float | None:
     """Seconds of a lease, None for no limit; if none is `given`, by whether the cluster `lasts`. Raises UsageError."""
     if given is None:
         return LEASE if lasts else 0.0
@@ -148,12 +143,6 @@ def lease_of(given: float | str | None, *, lasts: bool) -> float | None:
     if found is None or not math.isfinite(float(found[1])):
         raise UsageError(f"--lease {given}: use a time such as 90s, 45m or 12h, 0, or none.")
     return float(found[1]) * _UNITS[found[2] or "s"]
-
-
-def known_check(check: str) -> str:
-    if check not in ("off", "warn", "strict"):
-        raise UsageError(f"invalid check {check!r}: use off, warn or strict.")
-    return check
 
 
 def known_backend(backend: str) -> None:
@@ -174,40 +163,3 @@ def writable(option: str, path: str) -> Path:
     except (OSError, RuntimeError) as error:  # RuntimeError: a user without a home
         raise UsageError(f"{option} {path}: {getattr(error, 'strerror', None) or error}.") from None
     return file
-
-
-def can_wait_for(count: int | None, timeout: float | None, *, joins: bool) -> None:
-    """Refuse a number of ranks, or seconds to wait for them, that cannot be; `joins` if others start them."""
-    if count is not None and count < 1:
-        raise UsageError(f"-n {count}: a world needs at least 1 rank.")
-    if timeout is None:
-        return
-    if not joins:
-        raise UsageError("--timeout is for --join and --ipp-profile: other ranks are started at once.")
-    if not timeout >= 0:
-        raise UsageError(f"--timeout {timeout:g}: use a number of seconds, 0 or more.")
-
-
-def can_be(settings: Settings, backend: str, *, here: bool) -> None:
-    """Refuse invalid settings before anything starts; `here` if there are ranks on this machine. Raises UsageError."""
-    if backend != "auto":
-        known_backend(backend)
-    known_check(settings.check)
-    if settings.connections < 1:
-        raise UsageError(f"--connections {settings.connections}: a ring link needs at least 1.")
-    if settings.joins and backend != "auto" and get_backend(backend).launcher == "mpirun":
-        raise UsageError(
-            f"{backend} ranks must be started by mpirun, and these are started by something else: use --hosts."
-        )
-    if settings.joins and settings.lease != 0:
-        raise UsageError(
-            "--keep and --lease do not work with --join and --ipp-profile: these ranks end with the notebook."
-        )
-    if settings.keep and settings.lease == 0:
-        raise UsageError("--keep and --lease 0 contradict each other: choose one.")
-    if here and not settings.sync and not Path(settings.cwd).is_dir():
-        raise UsageError(f"--cwd {settings.cwd}: no such folder.")
-    if shutil.which(settings.python_here) is None:
-        raise UsageError(f"--python {settings.python_here}: no such program.")
-    if not isinstance(settings.name, str) or not re.fullmatch(r"\w[\w.-]{0,63}", settings.name):
-        raise UsageError(f"--name {settings.name!r}: use up to 64 letters, digits, dots, dashes and underscores.")

@@ -1,50 +1,123 @@
-"""What the user asked of a cluster."""
+"""A cluster's options, and what follows from them on this machine."""
 
 from __future__ import annotations
 
+import json
 import secrets
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import shutil
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from allranks_backends.plan import Host
+from allranks_backends.registry import get_backend
+
+from .arguments import known_backend, lease_of, python_here
+from .errors import UsageError
+from .up_options import OF_PLACE_AND_TIME, UpOptions
 
 
 @dataclass
 class Settings:
     """What the user asked for, the same for every rank."""
 
-    name: str
+    options: UpOptions
+    """As they were given, with the variables of the hostfile, and as `rewire` and `sync` have changed them since."""
     python: str
-    python_named: bool
-    """Whether the user named it for all hosts; else a host may have one of its own, or one that `setup` made."""
     python_here: str
     """The same on the notebook's own machine, where it is not meant for other hosts only."""
     cwd: str
-    cwd_named: bool
-    """Whether the user named it; where it is only the notebook's, another host may lack it."""
-    env: Mapping[str, str]
-    folder: str = ""
+    folder: str
     """The notebook's working folder."""
-    sync: bool = False
-    """Whether each cell first brings that to the other hosts."""
+    shared: bool
+    """Whether some ranks run on other hosts."""
+    join_file: str | None
+    """Where ranks that a scheduler starts find how to call in; None where it travels another way."""
+    lease: float | None
+    """Seconds that it stays, while it runs nothing, when this process is gone or out of reach; None for ever."""
     sync_limit: int | None = None
-    """Bytes of it that are sent; None for the default."""
+    """Bytes of the folder that are sent; None for the default."""
     sync_include: Sequence[str] = ()
     """Patterns of files that are sent though they would be left out."""
     folders: dict[str, str] = field(default_factory=dict)
-    """Where it is on hosts that have got it, by their names."""
-    mpi_args: Sequence[str] = ()
-    connections: int = 1
-    keep: bool = False
-    """Whether it stays when this process ends by itself."""
-    lease: float | None = 0.0
-    """Seconds that it stays, while it runs nothing, when this process is gone or out of reach; None for ever."""
+    """Where the folder is on hosts that have got it, by their names."""
     attached_as: str = ""
-    """The name for attaching; another than `name` where a cluster of that name is up in another notebook."""
-    check: str = "warn"
-    ordered: bool = False
-    shared: bool = False
-    """Whether some ranks run on other hosts."""
-    joins: bool = False
-    """Whether they are started by a scheduler, and call in."""
-    join_file: str | None = None
-    """Where those find how; None where it travels another way."""
+    """The name for attaching; another than the cluster's where one of that name is up in another notebook."""
     token: str = field(default_factory=lambda: secrets.token_hex(32))
+
+    @classmethod
+    def of(cls, options: UpOptions, hosts: Sequence[Host], backend: str, env: Mapping[str, str]) -> Settings:
+        """The settings of ranks on `hosts`; `env` is the hostfile's.
+
+        Raises UsageError where this machine lacks what is named, or the backend cannot be.
+        """
+        others = any(not host.local for host in hosts)
+        settings = cls(
+            replace(options, env={**env, **(options.env or {})}),
+            python=options.python or sys.executable,
+            python_here=python_here(hosts, options.python),
+            cwd=str(options.cwd or Path.cwd()),
+            folder=str(Path.cwd()),
+            shared=options.joins or others,
+            join_file=str(Path(options.join).expanduser().absolute()) if options.join is not None else None,
+            lease=lease_of(options.lease, lasts=options.keep or others),
+        )
+        if backend != "auto":
+            known_backend(backend)
+            if options.joins and get_backend(backend).launcher == "mpirun":
+                raise UsageError(
+                    f"{backend} ranks must be started by mpirun, and these are started by something else: use --hosts."
+                )
+        if any(host.local for host in hosts) and not options.sync and not Path(settings.cwd).is_dir():
+            raise UsageError(f"--cwd {settings.cwd}: no such folder.")
+        if shutil.which(settings.python_here) is None:
+            raise UsageError(f"--python {settings.python_here}: no such program.")
+        return settings
+
+    @classmethod
+    def read(cls, stored: Mapping[str, Any]) -> Settings:
+        """Those that `stored` had. Raises TypeError, KeyError or ValueError for another version's."""
+        return cls(**{**stored, "options": UpOptions(**stored["options"])})
+
+    def stored(self) -> dict[str, Any]:
+        """As they are written into the file for `attach`: plain values."""
+        plain: dict[str, Any] = json.loads(json.dumps({**vars(self), "options": vars(self.options)}, default=_plain))
+        return plain
+
+    def change(self, **options: Any) -> None:
+        """Give these options other values."""
+        self.options = replace(self.options, **options)
+
+    def like(self) -> dict[str, Any]:
+        """What is the same for clusters that are alike, wherever their ranks are."""
+        stored = self.stored()
+        alike = {name: each for name, each in stored["options"].items() if name not in OF_PLACE_AND_TIME}
+        return {**alike, "cwd": stored["cwd"], "python": stored["python"], "python_named": self.python_named}
+
+    @property
+    def name(self) -> str:
+        return self.options.name
+
+    @property
+    def env(self) -> Mapping[str, str]:
+        """Variables that are set on all ranks."""
+        return self.options.env or {}
+
+    @property
+    def python_named(self) -> bool:
+        """Whether the user named it for all hosts; else a host may have one of its own, or one that `setup` made."""
+        return self.options.python is not None
+
+    @property
+    def cwd_named(self) -> bool:
+        """Whether the user named it; where it is only the notebook's, another host may lack it."""
+        return self.options.cwd is not None
+
+
+def _plain(value: Any) -> Any:
+    """Numbers of numpy, paths, and what is like a list, as what they stand for."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    return list(value) if isinstance(value, Iterable) else str(value)

@@ -211,12 +211,12 @@ def test_where_no_new_process_comes_the_files_are_named_and_heal_loads_them(need
         kept = keep(cluster)
         assert cluster._ranks is not None
         settings = cluster._ranks.settings
-        settings.mpi_args = ("--no-such-option",)
+        settings.change(mpi_args=("--no-such-option",))
         with pytest.raises(CannotStart, match="The ranks' variables are saved") as raised:
             cluster.rewire("mpi")
         _command, file = file_named(str(raised.value))
         assert file.exists()
-        settings.mpi_args = ()
+        settings.change(mpi_args=())
         assert "ranks 0-1 restarted with all variables" in str(cluster.heal())
         assert others_are_kept(cluster, kept)
         assert not file.exists()

@@ -23,6 +23,7 @@ from allranks.messages.events import (
     Timed,
     Unblocked,
 )
+from allranks.messages.requests import Acknowledge, Request
 from tests.head.whole_world import (
     BOOM,
     CELL,
@@ -133,14 +134,14 @@ def test_output_that_comes_again_after_a_reconnect_is_dropped(monitor: Monitor) 
 
 
 def test_the_end_of_a_cell_frees_the_rank_and_is_acknowledged(monitor: Monitor) -> None:
-    updates, rank, told = monitor.listen(CELL, [0, 1]), monitor.ranks[0], list[tuple[str, int]]()
-    monitor.acknowledge = lambda uuid, cell: told.append((uuid, cell))
+    updates, rank, told = monitor.listen(CELL, [0, 1]), monitor.ranks[0], list[tuple[str, Request]]()
+    monitor._tell = lambda uuid, request: told.append((uuid, request))
     rank.debugger = AtDebugger(CELL, open=True, stepping=False, text="")
     rank.report = State(running=True, cell=CELL, waiting=True)
     monitor.receive("rank-0", done(error=BOOM, ok=False, entered=5), [b"value"])
     update = updates.get_nowait()
     assert update is not None and isinstance(update.event, Done) and update.buffers == [b"value"]
-    assert told == [("rank-0", CELL)] and updates.empty()
+    assert told == [("rank-0", Acknowledge(CELL))] and updates.empty()
     assert rank.cell is None and rank.past == {CELL} and rank.entered == 5 and rank.failed == "ValueError"
     assert rank.debugger is None and not rank.report.running and not rank.report.waiting
     assert monitor.busy([0, 1]) == [monitor.ranks[1]] and rank.state == "failed"
@@ -225,12 +226,12 @@ def test_logged_figures_and_widgets_go_to_who_keeps_them(monitor: Monitor) -> No
 
 def test_an_end_that_comes_again_is_acknowledged_again(monitor: Monitor) -> None:
     """The rank sends it again after a reconnect, and would for ever: the acknowledgement was lost."""
-    told: list[tuple[str, int]] = []
-    monitor.acknowledge = lambda uuid, cell: told.append((uuid, cell))
+    told: list[tuple[str, Request]] = []
+    monitor._tell = lambda uuid, request: told.append((uuid, request))
     updates = monitor.listen(CELL, [0])
     monitor.receive("rank-0", done(), ())
     monitor.receive("rank-0", done(), ())
-    assert told == [("rank-0", CELL)] * 2
+    assert told == [("rank-0", Acknowledge(CELL))] * 2
     assert len(came(updates)) == 1
 
 

@@ -10,6 +10,7 @@ from allranks.head.state.known_rank import Rank
 from allranks.head.state.monitor import Monitor
 from allranks.head.world.processes import Processes
 from allranks.settings import Settings
+from allranks.up_options import UpOptions
 from allranks_backends.registry import get_backend
 
 HERE, BOX, MPIRUN = "localhost", "box", 99
@@ -46,8 +47,6 @@ def test_ranks_that_mpirun_has_never_started_are_not_waited_for() -> None:
     lifeline: Any = None
     for number, (host, pid) in enumerate([(HERE, None), (BOX, 101), (BOX, None)]):
         monitor.put(Rank(number, host, f"rank-{number}", pid))
-    processes = Processes(
-        Settings("main", "python", False, "python", "/", cwd_named=False, env={}), monitor, lifeline, hosts, events
-    )
+    processes = Processes(Settings.of(UpOptions(), [], "mpi", {}), monitor, lifeline, hosts, events)
     processes.stop(get_backend("mpi"), range(3), everybody=True)
     assert (ends[HERE].waited, ends[BOX].waited) == ([MPIRUN], [101])

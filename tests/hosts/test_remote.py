@@ -118,8 +118,8 @@ def test_an_answer_that_comes_late_is_not_taken_for_the_next(monkeypatch: pytest
 
     threading.Thread(target=late, daemon=True).start()
     with open(from_host, "rb") as reader, open(to_host, "wb") as writer:
-        host = PipedHost("mac1", reader, writer, lambda _event: None)
-        host.follow()
+        host = PipedHost("mac1", reader, writer)
+        host.follow(lambda _event: None)
         for _ in range(2):
             with pytest.raises(CannotStart, match="mac1 did not report free ports"):
                 host.ports(1)

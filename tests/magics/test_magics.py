@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from allranks import Cluster
-from allranks.magics.parsers import line_parser, parse
+from allranks.magics.parsers import line_parser, parse, values_of
 from allranks.magics.verbs import Verbs, _typed
+from allranks.up_options import UpOptions
 from tests.conftest import BUSY
 from tests.frames import frames_of_ours
 from tests.jupyter import Notebook, uncoloured
@@ -280,7 +281,8 @@ def test_slips_in_numbers_of_ranks(line: str, said: str, two: Notebook) -> None:
         ("keep", True, "--keep"),
         ("keep", False, "no --keep"),
         ("hosts", ["a", "b"], "--hosts a,b"),
-        ("env", [("HF_TOKEN", "secret")], "--env HF_TOKEN=…"),
+        ("env", {"HF_TOKEN": "secret"}, "--env HF_TOKEN=…"),
+        ("mpi_args", ("-x", "A"), "--mpi-arg -x,A"),
         ("ipp_profile", "mpi", "--ipp-profile mpi"),
     ],
 )
@@ -301,11 +303,16 @@ def test_options_are_said_as_they_are_typed_and_no_secret(name: str, value: obje
 def test_up_again_knows_how_the_cluster_is_now(first: str, again: str, said: str, ring2: Cluster) -> None:
     """After `resize` and `rewire`, to two ring ranks."""
     verbs, parser = Verbs(), line_parser()
-    verbs.up_with, options = vars(parse(parser, f"up {first}")), parse(parser, f"up {again}")
-    assert options is not None
-    assert verbs._as_it_is_up(ring2, options) == (not said)
+
+    def asked_by(line: str) -> UpOptions:
+        options = parse(parser, f"up {line}")
+        assert options is not None
+        return UpOptions(**values_of(options, UpOptions))
+
+    verbs.up_with, asked = asked_by(first), asked_by(again)
+    assert verbs._as_it_is_up(ring2, asked) == (not said)
     if said:
-        assert re.search(said, str(verbs._already_up(ring2, options)))
+        assert re.search(said, str(verbs._already_up(ring2, asked)))
 
 
 def test_a_timeout_must_be_above_zero(two: Notebook) -> None:

@@ -12,7 +12,7 @@ import pytest
 from allranks import Cluster
 from allranks.cluster.options import local_options
 from allranks.errors import UsageError
-from allranks.magics.parsers import cell_parser, declared, line_parser, parse
+from allranks.magics.parsers import cell_parser, line_parser, parse, values_of
 from allranks.messages import cell_options, lifeline
 from allranks.messages.cell_options import CellOptions, CellRequest
 from allranks.messages.lifeline import Lifeline
@@ -68,15 +68,15 @@ def test_numbers_of_numpy_and_ranges_are_as_good_as_others() -> None:
 
 def test_what_is_typed_has_the_options_own_values() -> None:
     parser = cell_parser("distributed")
-    assert declared(parser.parse_args([])) == {}
+    assert values_of(parser.parse_args([]), CellOptions) == {}
     line = "--timeout 2 --max-output 0.5 --check strict --ordered --timing"
-    options = CellOptions(**declared(parser.parse_args(line.split())))
+    options = CellOptions(**values_of(parser.parse_args(line.split()), CellOptions))
     assert options == CellOptions(timeout=2.0, max_output=500_000, check="strict", ordered=True, timing=True)
 
 
 def test_the_names_of_0_1_are_understood_and_shown_nowhere() -> None:
     cells, lines = cell_parser("distributed"), line_parser()
-    assert declared(cells.parse_args(["--profile"])) == {"timing": True}
+    assert values_of(cells.parse_args(["--profile"]), CellOptions) == {"timing": True}
     up, abort = parse(lines, "up --profile slurm"), parse(lines, "break -r 0")
     assert up is not None and up.ipp_profile == "slurm"
     assert abort is not None and (abort.verb, abort.ranks) == ("abort", [0])

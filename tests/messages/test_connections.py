@@ -36,7 +36,8 @@ class Notebook:
         self._goes_on = threading.Event()
         self._goes_on.set()
         self._waits = threading.Event()
-        self.lifeline = Lifeline(TOKEN, on_message=self._on_message, on_gone=self._on_gone)
+        self.lifeline = Lifeline(TOKEN)
+        self.lifeline.listen(on_message=self._on_message, on_gone=self._on_gone)
 
     @contextmanager
     def stopped(self, waker: Callable[[], None]) -> Iterator[None]:
@@ -202,7 +203,7 @@ def test_one_that_cannot_listen_leaves_nothing_open(notebook: Notebook) -> None:
 import gc, zmq
 from allranks.messages.lifeline import Lifeline
 try:
-    Lifeline("secret", on_message=print, on_gone=print, url={notebook.lifeline.url!r})
+    Lifeline("secret", url={notebook.lifeline.url!r})
 except zmq.ZMQError as error:
     error.itself = error
     print(error)

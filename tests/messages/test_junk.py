@@ -105,7 +105,8 @@ def monitor() -> Monitor:
 @pytest.fixture
 def head(monitor: Monitor, caplog: pytest.LogCaptureFixture) -> Iterator[Lifeline]:
     caplog.set_level(logging.CRITICAL, "allranks")  # ten thousand lines are no use to anybody
-    lifeline = Lifeline(TOKEN, on_message=monitor.receive, on_gone=monitor.disconnected)
+    lifeline = Lifeline(TOKEN)
+    lifeline.listen(on_message=monitor.receive, on_gone=monitor.disconnected)
     yield lifeline
     lifeline.close()
 

@@ -136,7 +136,7 @@ class Bench:
         stop: Stop,
     ) -> None:
         self._cluster, self._ranks, self._sizes, self._seconds, self._say = cluster, ranks, sizes, seconds, progress
-        self._home = Choice(cluster.backend, ranks.settings.connections)
+        self._home = Choice(cluster.backend, ranks.settings.options.connections)
         self._choices = choices(self._home, compare, connections)
         known_ops(ops, dict.fromkeys(choice.backend for choice in self._choices))
         self._ops = tuple(dict.fromkeys(ops))
@@ -194,7 +194,7 @@ class Bench:
             self._notes.append(str(change))
 
     def _here(self) -> Choice:
-        return Choice(self._cluster.backend, self._ranks.settings.connections)
+        return Choice(self._cluster.backend, self._ranks.settings.options.connections)
 
     def _go_home(self) -> None:
         plan = self._ranks.plan

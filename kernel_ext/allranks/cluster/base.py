@@ -84,7 +84,7 @@ class ClusterBase:
     def __init__(self, settings: Settings, hosts: Sequence[Host], backend: str) -> None:
         self.name = settings.name
         self._settings, self._hosts, self._backend_name = settings, list(hosts), backend
-        self.check, self.ordered = settings.check, settings.ordered
+        self.check, self.ordered = settings.options.check, settings.options.ordered
         self._ranks: Ranks | None = None
         self._client: Any = None
         self._monitor: Monitor | None = None
@@ -120,7 +120,7 @@ class ClusterBase:
     @property
     def connections(self) -> int:
         """TCP connections of each link of a ring."""
-        return self._settings.connections
+        return self._settings.options.connections
 
     @property
     def state(self) -> str:

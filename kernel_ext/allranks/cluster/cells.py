@@ -24,10 +24,9 @@ from . import debug
 from .calls import Arguments, Call, Calls, RemoteFunction, Returned, finished
 from .cell import Cell
 from .cell_text import CellText
-from .folder import ClusterFolder
+from .folder import ClusterFiles
 from .options import KEYWORDS, LocalOptions, local_options
 from .result import CellResult
-from .share import ClusterShare
 
 if TYPE_CHECKING:
     from allranks.timeline.timeline import Timeline
@@ -38,7 +37,7 @@ SHOWN_WITHIN = 5.0
 """Seconds that an interrupt waits for the end of a cell to be shown, once its ranks are done."""
 
 
-class ClusterCells(ClusterFolder, ClusterShare):
+class ClusterCells(ClusterFiles):
     """Cells on the ranks."""
 
     last_timeline: Timeline | None = None

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import itertools
-import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
-import zmq
-
-from allranks.arguments import can_be, can_wait_for, hosts_of, lease_of, python_here, rdma_links
+from allranks.arguments import hosts_of, rdma_links
 from allranks.discovery.running import RunningCluster, left_behind_on
-from allranks.errors import CannotStart, CellInterrupted, NoCluster, UsageError
-from allranks.head.world.detached import detached_file, left_behind, only_left_behind, read_detached, readable
+from allranks.errors import CannotStart, CellInterrupted, UsageError
+from allranks.head.world import attaching
+from allranks.head.world.detached import left_behind, only_left_behind, read_detached, readable
 from allranks.head.world.ranks import START_TRIES, Ranks
 from allranks.notebook.comms import ProxiedComms
 from allranks.notebook.stop import Stop, undisturbed
 from allranks.settings import Settings
+from allranks.up_options import UpOptions
 from allranks_backends.plan import Host, alike, rank_label
 from allranks_backends.registry import cannot_run, choose, get_backend
 
+from .options import Keywords
 from .values import ClusterValues
 from .views import ClusterViews
 
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
 
     from allranks.bench.result import BenchResult
 
+UP = Keywords(UpOptions)
 JOIN_WITHIN = 600.0
 """Seconds that a scheduler gets to start its ranks."""
 
@@ -56,73 +56,19 @@ class Cluster(ClusterValues, ClusterViews):
     With ``sync``, each cell first brings this process's working folder to all hosts that lack it, and has the ranks
     reload modules that have changed: see `sync`. Where IPython's ``%autoreload 2`` is on, ranks reload modules too.
 
-    Nothing starts before `up`, which ``with`` calls. Raises UsageError for an invalid argument.
+    The keywords are the options of ``%distributed up`` (`UpOptions`). Nothing starts before `up`, which ``with`` calls.
+    Raises UsageError for an invalid argument.
     """
 
-    _count: int | None = None
-    _profile: str | None = None
-    _timeout: float | None = None
-    """How many ranks others start, who, and within how many seconds."""
-
-    def __init__(
-        self,
-        n: int | None = None,
-        *,
-        backend: str = "auto",
-        hosts: Sequence[str] | str | None = None,
-        hostfile: str | Path | None = None,
-        ranks_per_host: int = 1,
-        join: str | Path | None = None,
-        ipp_profile: str | None = None,
-        timeout: float | None = None,
-        env: Mapping[str, str] | None = None,
-        python: str | None = None,
-        cwd: str | Path | None = None,
-        connections: int = 1,
-        mpi_args: Sequence[str] = (),
-        name: str = "main",
-        keep: bool = False,
-        lease: float | str | None = None,
-        check: str = "warn",
-        ordered: bool = False,
-        sync: bool = False,
-    ) -> None:
-        if ipp_profile == "":
-            raise UsageError("--ipp-profile '': use the name of a profile, such as default.")
-        joins = join is not None or ipp_profile is not None
-        if joins and (hosts, hostfile, ranks_per_host) != (None, None, 1):
-            raise UsageError(
-                "--join and --ipp-profile cannot be combined with --hosts, --hostfile or --ranks-per-host."
-            )
-        if join is not None and ipp_profile is not None:
-            raise UsageError("--join and --ipp-profile cannot be combined: each sets who starts the ranks.")
-        placed, named, told = ([], None, {}) if joins else hosts_of(n, hosts, hostfile, ranks_per_host)
-        here = any(host.local for host in placed)
-        settings = Settings(
-            name=name,
-            python=python or sys.executable,
-            python_named=python is not None,
-            python_here=python_here(placed, python),
-            cwd=str(cwd or Path.cwd()),
-            folder=str(Path.cwd()),
-            sync=sync,
-            cwd_named=cwd is not None,
-            shared=joins or any(not host.local for host in placed),
-            joins=joins,
-            join_file=str(Path(join).expanduser().absolute()) if join is not None else None,
-            env={**told, **(env or {})},
-            mpi_args=tuple(mpi_args),
-            connections=connections,
-            keep=keep,
-            lease=lease_of(lease, lasts=keep or (not joins and any(not host.local for host in placed))),
-            check=check,
-            ordered=ordered,
+    @UP.alone
+    def __init__(self, *given: Any, **options: Any) -> None:
+        asked = UpOptions(*given, **options)
+        hosts, named, env = (
+            ([], None, {}) if asked.joins else hosts_of(asked.n, asked.hosts, asked.hostfile, asked.ranks_per_host)
         )
-        self._hold(settings, placed, named if backend == "auto" and named else backend)
-        self._count, self._profile, self._timeout = n, ipp_profile, timeout
-        can_be(settings, self._backend_name, here=here)
-        can_wait_for(n, timeout, joins=joins)
-        if sync:
+        backend = named if asked.backend == "auto" and named else asked.backend
+        self._hold(Settings.of(asked, hosts, backend, env), hosts, backend)
+        if asked.sync:
             self._folder_sync().folder.refuse_if_too_much()
 
     def _hold(self, settings: Settings, hosts: Sequence[Host], backend: str) -> None:
@@ -169,7 +115,7 @@ class Cluster(ClusterValues, ClusterViews):
                 with undisturbed():  # what is half made could not be ended
                     self._ranks = Ranks(self._settings, comms=ProxiedComms(), forks=self._forks_here())
                     self._monitor = self._ranks.monitor
-                if self._settings.joins:
+                if self._settings.options.joins:
                     self._gather(self._ranks, progress)
                 self._choose_backend(self._ranks)
                 self._ranks.start(self._hosts, self._backend_name)
@@ -179,7 +125,7 @@ class Cluster(ClusterValues, ClusterViews):
                 self.down()
                 if isinstance(error, KeyboardInterrupt):
                     raise CellInterrupted("start-up cancelled; everything was cleaned up") from None
-                again = isinstance(error, CannotStart) and error.transient and not self._settings.joins
+                again = isinstance(error, CannotStart) and error.transient and not self._settings.options.joins
                 if not (again and tries_left):
                     raise
             else:
@@ -194,8 +140,8 @@ class Cluster(ClusterValues, ClusterViews):
 
     def _refuse_if_left_behind(self) -> None:
         """Another cluster beside one without a notebook would share its hosts, without need."""
-        kept = read_detached(self.name) if self._settings.keep else readable(self.name)
-        if kept is not None and kept.exists and (self._settings.keep or not kept.has_notebook):
+        kept = read_detached(self.name) if self._settings.options.keep else readable(self.name)
+        if kept is not None and kept.exists and (self._settings.options.keep or not kept.has_notebook):
             take = "" if kept.has_notebook else f"take it over with %distributed attach {self.name}, or "
             where = f", attached to the notebook of process {kept.notebook[0]}" if kept.has_notebook else ""
             raise UsageError(
@@ -210,17 +156,18 @@ class Cluster(ClusterValues, ClusterViews):
     def _gather(self, ranks: Ranks, progress: Callable[[str], None]) -> None:
         """Let in the ranks that others start."""
         assert ranks.listener is not None
-        settings, count = ranks.open_listener(), self._count
-        if self._profile is not None:
+        how, asked = ranks.open_listener(), self._settings.options
+        count, timeout = asked.n, asked.timeout
+        if asked.ipp_profile is not None:
             from allranks.hosts.profiles import spawn_on_engines
 
-            count = spawn_on_engines(self._profile, self._count, settings, self._timeout or 0.0, progress)
-        self._hosts = ranks.gather(count, JOIN_WITHIN if self._timeout is None else self._timeout, progress)
+            count = spawn_on_engines(asked.ipp_profile, count, how, timeout or 0.0, progress)
+        self._hosts = ranks.gather(count, JOIN_WITHIN if timeout is None else timeout, progress)
 
     def _where_folder_lacks(self, ranks: Ranks) -> str:
         """Which ranks work where, if hosts lack the notebook's folder; `sync` sends it, and says itself where."""
         lacks = [rank.host for rank in ranks.monitor.ranks if rank.folder]
-        if self._settings.sync or not lacks:
+        if self._settings.options.sync or not lacks:
             return ""
         here = self._settings.cwd
         where = alike({rank.rank: rank.folder or here for rank in ranks.monitor.ranks})
@@ -251,41 +198,10 @@ class Cluster(ClusterValues, ClusterViews):
         Such are those with ``keep=True``, and those with a lease whose notebook ended without ending them. Without a
         `name`, the only one. Raises NoCluster where there is none of that name, and UsageError where it is needed.
         """
-        name = name or only_left_behind()
-        kept = read_detached(name)
-        if kept is None:
-            others = ", ".join(left_behind())
-            raise NoCluster(
-                f"no detached cluster named {name!r}. " + (f"Available: {others}. " if others else "") + "Clusters "
-                "started with %distributed up --keep, or on other hosts, outlive their notebook and can be attached, "
-                "on the machine where that was: allranks list --hosts HOSTS names it."
-            )
-        try:
-            settings = Settings(**kept.settings)
-        except TypeError:
-            raise NoCluster(f"the cluster {name!r} was started by another version of allranks.") from None
+        ranks = attaching.attach(name or only_left_behind(), ProxiedComms())
         cluster = cls.__new__(cls)  # what was checked on the notebook's machine when it was started may be gone by now
-        cluster._hold(settings, (), kept.backend)
-        try:
-            ranks = cluster._ranks = Ranks(settings, kept, ProxiedComms())
-            cluster._monitor = ranks.monitor
-        except zmq.ZMQError:
-            why = (
-                f"the notebook of process {kept.notebook[0]} is attached to the cluster {name!r}: end its kernel first."
-            )
-            if not kept.has_notebook:
-                why = f"another program has the address {kept.url}, where the ranks of {name!r} look for a notebook."
-            raise NoCluster(why) from None
-        except OSError:
-            detached_file(name).unlink(missing_ok=True)
-            raise NoCluster(f"the cluster {name!r} no longer runs: its host process has ended.") from None
-        ranks.take_over(kept)
-        if ranks.reached.have_ended and not ranks.monitor.alive():
-            cluster.down()
-            raise NoCluster(
-                f"the ranks of the cluster {name!r} have ended: their lease has run out, or their hosts were restarted."
-            )
-        cluster._hosts = ranks.hosts
+        cluster._hold(ranks.settings, ranks.hosts, ranks.backend.name)
+        cluster._ranks, cluster._monitor = ranks, ranks.monitor
         cluster._cells = itertools.count(ranks.monitor.last_cell + 1)
         return cluster
 

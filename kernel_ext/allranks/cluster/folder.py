@@ -1,7 +1,8 @@
-"""The part of `Cluster` that keeps the notebook's working folder, and the modules in it, identical on all ranks."""
+"""The part of `Cluster` that brings files to hosts and from them, and keeps the folder and its modules equal."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import wait
@@ -13,6 +14,7 @@ from allranks.errors import CannotCopy, CellInterrupted, UsageError
 from allranks.files.fetch import TARGET, Fetch, FetchResult
 from allranks.files.folder import Contents, Folder, Stamp
 from allranks.files.result import HostSync, SyncResult, left_out_lines
+from allranks.files.share import HeadShare, ShareResult
 from allranks.files.sync import FolderSync
 from allranks.head.world.ranks import Ranks
 from allranks.messages.questions import Reply, RequestFailed
@@ -28,8 +30,8 @@ DECIDED_WITHIN = 10.0
 """Seconds that ranks get to keep or undo what they have reloaded, which they have in memory."""
 
 
-class ClusterFolder(ClusterBase):
-    """The working folder on all hosts."""
+class ClusterFiles(ClusterBase):
+    """The working folder on all hosts, files of the ranks, and what one host has for all others."""
 
     _sync: FolderSync | None = None
     _sources: Mapping[str, Stamp] | None = None
@@ -45,13 +47,13 @@ class ClusterFolder(ClusterBase):
 
         May be set. Raises UsageError for the home folder, which is too much.
         """
-        return self._settings.sync
+        return self._settings.options.sync
 
     @auto_sync.setter
     def auto_sync(self, on: bool) -> None:
         if on:
             self._folder_sync().folder.refuse_if_too_much()
-        self._settings.sync = on
+        self._settings.change(sync=on)
         self._save()
 
     def sync(
@@ -127,19 +129,57 @@ class ClusterFolder(ClusterBase):
         except KeyboardInterrupt:
             raise CellInterrupted(f"stopped; files that are whole are in {target}") from None
 
+    def share(
+        self,
+        path: str | Path,
+        *,
+        source: int | str | None = None,
+        to: str | Path | None = None,
+        overwrite: bool = False,
+    ) -> ShareResult:
+        """Bring a file or a folder that one host has to all others, from host to host, and verify its checksums.
+
+        `path` is one on that host (relative ones begin at its rank's working folder), or the id of a repository in its
+        Hugging Face cache, such as ``"mlx-community/Qwen3-0.6B-4bit"``. `source` names the host, or a rank of it; by
+        default it is one whose copy no share has put there: the notebook's, if ranks run there and have it, or the
+        first. On the others it lies at the same path, below their own home folder if it is below the source's; what is
+        in the Hugging Face cache comes into theirs. `to` names another folder for it. In a cell,
+        ``allranks.shared(name)`` is its path on each rank.
+
+        What is there already is not sent, and only what an earlier share has put there is replaced, unless with
+        `overwrite`. Ranks may be running a cell. Where the network is lost for a while, the share goes on when it is
+        back; one that was stopped, or failed, is continued by the next.
+
+        Raises UsageError where no host has it, copies differ, or something else is in the way; CannotCopy where a host
+        cannot send or take it; CellInterrupted. Nothing is put in place before all hosts have all of it. If a host then
+        cannot put a file in place, it and other hosts may have some of the files in place; each of these is whole, and
+        the message says so.
+        """
+        living, stop = self._up(), Stop()
+        if not living.monitor.alive():
+            self._refuse_if_broken(living)
+        share = HeadShare(living, stop.raise_if_pressed)
+        try:
+            with stop.noted():
+                return share.run(
+                    os.fspath(path), source=source, to=None if to is None else os.fspath(to), overwrite=overwrite
+                )
+        except KeyboardInterrupt:
+            raise CellInterrupted(share.stopped()) from None
+
     def _before_cell(self, ranks: Ranks, chosen: Sequence[int]) -> str:
         """Bring what has changed since the last cell, where that is wanted; returns what the user should know."""
-        if not (self._settings.sync or autoreloads()):
+        if not (self._settings.options.sync or autoreloads()):
             return ""
         result, lines = SyncResult({}, Contents({})), list[str]()
-        if self._settings.sync:
+        if self._settings.options.sync:
             result = self._bring(ranks, False, unsaid)
             lines = self._news(result)
-        if not self._settings.sync or _sources(result.contents) != self._sources:
+        if not self._settings.options.sync or _sources(result.contents) != self._sources:
             busy = [rank.rank for rank in ranks.monitor.busy(range(self.size))]
             if not busy:
                 self._reload(ranks, result)
-            elif self._settings.sync:
+            elif self._settings.options.sync:
                 result.not_reloaded = f"They are reloaded once {rank_label(busy)} runs no cell."
         self._refuse_if_unable(chosen)  # it may have taken long
         return "\n".join([*lines, *result.of_modules()])

@@ -177,7 +177,7 @@ class ClusterMembers(ClusterBase):
         known_backend(name)
         if reason := cannot_run(name, ranks.sites(ranks.hosts), up=True):
             raise CannotStart(reason)
-        links = connections or ranks.settings.connections
+        links = connections or ranks.settings.options.connections
 
         def change() -> WorldChange:
             self._refuse_if_running("rewire")  # which another thread may have begun

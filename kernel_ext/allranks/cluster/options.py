@@ -1,4 +1,4 @@
-"""The keywords of `Cluster.run`, `begin` and `options`: taken from the one declaration of a cell's options."""
+"""The keywords of `Cluster`, `Cluster.run`, `begin` and `options`: taken from the declarations of options."""
 
 from __future__ import annotations
 
@@ -67,15 +67,17 @@ class Keywords(Generic[Options]):
 
     def _given_to(self, method: Callable[..., Result]) -> Callable[..., Result]:
         own = inspect.signature(method)
-        positional = [each for each in own.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
+        several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        positional = [each for each in own.parameters.values() if each.kind not in several]
         names = [each.name for each in self._parameters]
+        called = method.__qualname__.removesuffix(".__init__").rpartition(".")[2]
 
         @functools.wraps(method)
         def with_options(*args: Any, **given: Any) -> Result:
             options = {OLD_NAMES.get(name, name): value for name, value in given.items()}
             for name in options:
                 if name not in names and name not in own.parameters:
-                    raise TypeError(f"{method.__name__}(): {unknown(name, names)}")
+                    raise TypeError(f"{called}(): {unknown(name, names)}")
             return method(*args, **options)
 
         signature = own.replace(parameters=[*positional, *self._parameters])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,13 +10,14 @@ from pathlib import Path
 
 from zmq import ZMQError
 
-from allranks.arguments import HERE, can_be, python_here, rdma_links
+from allranks.arguments import HERE, rdma_links
 from allranks.errors import Apart, CannotStart, HostCause
 from allranks.head.world.ranks import START_TRIES, Ranks
 from allranks.head.world.reaching import pairs
 from allranks.machine.shortages import cannot_start
 from allranks.notebook.stop import undisturbed
 from allranks.settings import Settings
+from allranks.up_options import UpOptions
 from allranks_backends.plan import Host
 from allranks_backends.registry import cannot_run, choose, get_backend
 
@@ -61,18 +61,8 @@ def try_up(
     Starts at most `EACH` ranks on each host, as long as hosts have no other neighbors than with all ranks.
     Raises UsageError as `Cluster` does.
     """
-    settings = Settings(
-        name="doctor",
-        python=python or sys.executable,
-        python_named=python is not None,
-        python_here=python_here(hosts, python),
-        cwd=str(cwd or Path.cwd()),
-        cwd_named=cwd is not None,
-        folder=str(Path.cwd()),
-        shared=any(not host.local for host in hosts),
-        env=dict(env),
-    )
-    can_be(settings, backend, here=any(host.local for host in hosts))
+    asked = UpOptions(name="doctor", python=python, cwd=cwd, lease=0)
+    settings = Settings.of(asked, hosts, backend, env)
     for tries_left in reversed(range(START_TRIES)):
         trial, again = _try_once(settings, hosts, backend)
         if not (again and tries_left):

@@ -78,6 +78,10 @@ ANSWER_WITHIN, GONE_WITHIN = 10.0, 8.0
 """Seconds a host process gets to answer, and to end everything before it is killed itself."""
 
 
+def unheard(_event: HostReport) -> None:
+    """Before `PipedHost.follow`, which reads the first event."""
+
+
 class HostEnd:
     """The notebook's end of one host process: orders down, events up. How they travel is for subclasses to say."""
 
@@ -300,14 +304,15 @@ def last_line(text: str) -> str:
 class PipedHost(HostEnd):
     """A host process whose orders and events are JSON lines of two streams."""
 
-    def __init__(self, name: str, reader: IO[bytes], writer: IO[bytes], on_event: OnEvent) -> None:
-        super().__init__(name, on_event)
+    def __init__(self, name: str, reader: IO[bytes], writer: IO[bytes]) -> None:
+        super().__init__(name, unheard)
         self._reader, self._writer = reader, writer
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
 
-    def follow(self) -> None:
+    def follow(self, on_event: OnEvent) -> None:
         """Hear its events, in a thread."""
+        self._on_event = on_event
         threading.Thread(target=self._listen, name=f"allranks-host-{self.name}", daemon=True).start()
 
     def end(self) -> None:

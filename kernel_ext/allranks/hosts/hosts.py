@@ -33,12 +33,12 @@ CONTROLLER_STAYS = 7 * 86400.0
 
 
 class Hosts:
-    """The notebook's ends of all host processes. `on_event` makes, for a host's name, what hears its events."""
+    """The notebook's ends of all host processes."""
 
-    def __init__(
-        self, settings: Settings, here: LocalHost, listener: Listener | None, on_event: Callable[[str], OnEvent]
-    ) -> None:
-        self._settings, self._on_event = settings, on_event
+    _on_event: Callable[[str], OnEvent]
+
+    def __init__(self, settings: Settings, here: LocalHost, listener: Listener | None) -> None:
+        self._settings = settings
         self.here = here
         """This machine."""
         self.others: dict[str, RemoteHost | JoinedHost] = {}
@@ -47,6 +47,14 @@ class Hosts:
         """Where ranks come in that a scheduler started."""
         self.networks: list[dict[str, str]] = []
         """The address of each host in every network that they share, where no address was named."""
+
+    def follow(self, on_event: Callable[[str], OnEvent]) -> None:
+        """Hear the events of this machine, and of others once they are reached.
+
+        `on_event` makes, for a host's name, what hears its events.
+        """
+        self._on_event = on_event
+        self.here.follow(on_event(self.here.name))
 
     def end_of(self, host: Host) -> HostEnd:
         """The notebook's end of that host's process."""

@@ -23,7 +23,7 @@ from allranks.machine.ports import free_ports
 from allranks.messages.host_messages import Prepare
 
 from .addresses import LOOPBACK
-from .host_process import OnEvent, PipedHost
+from .host_process import PipedHost
 
 CONTROLLER_PORTS = {
     "engine": ("registration", "control", "mux", "task", "iopub", "hb_ping", "hb_pong", "broadcast"),
@@ -47,24 +47,15 @@ class LocalHost(PipedHost):
 
     NAME = "localhost"
 
-    def __init__(self, directory: Path, reader: IO[bytes], writer: IO[bytes], on_event: OnEvent) -> None:
-        super().__init__(self.NAME, reader, writer, on_event)
+    def __init__(self, directory: Path, reader: IO[bytes], writer: IO[bytes]) -> None:
+        super().__init__(self.NAME, reader, writer)
         self.directory = directory
         self.connection_file = directory / "ipcontroller-client.json"
         self.process = (0, 0.0)
         """Number of the host process, and when it began."""
 
     @classmethod
-    def begin(
-        cls,
-        name: str,
-        *,
-        python: str,
-        on_event: OnEvent,
-        shared: bool,
-        listen: str = LOOPBACK,
-        forks: bool = True,
-    ) -> LocalHost:
+    def begin(cls, name: str, *, python: str, shared: bool, listen: str = LOOPBACK, forks: bool = True) -> LocalHost:
         """Start a host process. Raises OSError and ZMQError where this machine lacks what it needs.
 
         `shared` says that ranks on other hosts connect to the controller, at the address `listen`; `forks`, that it is
@@ -72,15 +63,13 @@ class LocalHost(PipedHost):
         """
         directory = Path(tempfile.mkdtemp(prefix=f"allranks-{name}-"))  # 0700
         try:
-            return cls._begun(directory, python, on_event, shared=shared, listen=listen, forks=forks)
+            return cls._begun(directory, python, shared=shared, listen=listen, forks=forks)
         except BaseException:
             shutil.rmtree(directory, ignore_errors=True)  # a host process ends with its input
             raise
 
     @classmethod
-    def _begun(
-        cls, directory: Path, python: str, on_event: OnEvent, *, shared: bool, listen: str, forks: bool
-    ) -> LocalHost:
+    def _begun(cls, directory: Path, python: str, *, shared: bool, listen: str, forks: bool) -> LocalHost:
         (directory / "profile").mkdir()
         # Children must not inherit what a test or a notebook server set for itself alone.
         environment = {key: value for key, value in os.environ.items() if key != "PYTEST_CURRENT_TEST"}
@@ -94,7 +83,7 @@ class LocalHost(PipedHost):
                 start_new_session=True,  # Ctrl-C in a terminal is for the notebook, not for the ranks' parent
             )
         assert process.stdin is not None and process.stdout is not None
-        host = cls(directory, process.stdout, process.stdin, on_event)
+        host = cls(directory, process.stdout, process.stdin)
         host._process, host.process = process, identity_of(process.pid)
         host.engine_info, client_info, controller = _controller_settings(directory, shared=shared, listen=listen)
         host._order(Prepare(str(directory), controller, forks=forks))
@@ -102,14 +91,12 @@ class LocalHost(PipedHost):
         return host
 
     @classmethod
-    def adopt(
-        cls, directory: Path, engine_info: dict[str, Any], process: tuple[int, float], on_event: OnEvent
-    ) -> LocalHost:
+    def adopt(cls, directory: Path, engine_info: dict[str, Any], process: tuple[int, float]) -> LocalHost:
         """Take a kept host process over. Raises OSError when it is no more."""
         connection = socket.socket(socket.AF_UNIX)
         with _short(directory) as folder:
             connection.connect(f"{folder}/control")
-        host = cls(directory, connection.makefile("rb"), connection.makefile("wb"), on_event)
+        host = cls(directory, connection.makefile("rb"), connection.makefile("wb"))
         host.engine_info, host.process = engine_info, process
         return host
 

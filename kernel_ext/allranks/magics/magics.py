@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import contextvars
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from keyword import iskeyword
 from pathlib import Path
 from types import ModuleType
@@ -20,11 +20,13 @@ from allranks.cluster.cluster import Cluster
 from allranks.cluster.result import CellResult
 from allranks.errors import AllranksError, CellInterrupted, NoCluster, UsageError
 from allranks.head.world.detached import left_behind
+from allranks.messages.cell_options import CellOptions
 from allranks.messages.values import can_travel
 from allranks.notebook.front_end import shown_in
+from allranks.up_options import UpOptions
 
 from . import auto, completion
-from .parsers import cell_parser, declared, line_parser, parse
+from .parsers import cell_parser, line_parser, parse, values_of
 from .verbs import OF_IPYTHON, VERBS, Verbs, end
 
 LOOKED_AT = 4 << 20
@@ -39,7 +41,7 @@ class DistributedMagics(Verbs, Magics):
         super().__init__(shell)
         self.cluster: Cluster | None = None
         self.ended: Cluster | None = None
-        self.up_with: Mapping[str, Any] = {}
+        self.up_with: UpOptions | None = None
         self._lines = line_parser()
         self._cells = {name: cell_parser(name) for name in ("distributed", "rank")}
         type(self).distributed.__doc__ = self._lines.format_help()  # for %distributed?
@@ -107,7 +109,7 @@ class DistributedMagics(Verbs, Magics):
             options.timeline = str(writable("--timeline", options.timeline))
         cell = cluster.begin(
             code,
-            **declared(options),
+            **values_of(options, CellOptions),
             ranks=ranks,
             want_values=options.out is not None,
             timeline="lazy" if options.lazy else options.timeline is not None,

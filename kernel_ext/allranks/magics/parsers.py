@@ -6,7 +6,8 @@ import argparse
 import difflib
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any, NoReturn, get_args
 
 from allranks.discovery import discover as discover_module
@@ -14,9 +15,10 @@ from allranks.discovery import doctor
 from allranks.environments import setup
 from allranks.errors import UsageError
 from allranks.messages import cell_options
+from allranks.typed_options import choices, flag, typed
+from allranks.up_options import BACKENDS, UpOptions, listed
 from allranks_backends.hostfile import MOST_RANKS
 
-BACKENDS = "auto, ring, jaccl, jaccl-ring, mpi or nccl"
 GROUPS = {
     "start and stop": ("setup", "up", "attach", "status", "down"),
     "change the world": ("heal", "resize", "rewire"),
@@ -98,17 +100,6 @@ def parse_ranks(text: str) -> list[int]:
     return ranks
 
 
-def _setting(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals or not name:
-        raise argparse.ArgumentTypeError(f"invalid setting {text!r}: use NAME=VALUE")
-    return name, value
-
-
-def _listed(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
-
-
 def _count(text: str) -> int:
     if not text.isdecimal() or not int(text):
         raise argparse.ArgumentTypeError(f"invalid number {text!r}: use 1 or more")
@@ -127,39 +118,9 @@ def line_parser() -> Parser:
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", parser_class=Parser)
 
     up = verbs.add_parser("up", help="start the ranks and form the world")
-    where = up.add_mutually_exclusive_group()
-    where.add_argument("-n", type=int, help="ranks on this machine (default 2)")
     up.add_argument("--yes", action="store_true", help="with -n: also far more ranks than cores")
-    where.add_argument(
-        "--hosts", type=_listed, help="comma-separated hosts, one rank on each; 'mac1 python=P cwd=D' sets these"
-    )
-    where.add_argument("--hostfile", help="mlx's JSON hostfile, or MPI's 'host slots=n'")
-    up.add_argument("--join", metavar="FILE", help="write FILE, for ranks that a scheduler starts")
-    up.add_argument("--ipp-profile", metavar="P", help="ranks next to the engines of a running ipyparallel cluster")
+    add_options(up, UpOptions, {each.name: each.default for each in fields(UpOptions)})
     up.add_argument("--profile", dest="ipp_profile", help=argparse.SUPPRESS)  # as it was called in 0.1
-    up.add_argument("--timeout", type=float, metavar="S", help="seconds to wait for the ranks, or engines, of these")
-    up.add_argument("--ranks-per-host", type=int, default=1, help="ranks per host of --hosts or --hostfile")
-    up.add_argument("--backend", default="auto", help=BACKENDS)
-    up.add_argument(
-        "--env", type=_setting, action="append", default=[], metavar="K=V", help="set this variable on all ranks"
-    )
-    up.add_argument("--python", help="interpreter of the ranks (default: the notebook's)")
-    up.add_argument("--cwd", help="working folder of the ranks (default: the notebook's)")
-    up.add_argument("--connections", type=int, default=1, help="TCP connections per ring link")
-    up.add_argument("--mpi-arg", action="append", default=[], metavar="A", help="passed to mpirun; may be repeated")
-    up.add_argument("--keep", action="store_true", help="keep running when the notebook ends; see attach")
-    up.add_argument("--lease", metavar="T", help="how long ranks stay without a notebook: 12h (default), 0 or none")
-    up.add_argument(
-        "--check", choices=["off", "warn", "strict"], default="warn", help="check that ranks' collectives agree"
-    )
-    up.add_argument("--ordered", action="store_true", help="run collectives in call order")
-    up.add_argument(
-        "--sync",
-        action=argparse.BooleanOptionalAction,
-        default=False,
-        help="before each cell, bring the notebook's folder to all hosts and reload changed modules (default: no)",
-    )
-    up.add_argument("--name", default="main", help="name of the cluster")
 
     made = verbs.add_parser("setup", help="make environments on hosts that match this notebook's")
     setup.add_arguments(made)
@@ -178,12 +139,12 @@ def line_parser() -> Parser:
     rewire.add_argument("--backend", help=BACKENDS.removeprefix("auto, "))
     rewire.add_argument("--connections", type=int, help="TCP connections per ring link")
     bench = verbs.add_parser("bench", help="measure collectives: time and bandwidth by size")
-    bench.add_argument("--ops", type=_listed, default=["all_sum"], metavar="OPS", help="e.g. all_sum,all_gather,send")
+    bench.add_argument("--ops", type=listed, default=["all_sum"], metavar="OPS", help="e.g. all_sum,all_gather,send")
     bench.add_argument("--min", default="1K", metavar="SIZE", help="smallest array: 1K, 4MiB (default 1K)")
     bench.add_argument("--max", default="64M", metavar="SIZE", help="largest array (default 64M)")
     bench.add_argument("--seconds", type=float, default=0.3, metavar="S", help="seconds per size, about (default 0.3)")
     bench.add_argument(
-        "--compare", type=_listed, default=[], metavar="BACKENDS", help="measure these too, e.g. ring,mpi"
+        "--compare", type=listed, default=[], metavar="BACKENDS", help="measure these too, e.g. ring,mpi"
     )
     bench.add_argument(
         "--connections", type=_counts, default=[], metavar="N,N", help="measure a ring with these, e.g. 1,2,4"
@@ -261,8 +222,7 @@ def cell_parser(name: str) -> Parser:
         parser.add_argument("-r", "--ranks", type=parse_ranks, help="only these ranks, e.g. 0,2-3")
     parser.add_argument("-o", "--out", metavar="NAME", help="store the CellResult in this notebook variable")
     parser.add_argument("--no-wait", action="store_true", help="return the prompt immediately; output keeps appearing")
-    for option, (kind, how) in cell_options.typed().items():
-        _add(parser, option, kind, how)
+    add_options(parser, cell_options.CellOptions, {})
     for old, option in cell_options.OLD_NAMES.items():
         parser.add_argument(f"--{old}", dest=option, action="store_true", default=None, help=argparse.SUPPRESS)
     parser.add_argument(
@@ -272,23 +232,33 @@ def cell_parser(name: str) -> Parser:
     return parser
 
 
-def _add(parser: Parser, option: str, kind: Any, how: cell_options.Typed) -> None:
-    """Let one of `CellOptions` be typed."""
-    flag, said = f"--{option.replace('_', '-')}", how.help
-    if how.parse is not None:
-        parser.add_argument(flag, type=how.parse, metavar=how.metavar, help=said)
-    elif bool in (kind, *get_args(kind)):
-        parser.add_argument(flag, action="store_true", default=None, help=said)
-    elif words := cell_options.choices(kind):
-        parser.add_argument(flag, choices=words, help=said)
-    else:
-        parser.add_argument(flag, type=next(each for each in get_args(kind)), metavar=how.metavar, help=said)
+def add_options(parser: Parser, declared: type, defaults: Mapping[str, Any]) -> None:
+    """Let the options of a class be typed."""
+    options = typed(declared)
+    exclusive = parser.add_mutually_exclusive_group() if any(how.exclusive for _, how in options.values()) else parser
+    for name, (kind, how) in options.items():
+        given: dict[str, Any] = {"dest": name, "help": how.help, "default": None if how.repeat else defaults.get(name)}
+        if how.negatable:
+            given |= {"action": argparse.BooleanOptionalAction}
+        elif bool in (kind, *get_args(kind)):
+            given |= {"action": "store_true"}
+        elif words := choices(kind):
+            given |= {"choices": words}
+        else:
+            given |= {"type": how.parse or (get_args(kind) or (kind,))[0], "metavar": how.metavar}
+        if how.repeat is not None:
+            given |= {"action": "append"}
+        (exclusive if how.exclusive else parser).add_argument(flag(name, how), **given)
 
 
-def declared(options: argparse.Namespace) -> dict[str, Any]:
-    """Those of `CellOptions` that were typed."""
-    given = {name: getattr(options, name) for name in cell_options.typed()}
-    return {name: value for name, value in given.items() if value is not None}
+def values_of(options: argparse.Namespace, declared: type) -> dict[str, Any]:
+    """The options of this class that were typed, or have a default."""
+    given = {name: (getattr(options, name), how.repeat) for name, (_, how) in typed(declared).items()}
+    return {
+        name: repeat(value) if repeat is not None else value
+        for name, (value, repeat) in given.items()
+        if value is not None
+    }
 
 
 def parse(parser: Parser, line: str) -> argparse.Namespace | None:

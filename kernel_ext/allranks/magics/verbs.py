@@ -22,11 +22,14 @@ from allranks.notebook.keyboard import can_ask
 from allranks.notebook.page_room import LINES
 from allranks.notebook.show import Show
 from allranks.notebook.writer import Writer
+from allranks.typed_options import flag, typed
 from allranks.units import lines_text, ranks_text
+from allranks.up_options import UpOptions
 from allranks_backends.plan import alike, rank_label
 from allranks_backends.views import AT_REST
 
 from . import auto
+from .parsers import values_of
 
 OF_IPYTHON = {"In", "Out", "get_ipython", "exit", "quit"}
 """Variables without which a notebook does not work."""
@@ -39,7 +42,7 @@ class Verbs:
     cluster: Cluster | None
     ended: Cluster | None
     """The one that `down` ended last."""
-    up_with: Mapping[str, Any]
+    up_with: UpOptions | None
     """The options of the `up` that started the cluster."""
 
     def _need(self) -> Cluster:
@@ -48,37 +51,17 @@ class Verbs:
         return self.cluster
 
     def _up(self, options: argparse.Namespace) -> None:
+        asked = UpOptions(**values_of(options, UpOptions))
         up = self.cluster if self.cluster is not None and self.cluster.state != "down" else None
-        if up is not None and self._as_it_is_up(up, options):
+        if up is not None and self._as_it_is_up(up, asked):
             print("already up:")
             display(up)  # type: ignore[no-untyped-call]
             return
-        started_here = options.join is None and options.ipp_profile is None
-        if up is None and options.n is not None and started_here and not options.yes:
-            not_too_many(f"-n {options.n}", options.n)
-        cluster = Cluster(  # raises UsageError for an invalid argument, even if a cluster is up
-            options.n,
-            backend=options.backend,
-            hosts=options.hosts,
-            hostfile=options.hostfile,
-            ranks_per_host=options.ranks_per_host,
-            join=options.join,
-            ipp_profile=options.ipp_profile,
-            timeout=options.timeout,
-            env=dict(options.env),
-            python=options.python,
-            cwd=options.cwd,
-            connections=options.connections,
-            mpi_args=options.mpi_arg,
-            name=options.name,
-            keep=options.keep,
-            lease=options.lease,
-            check=options.check,
-            ordered=options.ordered,
-            sync=options.sync,
-        )
+        if up is None and asked.n is not None and not asked.joins and not options.yes:
+            not_too_many(f"-n {asked.n}", asked.n)
+        cluster = Cluster(**vars(asked))  # raises UsageError for an invalid argument, even if a cluster is up
         if up is not None:
-            raise self._already_up(up, options)
+            raise self._already_up(up, asked)
         if cluster.was_left_behind():
             print(f"{options.name} still runs, and its notebook is gone: taking it over, with all variables.")
             try:
@@ -89,16 +72,16 @@ class Verbs:
                 said = str(error)
                 print(f"{said[0].upper()}{said[1:]} Starting others.")
             else:
-                self.up_with = vars(options)
+                self.up_with = asked
                 return
-        if not started_here:
+        if asked.joins:
             from allranks.bench.measure import Progress
 
             with Progress(live=hasattr(self.shell, "kernel")) as progress:
                 self.cluster = cluster.up(progress)
         else:
             self.cluster = cluster.up()
-        self.up_with = vars(options)
+        self.up_with = asked
         self._go_on_watching(cluster)
         if cluster.chosen_because:
             print(f"backend: {cluster.chosen_because}")
@@ -122,38 +105,42 @@ class Verbs:
             made = setup.asked_by(options, progress)
         display(made)  # type: ignore[no-untyped-call]
 
-    def _as_it_is_up(self, cluster: Cluster, options: argparse.Namespace) -> bool:
+    def _as_it_is_up(self, cluster: Cluster, asked: UpOptions) -> bool:
         """Whether `up` was run again with the same options, as with "Run All Cells", or asks for what is up now."""
-        return bool(self.up_with) and not self._other_than_up(cluster, options)
+        return self.up_with is not None and not self._other_than_up(cluster, asked)
 
-    def _other_than_up(self, cluster: Cluster, options: argparse.Namespace) -> list[str]:
-        """Options that differ from those of the `up` that started the cluster, and from how it is now."""
-        kept = {name: each for name, each in vars(options).items() if name not in ("yes", "timeout")}  # past with `up`
+    def _other_than_up(self, cluster: Cluster, asked: UpOptions) -> dict[str, Any]:
+        """How the cluster is, where `asked` differs from the `up` that started it, and from how it is now."""
         now = _as_it_is_now(cluster)
-        return [name for name, asked in kept.items() if asked not in (self.up_with.get(name, asked), now.get(name))]
+        with_up = vars(asked if self.up_with is None else self.up_with)
+        return {
+            name: now.get(name, with_up[name])
+            for name, value in vars(asked).items()
+            if value not in (with_up[name], now.get(name)) and name != "timeout"  # it is past with `up`
+        }
 
-    def _already_up(self, cluster: Cluster, options: argparse.Namespace) -> UsageError:
+    def _already_up(self, cluster: Cluster, asked: UpOptions) -> UsageError:
         """The error where `up` asks for another cluster than the one that is up."""
         what = f"already up: {ranks_text(cluster.size, cluster.backend)}."
-        differ, now = self._other_than_up(cluster, options), _as_it_is_now(cluster)
-        if differ == ["sync"]:
-            switch = "--on" if options.sync else "--off"
+        differ = self._other_than_up(cluster, asked)
+        if list(differ) == ["sync"]:
+            switch = "--on" if asked.sync else "--off"
             return UsageError(f"{what} %distributed sync {switch} switches what --sync does.")
-        running = ", ".join(_typed(name, now.get(name, self.up_with[name])) for name in differ)
+        running = ", ".join(_typed(name, value) for name, value in differ.items())
         how = f" (running with {running})" if differ else ""
         advice = []
-        if options.n and options.n != cluster.size:
-            advice.append(f"Resize with %distributed resize {options.n}. ")
-        if options.backend not in (None, "auto", cluster.backend):
-            advice.append(f"Change the backend with %distributed rewire --backend {options.backend}. ")
+        if asked.n and asked.n != cluster.size:
+            advice.append(f"Resize with %distributed resize {asked.n}. ")
+        if asked.backend not in ("auto", cluster.backend):
+            advice.append(f"Change the backend with %distributed rewire --backend {asked.backend}. ")
         if "connections" in differ:
-            advice.append(f"Change the links with %distributed rewire --connections {options.connections}. ")
+            advice.append(f"Change the links with %distributed rewire --connections {asked.connections}. ")
         return UsageError(f"{what} {''.join(advice)}Other options take %distributed down before up{how}.")
 
     def _attach(self, options: argparse.Namespace) -> None:
         if self.cluster is not None and self.cluster.state != "down":
             raise UsageError("this notebook already has a cluster. Stop it with %distributed down first.")
-        self.cluster, self.up_with = Cluster.attach(options.name), {}
+        self.cluster, self.up_with = Cluster.attach(options.name), None
         cluster = self.cluster
         self._go_on_watching(cluster)
         display(cluster)  # type: ignore[no-untyped-call]
@@ -434,9 +421,11 @@ def _as_it_is_now(cluster: Cluster) -> dict[str, Any]:
 
 def _typed(name: str, value: Any) -> str:
     """An option of `up` as it would be typed; the values of variables may be secret."""
-    option = "-n" if name == "n" else f"--{name.replace('_', '-')}"
+    option = flag(name, typed(UpOptions)[name][1])
     if value is None or isinstance(value, bool):
         return option if value else f"no {option}"
-    if isinstance(value, list):
-        value = ",".join(f"{each[0]}=…" if isinstance(each, tuple) else str(each) for each in value)
+    if isinstance(value, Mapping):
+        value = [f"{variable}=…" for variable in value]
+    if isinstance(value, (list, tuple)):
+        value = ",".join(map(str, value))
     return f"{option} {value}"

@@ -8,26 +8,16 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, Literal, get_type_hints
 
 import msgspec
 
 from allranks.errors import UsageError
+from allranks.typed_options import Typed, choices
 
 Check = Literal["off", "warn", "strict"]
 CallKind = Literal["function", "coroutine function"]
-
-
-@dataclass(frozen=True)
-class Typed:
-    """That an option can be typed after ``%%distributed``; the rest follows from its name and type."""
-
-    help: str
-    metavar: str | None = None
-    parse: Callable[[str], Any] | None = None
-    """Makes the value of what was typed, where its type does not."""
 
 
 def megabytes(text: str) -> int:
@@ -122,25 +112,6 @@ def unknown(name: str, known: Iterable[str]) -> str:
     known = list(known)
     close = difflib.get_close_matches(name, known, 1)
     return f"unknown option {name!r}. " + (f"Did you mean {close[0]!r}?" if close else f"Known: {', '.join(known)}.")
-
-
-def choices(kind: Any) -> list[str]:
-    """The words that a type allows, if it allows only some."""
-    if kind is bool:
-        return ["True", "False"]
-    inner = [choice for each in get_args(kind) if get_origin(kind) is not Literal for choice in choices(each)]
-    return list(get_args(kind)) if get_origin(kind) is Literal else inner
-
-
-def typed() -> dict[str, tuple[Any, Typed]]:
-    """The type of each option that can be typed, and how."""
-    hints = get_type_hints(CellOptions, include_extras=True)
-    return {
-        name: (hint.__origin__, how)
-        for name, hint in hints.items()
-        for how in getattr(hint, "__metadata__", ())
-        if isinstance(how, Typed)
-    }
 
 
 def _plain(value: Any) -> Any:

@@ -49,30 +49,23 @@ _log = logging.getLogger("allranks")
 
 
 class Lifeline:
-    """Listens from the moment it is made."""
+    """Takes connections from the moment it is made; `listen` has what comes handled."""
 
-    def __init__(
-        self,
-        token: str,
-        *,
-        on_message: Handler,
-        on_gone: Callable[[str], None],
-        is_stopped: Callable[[str], bool] = lambda _uuid: False,
-        url: str = "tcp://127.0.0.1:*",
-        keys: tuple[str, str] | None = None,
-    ) -> None:
+    _on_message: Handler
+    _on_gone: Callable[[str], None]
+    _is_stopped: Callable[[str], bool]
+
+    def __init__(self, token: str, *, url: str = "tcp://127.0.0.1:*", keys: tuple[str, str] | None = None) -> None:
         """Bind to `url`; `keys` are the public and secret CurveZMQ key, new ones if not given.
 
-        `is_stopped` says whether a rank's process is known to be stopped, so that no answer can come. Raises
-        zmq.ZMQError where the address is taken.
+        Raises zmq.ZMQError where the address is taken.
         """
-        self._token, self._on_message, self._on_gone = token, on_message, on_gone
-        self._is_stopped = is_stopped
+        self._token = token
         public, secret = zmq.curve_keypair()
         self.keys = keys or (public.decode(), secret.decode())
         self._context = zmq.Context()
         try:
-            self._listen(url)
+            self._bind(url)
         except BaseException:
             self._context.destroy(linger=0)  # what stays open would block the interpreter when it is collected
             raise
@@ -98,9 +91,22 @@ class Lifeline:
         self._reader = Reader(Event)
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="allranks-lifeline", daemon=True)
+
+    def listen(
+        self,
+        *,
+        on_message: Handler,
+        on_gone: Callable[[str], None],
+        is_stopped: Callable[[str], bool] = lambda _uuid: False,
+    ) -> None:
+        """Handle what ranks send, from now on.
+
+        `is_stopped` says whether a rank's process is known to be stopped, so that no answer can come.
+        """
+        self._on_message, self._on_gone, self._is_stopped = on_message, on_gone, is_stopped
         self._thread.start()
 
-    def _listen(self, url: str) -> None:
+    def _bind(self, url: str) -> None:
         self._router = self._context.socket(zmq.ROUTER)
         self._connections = Connections(self._context, self._router)
         self._router.curve_server = True
@@ -148,6 +154,8 @@ class Lifeline:
         if deliver:
             self._deliveries.wait(self._connected)
         self._closing = True
+        if self._thread.ident is None:  # it has never listened
+            return self._shut()
         self._wake()
         self._thread.join(5)
 

@@ -33,6 +33,7 @@ from allranks.messages.events import (
     Unblocked,
     unpacked,
 )
+from allranks.messages.requests import Acknowledge, Exit, Request
 from allranks.messages.wire import Buffer
 from allranks_backends.plan import Link, rank_label
 from allranks_backends.views import Snapshot, WorldState
@@ -50,11 +51,18 @@ if TYPE_CHECKING:
     from allranks.messages.requests import Joined
 
 
+def unsent(_uuid: str, _request: Request) -> None:
+    """Sends nothing: where there are no ranks."""
+
+
 class Monitor:
     """Fed by the lifeline and the host processes, from their threads."""
 
-    def __init__(self, name: str, comms: WidgetComms | None = None) -> None:
-        self.name = name
+    def __init__(
+        self, name: str, comms: WidgetComms | None = None, tell: Callable[[str, Request], None] = unsent
+    ) -> None:
+        """`tell` sends a request to the process of that uuid."""
+        self.name, self._tell = name, tell
         self.backend = ""
         self.state: WorldState = "starting"
         self.generation = 0
@@ -97,8 +105,6 @@ class Monitor:
         """Whether the world is being changed."""
         self.unblocks_until = 0.0
         """The `time.monotonic` until which ranks left over from a stopped cell are still being unblocked."""
-        self.acknowledge: Callable[[str, int], None] = lambda _uuid, _cell: None
-        self.dismiss: Callable[[str], None] = lambda _uuid: None
         self._by_uuid: dict[str, Rank] = {}
         self._listeners: dict[int, CellUpdates] = {}
 
@@ -159,7 +165,7 @@ class Monitor:
             rank = self._by_uuid.get(uuid)
             if rank is None:
                 if isinstance(event, Hello):  # it was replaced while its host was out of reach
-                    self.dismiss(uuid)
+                    self._tell(uuid, Exit())
                 return
             rank.received_at = time.monotonic()
             self._take(rank, event, buffers)
@@ -190,7 +196,7 @@ class Monitor:
                 if self._is_new(rank, event):
                     self._take_new(rank, event, buffers)
                 elif isinstance(event, Done) and event.cell in rank.past:  # the rank does not know that it arrived
-                    self.acknowledge(rank.uuid, event.cell)
+                    self._tell(rank.uuid, Acknowledge(event.cell))
             case CellEvent():
                 if isinstance(event, Began):
                     rank.late.extend(unpacked(event.late))
@@ -222,7 +228,7 @@ class Monitor:
         else:
             self._ended(rank, event)
             self._pass_on(rank, event.cell, event, buffers)
-            self.acknowledge(rank.uuid, event.cell)
+            self._tell(rank.uuid, Acknowledge(event.cell))
 
     def _ended(self, rank: Rank, done: Done) -> None:
         rank.past.add(done.cell)

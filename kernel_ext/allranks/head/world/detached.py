@@ -27,9 +27,6 @@ from allranks.units import ranks_text
 from allranks_backends.plan import Host, Placement, WorldPlan
 from allranks_backends.registry import get_backend
 
-ASKED_FOR = ("env", "cwd", "python", "python_named", "connections", "mpi_args", "check", "ordered", "sync")
-"""Settings in which clusters that are alike are equal."""
-
 
 @dataclass(frozen=True)
 class Detached:
@@ -76,7 +73,7 @@ class Detached:
         """The cluster as it is now; in the middle of a change of its size, the ranks that are in both worlds."""
         host, both = reached.here, min(len(monitor.ranks), plan.size)
         return cls(
-            settings={**vars(settings), "env": dict(settings.env)},
+            settings=settings.stored(),
             directory=str(host.directory),
             engine_info=host.engine_info,
             url=lifeline.url,
@@ -136,9 +133,17 @@ class Detached:
             (host.name, host.python, host.cwd) for host in hosts
         ]:
             return False
-        asked = json.loads(json.dumps({**vars(settings), "env": dict(settings.env)}))
-        same = all(self.settings.get(name) == asked[name] for name in ASKED_FOR)
-        return same and backend in ("auto", self.backend)
+        with suppress(NoCluster):
+            return self.asked_for().like() == settings.like() and backend in ("auto", self.backend)
+        return False
+
+    def asked_for(self) -> Settings:
+        """The settings. Raises NoCluster for those of another version of allranks."""
+        try:
+            return Settings.read(self.settings)
+        except (TypeError, KeyError, ValueError):
+            name = self.settings.get("attached_as")
+            raise NoCluster(f"the cluster {name!r} was started by another version of allranks.") from None
 
     def __str__(self) -> str:
         hosts = list(dict.fromkeys(host["name"] for host in self.hosts))

@@ -215,7 +215,7 @@ def rewire(ranks: Ranks, backend: str, connections: int, say: Say) -> WorldChang
     assert ranks.plan is not None
     ranks.draft(ranks.hosts, backend, connections)  # before anything is changed
     _quiet(ranks)
-    ranks.settings.connections = connections
+    ranks.settings.change(connections=connections)
     loaded = _loaded(ranks)
     try:
         if _rewires_in_place(ranks, backend) and not _to_start(ranks, len(ranks.hosts)):
@@ -224,7 +224,7 @@ def rewire(ranks: Ranks, backend: str, connections: int, say: Say) -> WorldChang
             _restart(ranks, ranks.hosts, backend, say)
         became, files = _delivered(ranks, None, loaded)
     except BaseException:
-        ranks.settings.connections = ranks.plan.connections  # of the world as it is now
+        ranks.settings.change(connections=ranks.plan.connections)  # of the world as it is now
         raise
     return _change("rewire", ranks, became, files).check()
 
@@ -266,7 +266,7 @@ def _kill(ranks: Ranks, numbers: Sequence[int]) -> None:
 def _restart(ranks: Ranks, hosts: Sequence[Host], backend: str, say: Say) -> None:
     """Start all processes again, one for each of `hosts`; the variables of the living ranks are saved to local disk."""
     monitor = ranks.monitor
-    ranks.draft(hosts, backend, ranks.settings.connections)  # before anything is ended
+    ranks.draft(hosts, backend, ranks.settings.options.connections)  # before anything is ended
     kept = [rank.rank for rank in monitor.ranks[: len(hosts)] if not rank.dead and rank.rank not in ranks.owed]
     saved = checkpoints.save(ranks, kept, say)
     monitor.state = "broken"  # until the new world is there

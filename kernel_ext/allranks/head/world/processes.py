@@ -82,7 +82,7 @@ class Processes:
             self._lifeline.keys[0],
             end.engine_info,
             cwd=shared.folders.get(end.name) or host.cwd or shared.cwd,
-            cwd_may_lack=shared.sync or not (host.local or host.cwd or shared.cwd_named),
+            cwd_may_lack=shared.options.sync or not (host.local or host.cwd or shared.cwd_named),
             env=dict(shared.env),
             lease=shared.lease,
         )
@@ -118,7 +118,7 @@ class Processes:
             plan,
             mpirun=find_mpirun(),
             python_args=[self._settings.python, "-m", "allranks.rank", *join],
-            mpi_args=self._settings.mpi_args,
+            mpi_args=self._settings.options.mpi_args,
             as_root=as_root,
             cores=os.cpu_count() or 1,
             hostfile=str(hostfile) if text is not None else None,

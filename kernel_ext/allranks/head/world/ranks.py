@@ -27,7 +27,7 @@ from allranks.machine.ports import says_transient
 from allranks.machine.shortages import cannot_start, shortages
 from allranks.messages.lifeline import Lifeline
 from allranks.messages.questions import Reply
-from allranks.messages.requests import Acknowledge, Answer, Exit, Interrupt, Question, Register, Spawn
+from allranks.messages.requests import Answer, Interrupt, Question, Spawn
 from allranks.messages.wire import Buffer
 from allranks.settings import Settings
 from allranks_backends.plan import Host, Platform, Site, WorldPlan, alike
@@ -40,7 +40,6 @@ from .processes import Processes
 
 START_WITHIN = 60.0  # seconds a rank's process gets to come up
 START_TRIES = 3  # of a start that fails for a cause that may be gone at the next try
-TAKE_OVER_WITHIN = 10.0  # seconds the ranks of a detached cluster get to find the new notebook; they try once a second
 EVERYWHERE = "0.0.0.0"
 
 A = TypeVar("A", bound=Answer)
@@ -61,96 +60,55 @@ class Ranks:
         *,
         forks: bool = True,
     ) -> None:
-        self.settings, self._forks = settings, forks
-        self.monitor = Monitor(settings.name, comms)
-        self.plan: WorldPlan | None = None
+        self.settings = settings
         self.hosts: list[Host] = []
-        self.most_hosts: list[Host] = []  # those of the largest world so far
-        self.owed = self.monitor.owed
-        """What an interrupted change leaves here, the next one delivers, also that of another notebook: it is in the
-        file for `attach` (see `save`)."""
         self.can_run: Sequence[str] | None = None  # names of the backends that the hosts can run, once asked
-        self.monitor.acknowledge = lambda uuid, cell: self.lifeline.tell(uuid, Acknowledge(cell))
-        self.monitor.dismiss = lambda uuid: self.lifeline.tell(uuid, Exit())
-        self.monitor.comms.tell = lambda uuid, request, buffers: self.lifeline.tell(uuid, request, buffers)
-        self.process_events = ProcessEvents(
-            self.monitor,
-            end_at=lambda name: self.reached.end_at(name),
-            tell=lambda uuid, request: self.lifeline.tell(uuid, request),
-            python_here=settings.python_here,
-        )
-        if kept is not None:
-            self.plan = kept.expect(self.monitor, settings.connections)
-            self.hosts = self.most_hosts = [placement.host for placement in self.plan.placements]
-            self.monitor.shown = {host.name: host.shown for host in self.hosts}
-            self.owed |= kept.still_owed()
+        self.plan: WorldPlan | None = None
         self._reached_at: set[tuple[str, str]] = set()
         """Hosts that were reached by others, and the addresses at which they were."""
         self.chosen_network = ""
         """Which of several networks was chosen since it is faster, and how much."""
         self._spawn: list[Spawn] = []  # processes that the ranks of MPI start when they form the next world
-        self.listener: Listener | None = None
-        """Where ranks come in that a scheduler started."""
-        if settings.joins:
-            file = Path(settings.join_file) if settings.join_file else None
-            command = f"{shlex.quote(settings.python)} -m allranks.rank --join {shlex.quote(str(file))}" if file else ""
-            self.listener = Listener(self.monitor.receive, file, command)
-        listen = EVERYWHERE if self.listener is not None else LOOPBACK
-        self.lifeline = Lifeline(
-            settings.token,
-            on_message=self.listener.receive if self.listener is not None else self.monitor.receive,
-            on_gone=self._on_disconnect,
-            is_stopped=self.monitor.is_stopped,
-            url=kept.url if kept is not None else f"tcp://{listen}:*",
-            keys=kept.keys if kept is not None else None,
+        listen = EVERYWHERE if settings.options.joins else LOOPBACK
+        self.lifeline = (
+            Lifeline(settings.token, url=kept.url, keys=kept.keys)
+            if kept is not None
+            else Lifeline(settings.token, url=f"tcp://{listen}:*")
         )
+        self.monitor = Monitor(settings.name, comms, self.lifeline.tell)
+        self.monitor.comms.tell = self.lifeline.tell
+        self.owed = self.monitor.owed
+        """What an interrupted change leaves here, the next one delivers, also that of another notebook: it is in the
+        file for `attach` (see `save`)."""
         try:
-            self.host = self._local_host(kept, listen)
+            if kept is not None:
+                self.plan = kept.expect(self.monitor, settings.options.connections)
+                self.hosts = [placement.host for placement in self.plan.placements]
+                self.monitor.shown = {host.name: host.shown for host in self.hosts}
+                self.owed |= kept.still_owed()
+            self.host = _local_host(settings, kept, listen, forks)
         except BaseException:
             self.lifeline.close()
             raise
+        self.most_hosts = self.hosts  # those of the largest world so far
         self.host.lifeline_url = self.lifeline.url
-        self.reached = Hosts(settings, self.host, self.listener, self.process_events.of)
+        self.listener = _listener(settings, self.monitor)
+        """Where ranks come in that a scheduler started."""
+        self.reached = Hosts(settings, self.host, self.listener)
+        self.process_events = ProcessEvents(
+            self.monitor, end_at=self.reached.end_at, tell=self.lifeline.tell, python_here=settings.python_here
+        )
         self.processes = Processes(settings, self.monitor, self.lifeline, self.reached, self.process_events)
         ends = partial(self.reached.end, self.lifeline)
-        at_exit = partial(self.lifeline.close, deliver=True) if settings.keep else ends
+        at_exit = partial(self.lifeline.close, deliver=True) if settings.options.keep else ends
         self._at_exit = weakref.finalize(self, at_exit)
-        self.host.follow()  # what it reports is handled by all of these
-
-    def _local_host(self, kept: Detached | None, listen: str) -> LocalHost:
-        """The host process of this machine, begun or taken over.
-
-        Raises CannotStart where one cannot be started, and OSError where the one to take over is gone.
-        """
-        settings, on_event = self.settings, self.process_events.of(LocalHost.NAME)
-        if kept is not None:
-            return LocalHost.adopt(Path(kept.directory), kept.engine_info, kept.host_process, on_event)
-        try:
-            return LocalHost.begin(
-                settings.name,
-                python=settings.python_here,
-                on_event=on_event,
-                shared=settings.shared,
-                listen=listen,
-                forks=self._forks,
-            )
-        except (OSError, ZMQError) as error:
-            why = cannot_start(error)
-            raise CannotStart(why, causes=[HostCause(LocalHost.NAME, why)]) from None
-
-    def take_over(self, kept: Detached) -> None:
-        """Reach the hosts, and wait until the ranks that run there have connected; the others are dead."""
-        monitor = self.monitor
-        self.reached.log_in_again(self.hosts, kept.saved_hosts, TAKE_OVER_WITHIN)
-        monitor.wait(lambda: not monitor.awaited(), TAKE_OVER_WITHIN)
-        monitor.state = "whole" if kept.whole and len(monitor.alive()) == len(monitor.ranks) else "broken"
-        for rank in monitor.awaited():
-            # One without a process id was to be started by the notebook before, which ended first.
-            if not rank.pid or not self.reached.end_at(rank.host).runs(rank.pid):
-                self.process_events.died(rank.rank, "ended while no notebook was attached")
-        for rank in monitor.alive():
-            self.lifeline.tell(rank.uuid, Register())  # its controller may have been replaced meanwhile
-        self.save()
+        # What ranks and hosts say is heard from here on, when all that handles it is there.
+        self.lifeline.listen(
+            on_message=self.listener.receive if self.listener is not None else self.monitor.receive,
+            on_gone=self._on_disconnect,
+            is_stopped=self.monitor.is_stopped,
+        )
+        self.reached.follow(self.process_events.of)
 
     def open_listener(self) -> dict[str, Any]:
         """Let ranks in that others start; returns what these must know, which is secret. Raises UsageError."""
@@ -170,7 +128,7 @@ class Ranks:
 
     def plan_next(self, hosts: Sequence[Host], backend: str) -> WorldPlan:
         """The next generation's plan, over one rank for each of `hosts`. Raises CannotStart."""
-        plan = self.draft(hosts, backend, self.settings.connections)
+        plan = self.draft(hosts, backend, self.settings.options.connections)
         if self.plan is None or (self.plan.backend, self.plan.size) != (plan.backend, plan.size):
             self.monitor.peak = None  # it was measured on another world
             self.monitor.times = CollectiveTimes()
@@ -403,3 +361,26 @@ class Ranks:
         if self.listener is not None and self.listener.lost(uuid):
             return
         self.process_events.disconnected(uuid, by_mpirun=self.plan is not None and self.backend.launcher == "mpirun")
+
+
+def _listener(settings: Settings, monitor: Monitor) -> Listener | None:
+    if not settings.options.joins:
+        return None
+    file = Path(settings.join_file) if settings.join_file else None
+    command = f"{shlex.quote(settings.python)} -m allranks.rank --join {shlex.quote(str(file))}" if file else ""
+    return Listener(monitor.receive, file, command)
+
+
+def _local_host(settings: Settings, kept: Detached | None, listen: str, forks: bool) -> LocalHost:
+    """The host process of this machine, begun (see `Ranks`) or taken over.
+
+    Raises CannotStart where one cannot be started, and OSError where the one to take over is gone.
+    """
+    if kept is not None:
+        return LocalHost.adopt(Path(kept.directory), kept.engine_info, kept.host_process)
+    try:
+        python, shared = settings.python_here, settings.shared
+        return LocalHost.begin(settings.name, python=python, shared=shared, listen=listen, forks=forks)
+    except (OSError, ZMQError) as error:
+        why = cannot_start(error)
+        raise CannotStart(why, causes=[HostCause(LocalHost.NAME, why)]) from None

@@ -1,0 +1,59 @@
+"""Taking over a cluster whose notebook is gone, from the file that it left."""
+
+from __future__ import annotations
+
+from zmq import ZMQError
+
+from allranks.errors import NoCluster
+from allranks.head.state.widget_comms import WidgetComms
+from allranks.messages.requests import Register
+
+from .detached import Detached, detached_file, left_behind, read_detached
+from .ranks import Ranks
+
+CONNECTED_WITHIN = 10.0
+"""Seconds that ranks get to find the new notebook; they try once a second."""
+
+
+def attach(name: str, comms: WidgetComms) -> Ranks:
+    """The ranks of the detached cluster of that name. Raises NoCluster where there is none, or it cannot be had."""
+    kept = read_detached(name)
+    if kept is None:
+        others = ", ".join(left_behind())
+        raise NoCluster(
+            f"no detached cluster named {name!r}. " + (f"Available: {others}. " if others else "") + "Clusters "
+            "started with %distributed up --keep, or on other hosts, outlive their notebook and can be attached, "
+            "on the machine where that was: allranks list --hosts HOSTS names it."
+        )
+    try:
+        ranks = Ranks(kept.asked_for(), kept, comms)
+    except ZMQError:
+        why = f"the notebook of process {kept.notebook[0]} is attached to the cluster {name!r}: end its kernel first."
+        if not kept.has_notebook:
+            why = f"another program has the address {kept.url}, where the ranks of {name!r} look for a notebook."
+        raise NoCluster(why) from None
+    except OSError:
+        detached_file(name).unlink(missing_ok=True)
+        raise NoCluster(f"the cluster {name!r} no longer runs: its host process has ended.") from None
+    _await(ranks, kept)
+    if ranks.reached.have_ended and not ranks.monitor.alive():
+        ranks.end()
+        raise NoCluster(
+            f"the ranks of the cluster {name!r} have ended: their lease has run out, or their hosts were restarted."
+        )
+    return ranks
+
+
+def _await(ranks: Ranks, kept: Detached) -> None:
+    """Reach the hosts, and wait until the ranks that run there have connected; the others are dead."""
+    monitor = ranks.monitor
+    ranks.reached.log_in_again(ranks.hosts, kept.saved_hosts, CONNECTED_WITHIN)
+    monitor.wait(lambda: not monitor.awaited(), CONNECTED_WITHIN)
+    monitor.state = "whole" if kept.whole and len(monitor.alive()) == len(monitor.ranks) else "broken"
+    for rank in monitor.awaited():
+        # One without a process id was to be started by the notebook before, which ended first.
+        if not rank.pid or not ranks.reached.end_at(rank.host).runs(rank.pid):
+            ranks.process_events.died(rank.rank, "ended while no notebook was attached")
+    for rank in monitor.alive():
+        ranks.lifeline.tell(rank.uuid, Register())  # its controller may have been replaced meanwhile
+    ranks.save()

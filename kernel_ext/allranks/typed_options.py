@@ -1,0 +1,56 @@
+"""How options are typed after a magic: `Typed` stands beside the type of a declared option, and says the rest.
+
+Options are declared in two classes: `UpOptions` for ``%distributed up``, `CellOptions` for ``%%distributed``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+
+@dataclass(frozen=True)
+class Typed:
+    """That an option can be typed; what is not said here follows from its name and type."""
+
+    help: str
+    metavar: str | None = None
+    parse: Callable[[str], Any] | None = None
+    """Makes the value of what was typed, where its type does not."""
+    flag: str | None = None
+    """What is typed before the value, where that is not ``--`` and the option's name."""
+    repeat: Callable[[list[Any]], Any] | None = None
+    """Makes the value of all that was typed, where the option may be repeated."""
+    negatable: bool = False
+    """Whether ``--no-`` and its name switches it off."""
+    exclusive: bool = False
+    """Whether it excludes all other options of which this is true."""
+    refuse: Callable[[Any], object] | None = None
+    """Raises UsageError for a value that cannot be."""
+
+
+@cache
+def typed(declared: type) -> Mapping[str, tuple[Any, Typed]]:
+    """The type of each option of this class that can be typed, and how."""
+    hints = get_type_hints(declared, include_extras=True)
+    return {
+        name: (hint.__origin__, how)
+        for name, hint in hints.items()
+        for how in getattr(hint, "__metadata__", ())
+        if isinstance(how, Typed)
+    }
+
+
+def flag(name: str, how: Typed) -> str:
+    """What is typed before the value of an option: ``--mpi-arg``."""
+    return how.flag or f"--{name.replace('_', '-')}"
+
+
+def choices(kind: Any) -> list[str]:
+    """The words that a type allows, if it allows only some."""
+    if kind is bool:
+        return ["True", "False"]
+    inner = [choice for each in get_args(kind) if get_origin(kind) is not Literal for choice in choices(each)]
+    return list(get_args(kind)) if get_origin(kind) is Literal else inner
