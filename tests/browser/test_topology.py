@@ -388,3 +388,19 @@ def test_the_menu_of_every_rank_can_be_focused_also_on_the_smallest_cards(browse
     page.keyboard.press("Enter")
     page.wait_for_selector(".arw-menu")
     page.close()
+
+
+def test_a_broken_world_names_the_rank_that_died_and_no_rates_of_links_that_are_gone(browser: Browser) -> None:
+    now = streams.snapshot(4, 1, 30.0)
+    dead = replace(now.ranks[1], state="dead", cause="killed by SIGKILL; last seen at line 5: mx.eval(loss)")
+    gone = tuple(replace(view, rate=None, sent=None) for view in now.links)
+    page = drawn(browser, replace(now, state="broken", ranks=(now.ranks[0], dead, *now.ranks[2:]), links=gone), 640)
+    assert page.locator('.arw-rank[data-rank="1"] .arw-doing').inner_text() == "killed by SIGKILL"
+    assert "last seen at line 5" in page.locator(".arw-advice-text").inner_text()
+    assert not [text for text in page.locator(".arw-lines text").all_inner_texts() if text]
+    assert "unknown" in page.locator(".arw-links summary").inner_text()
+    show(page, replace(now, links=gone))
+    page.wait_for_function(
+        '[...document.querySelectorAll(".arw-rate")].every((one) => one.textContent.includes("unknown"))'
+    )
+    page.close()

@@ -53,6 +53,29 @@ def test_nothing_is_cut_at_the_right(browser: Browser, width: int) -> None:
     page.close()
 
 
+def test_the_first_line_says_how_what_is_logged_stands(browser: Browser) -> None:
+    page = drawn(browser, streams.snapshot(8, 8, 200.25), 640, views=VIEWS)
+    assert "main · 8 ranks on 8 hosts · ring · ready" in page.locator(".arw-world").inner_text()
+    logged(page, 2, "loss", "a name that is longer than what there is room for beside it", "accuracy")
+    page.wait_for_selector(".arw-glance-part")
+    first, second = page.locator(".arw-glance-part").all()
+    mean = math.exp(-39 / 30) + 0.5
+    assert first.inner_text().split() == ["loss", f"{mean:.5g}", "step", "39"]
+    assert len((first.locator("polyline").get_attribute("points") or "").split()) == 40
+    for width in (330, 640):
+        page.set_viewport_size({"width": width, "height": 900})
+        box = second.bounding_box()
+        assert box and box["x"] >= 0 and box["x"] + box["width"] <= width - 16
+    rows = [(rank, "loss", 7, 40, math.nan, 1.0) for rank in range(2)]
+    page.evaluate("(rows) => window.tell({ do: 'logged', number: 2 }, rows)", rows_json(rows).decode())
+    page.wait_for_function("/not a number.*step 40/s.test(document.querySelector('.arw-glance-part').innerText)")
+    page.close()
+    page = drawn(browser, streams.snapshot(2, 1, 200.25), 640, views=("log",))
+    logged(page, 2, "loss")
+    assert page.locator(".arw-glance").count() == 0, "its chart is all there is"
+    page.close()
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", [700, 900, 1440])
 def test_a_rank_that_failed_or_died_is_named_first_and_axe_finds_nothing(

@@ -4,8 +4,9 @@ import "uplot/dist/uPlot.min.css";
 import "./style.css";
 import { Console } from "./console.js";
 import { h, icon, mark, say } from "./dom.js";
+import { Glance } from "./glance.js";
 import { Log } from "./log.js";
-import { advice, counts, grouped, stateOf } from "./snapshot.js";
+import { advice, counts, grouped, hostsOf, stateOf } from "./snapshot.js";
 import { Status } from "./status.js";
 import { storeOf } from "./store.js";
 import { followTheme } from "./theme.js";
@@ -42,7 +43,8 @@ function render({ model, el }) {
   remedy.addEventListener("click", () => {
     for (const rank of advising?.ranks ?? []) store.act(advising?.verb ?? "", rank);
   });
-  root.append(h("div.head", {}, world, states), silence, advised, notes, said, waiting);
+  const glance = model.get("views").length > 1 && model.get("views").includes("log") ? new Glance() : null;
+  root.append(h("div.head", {}, world, states, glance?.node ?? null), silence, advised, notes, said, waiting);
 
   /** @type {(() => void)[]} */
   const parts = [];
@@ -85,9 +87,12 @@ function render({ model, el }) {
     mark(root, "data-frames", store.frames);
     if (!snapshot) return;
     const size = snapshot.ranks.length;
-    say(world, `${snapshot.name} · ${size} ${size === 1 ? "rank" : "ranks"} · ${snapshot.backend} · ${snapshot.state === "whole" ? "ready" : snapshot.state}`);
+    const hosts = hostsOf(snapshot).length;
+    const where = hosts > 1 ? ` on ${hosts} hosts` : "";
+    say(world, `${snapshot.name} · ${size} ${size === 1 ? "rank" : "ranks"}${where} · ${snapshot.backend} · ${snapshot.state === "whole" ? "ready" : snapshot.state}`);
     tally(states, snapshot.ranks.map((rank) => ({ rank: rank.rank, state: stateOf(rank, store.behind) })));
     for (const part of ofRanks) part.hidden = !size;
+    glance?.update(store.curves);
     const { silent } = store;
     mark(root, "data-silent", String(silent));
     silence.hidden = !silent;

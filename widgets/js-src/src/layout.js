@@ -27,7 +27,8 @@ const LOOP = 36; // the same where links have no labels
 const CARDS = /** @type {const} */ ({ large: [148, 60], medium: [88, 50], small: [78, 38], tiny: [44, 26] });
 const LEAST_GAP = { large: 84, medium: 24, small: 16, tiny: 6 };
 const ROW_GAP = { large: 76, medium: 56, small: 22, tiny: 18 };
-const BETWEEN = { large: 190, medium: 150, small: 44, tiny: 12 };
+const BETWEEN = { large: 190, medium: 150, small: 44, tiny: LEAST_BETWEEN };
+const ROWS_APART = { large: 76, medium: 76, small: 40, tiny: 28 }; // rows of hosts whose links are drawn
 const INSIDE = { large: 96, medium: 34, small: 18, tiny: 8 };
 
 /**
@@ -54,6 +55,8 @@ export function layout(hosts, shape, width, more = {}) {
   if (hosts.length === 1) return oneHost(hosts[0], shape, width, sizes, 2 * reach + 12);
   const lanes = shape === "ring" ? 3 * reach + 12 : PAD;
   const columns = (/** @type {Size} */ size, side = lanes) => columnsOf(hosts, width, size, side);
+  // Many hosts below each other are never seen at once: rather ranks without words.
+  if (hosts.length > 3 && total > 16 && columns("small") === 1) sizes.push("tiny");
   // A ring in two rows of equal hosts is closed without lanes beside it.
   const equal = hosts.length % 2 === 0 && hosts.every((ranks) => ranks.length === hosts[0].length);
   const even = sizes.find((one) => equal && columns(one, PAD) * 2 === hosts.length && acrossOf(hosts, width - 2 * PAD, one).rows === 1);
@@ -197,7 +200,7 @@ function manyHosts(hosts, shape, width, size, side, more) {
   const head = headHeight(boxW, more);
   const lineGap = ROW_GAP.small;
   const boxH = head + rows * h + (rows - 1) * lineGap + PAD;
-  const rowGap = shape === "none" ? 20 : size === "small" ? 40 : 76;
+  const rowGap = shape === "none" ? 20 : ROWS_APART[size];
   const left = (width - columns * boxW - (columns - 1) * gap) / 2;
   /** @type {Map<number, Box>} */
   const boxes = new Map();

@@ -216,7 +216,7 @@ export class Topology {
       const time = counts(state) && view.since !== undefined ? units.lasted(view.since + this.store.behind) : "";
       const one = view.state === "waiting" ? view.collective : null;
       const did = one ? collective(one) : doing(view);
-      const short = one ? `${one.op} #${one.number}` : did; // there is no room for its shape
+      const short = one ? `${one.op} #${one.number}` : did.split("; ")[0]; // there is no room for its shape, or for more of a cause
       const blamed = late && state !== "failed"; // the cause of a failed rank says more
       say(what, plan.size !== "large" ? state : blamed ? "others wait for it" : short);
       // The style sheet draws the seconds: in the button's name they would be read out again and again.
@@ -266,8 +266,8 @@ export class Topology {
           const towards = !place.upright ? "" : place.onward ? "↓ " : "↑ ";
           const texts = all.length > 1 ? [units.rate(sum(sameEnds(now, link).map((view) => view.rate)))] : [rateAndShare(one), units.rate(one.view.rate)];
           const slow = one.slow ? texts.map((text) => `slow · ${text}`) : [];
-          // Of what is only planned no rate is unknown: there is none.
-          say(label, now.state === "planned" ? "" : fitting([...slow, ...texts].map((text) => towards + text), place.room, CHARACTER.rate));
+          // Of links that are not there no rate is unknown: there is none.
+          say(label, now.state === "planned" || (now.state === "broken" && (one.view.rate ?? null) === null) ? "" : fitting([...slow, ...texts].map((text) => towards + text), place.room, CHARACTER.rate));
           mark(label, "data-link", state);
         }
         if (caption) say(caption, label?.textContent ? fitting(all.length > 1 ? cables(sameEnds(now, link)) : plugs(one.view, now.links?.[back]), place.room, CHARACTER.caption) : "");

@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { pieces, plain } from "../src/ansi.js";
+import { sparkline } from "../src/glance.js";
 import { Heights } from "../src/heights.js";
 import { History } from "../src/history.js";
 import { layout } from "../src/layout.js";
@@ -71,6 +72,24 @@ test("no two ranks overlap, from 1 to 64, on one host and on several, on wide an
               assert.ok(apart, `${size} ranks, ${hosts} hosts, ${shape}, ${width} px`);
             }
         }
+});
+
+test("many hosts stand beside each other, rather than be read one after the other", () => {
+  const on = Array.from({ length: 8 }, (_, host) => Array.from({ length: 8 }, (_, i) => 8 * host + i));
+  for (const [width, columns] of [[612, 2], [1006, 2], [330, 1]]) {
+    const { hosts, width: wide } = layout(on, "ring", width);
+    assert.equal(new Set(hosts.map((host) => host.x)).size, columns, `${width} px`);
+    for (const { x, w } of hosts) assert.ok(x >= 39 && x + w <= wide - 39, "there is room for the links beside them");
+  }
+});
+
+test("the line beside what was logged last has its first and last point, and at most sixty", () => {
+  assert.equal(sparkline([[0, 1]]), "");
+  assert.equal(sparkline([[0, 3], [5, 1], [10, 2]]), "1.0,2.0 36.0,14.0 71.0,8.0");
+  assert.equal(sparkline([[0, 7], [1, 7]]), "1.0,8.0 71.0,8.0");
+  const many = sparkline(Array.from({ length: 1000 }, (_, step) => [step, 1 / (step + 1)])).split(" ");
+  assert.ok(many.length <= 60);
+  assert.equal(many.at(-1), "71.0,14.0");
 });
 
 test("links are left out for their number, or for want of room", () => {
