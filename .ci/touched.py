@@ -30,6 +30,7 @@ TESTED: dict[str, tuple[str, ...]] = {
     "tests/jaccl": ("backends", f"{KERNEL_EXT}/rank"),
     "tests/widgets": ("widgets",),
     "tests/test_arguments.py": (f"{KERNEL_EXT}/arguments.py",),
+    "tests/test_up_options.py": (f"{KERNEL_EXT}/up_options.py", f"{KERNEL_EXT}/settings.py"),
     "tests/test_benchmarks.py": ("benchmarks",),
     "tests/test_ci.py": (".ci", "tests/unsteady.md"),
     "tests/test_demo.py": (f"{KERNEL_EXT}/demo.py", "notebooks/quickstart.ipynb"),
