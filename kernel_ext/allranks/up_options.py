@@ -24,11 +24,11 @@ OF_PLACE_AND_TIME = {
     *("n", "hosts", "hostfile", "ranks_per_host", "join", "ipp_profile", "timeout", "backend", "python", "cwd"),
     *("keep", "lease", "name"),
 }
-"""Options in which clusters that are alike may differ, or which are compared as what was made of them."""
+"""Options that `Settings.like` leaves out, or compares as what was made of them."""
 
 
 def listed(text: str) -> list[str]:
-    """What stands between commas."""
+    """The parts between commas."""
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
@@ -72,7 +72,7 @@ def _name(name: str) -> None:
 
 @dataclass(frozen=True)
 class UpOptions:
-    """The options of a cluster, as its user gives them. Raises UsageError for some that cannot be."""
+    """The options of a cluster, as its user gives them. Raises UsageError for invalid values."""
 
     n: Annotated[int | None, Typed("ranks on this machine (default 2)", flag="-n", exclusive=True, refuse=_ranks)] = (
         None
@@ -120,6 +120,9 @@ class UpOptions:
     name: Annotated[str, Typed("name of the cluster", refuse=_name)] = "main"
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "mpi_args", tuple(self.mpi_args))
+        if self.hosts is not None and not isinstance(self.hosts, str):
+            object.__setattr__(self, "hosts", list(self.hosts))
         for name, (kind, how) in typed(UpOptions).items():
             value = getattr(self, name)
             if how.refuse is not None and (value is not None or type(None) not in get_args(kind)):

@@ -384,11 +384,11 @@ def test_a_print_of_100_mb_is_cut_with_a_stated_count_in_bounded_memory(notebook
 
 
 def test_what_is_not_on_the_page_is_shown_searched_and_saved(notebook: Notebook, tmp_path: Path) -> None:
-    prints = "%%distributed\nfor i in range(60_000):\n    print('step', i, 'nan' if i == 12_345 + rank else '')"
+    prints = "%%distributed\nfor i in range(120_000):\n    print('step', i, 'nan' if i == 12_345 + rank else '')"
     shown = notebook.ok(prints).stdout
-    assert "are not shown" in shown and not re.search(r"step (12345|12347|59000) ", shown)
+    assert "are not shown" in shown and not re.search(r"step (12345|12347|119000) ", shown)
     last = notebook.ok("%distributed output --last 2").stdout
-    assert last == "ranks 0-3 │ step 59998 \n          │ step 59999 \n"
+    assert last == "ranks 0-3 │ step 119998 \n          │ step 119999 \n"
     found = notebook.ok("%distributed output --find nan -r 0,2").stdout
     assert re.sub(r" +│", " │", found) == (
         "rank 0 │ step 12345 nan\nrank 2 │ step 12347 nan\n1 line with 'nan' on each of ranks 0, 2.\n"
@@ -396,8 +396,8 @@ def test_what_is_not_on_the_page_is_shown_searched_and_saved(notebook: Notebook,
     file = tmp_path / "out.txt"
     said = notebook.ok(f"%distributed output --save {file}").stdout
     lines = file.read_text().splitlines()
-    assert len(lines) == 60_004 and said == f"{file}: {len(lines):,} lines of ranks 0-3.\n"
-    assert lines[0] == "ranks 0-3 │ step 0 " and lines[-1].endswith("│ step 59999 ")
+    assert len(lines) == 120_004 and said == f"{file}: {len(lines):,} lines of ranks 0-3.\n"
+    assert lines[0] == "ranks 0-3 │ step 0 " and lines[-1].endswith("│ step 119999 ")
     refused(notebook.run("%distributed output --last 501"), "use 1 to 500 for ranks 0-3", "-r RANKS", "--save FILE")
     assert notebook.ok("%distributed output --last 501 -r 0,2").stdout.count("step") == 501
     refused(notebook.run("%distributed output --last x"), "invalid number 'x': use 1 or more")

@@ -170,14 +170,19 @@ def test_when_writes_are_put_in_order_changes_nothing(waiting: int, written: lis
                     buffer.write(*each)
     for buffer, items in ((one_by_one, said[0]), (output, said[1])):
         items += buffer.ended()
-    for stream in ("stdout", "stderr"):
-        assert one_stream(said[1], stream) == one_stream(said[0], stream)
+    assert flat(said[1]) == flat(said[0])
     assert (output.lines, output.nbytes, output.cut) == (one_by_one.lines, one_by_one.nbytes, one_by_one.cut)
 
 
-def one_stream(items: list[tuple[Any, ...]], stream: str) -> str:
-    """All that is kept of it."""
-    return "".join(text for item in items if item[:2] == ("text", stream) for text in item[2])
+def flat(items: list[tuple[Any, ...]]) -> list[Any]:
+    """One after the other, with the prints of one stream joined."""
+    joined: list[Any] = []
+    for item in items:
+        if item[0] == "text" and joined and joined[-1][:2] == item[:2]:
+            joined[-1] = (*item[:2], joined[-1][2] + "".join(item[2]))
+        else:
+            joined.append((*item[:2], "".join(item[2])) if item[0] == "text" else item)
+    return joined
 
 
 def test_a_line_longer_than_everything_is_cut_and_counted() -> None:

@@ -19,6 +19,7 @@ from allranks.rank.cell.output_buffer import LIMIT, TAIL, OutputBuffer
 from allranks.rank.cell.unfinished import Unfinished, overlaid
 from tests.growth import growth
 from tests.jupyter import Notebook
+from tests.waiting import eventually
 
 Write = Callable[[str], None]
 
@@ -190,6 +191,29 @@ def test_an_endless_line_is_shown_in_a_notebook_and_the_cut_is_told(notebook: No
 
 def test_a_rank_keeps_no_second_copy_of_what_it_put_out(ring2: Cluster) -> None:
     """IPython has one from version 9 on, for ``%notebook``."""
-    ring2.run("from IPython.display import display\nfor i in range(100): print(i)\ndisplay(1)\n2").check()
-    kept = ring2.run("sum(map(len, getattr(get_ipython().history_manager, 'outputs', {}).values()))").check()
-    assert [each.value for each in kept.values()] == [0, 0]
+    kept = "sum(map(len, getattr(get_ipython().history_manager, 'outputs', {}).values()))"
+    printed = ring2.run(f"for i in range(100): print(i)\n{kept}").check()
+    assert [each.value for each in printed.values()] == [0, 0], "while the cell runs"
+    ring2.run("from IPython.display import display\ndisplay(1)\n2").check()
+    assert [each.value for each in ring2.run(kept).check().values()] == [0, 0]
+
+
+LATER = """
+import threading, time
+ready = done = False
+def say():
+    global done
+    while not ready:
+        time.sleep(0.01)
+    print("after the cell")
+    done = True
+threading.Thread(target=say).start()
+print("in the cell")
+"""
+
+
+def test_what_a_thread_prints_after_its_cell_is_in_the_text_of_the_cell(ring2: Cluster) -> None:
+    ring2.run(LATER).check()
+    ring2.push({"ready": True})
+    assert eventually(lambda: ring2.pull("done") == [True, True])
+    assert [list(ring2.printed().lines(rank)) for rank in (0, 1)] == [["in the cell\n", "after the cell\n"]] * 2

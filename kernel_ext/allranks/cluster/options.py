@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, get_type_hints
 
 import msgspec
@@ -48,7 +49,11 @@ class Keywords(Generic[Options]):
     Editors, type checkers and ``help`` see each of them, and one that is unknown raises TypeError, with the nearest.
     """
 
-    def __init__(self, declared: Callable[Options, object]) -> None:
+    def __init__(
+        self, declared: Callable[Options, object], old_names: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        """`old_names` are those that options had, each with what it is called now."""
+        self._old_names = old_names
         hints = get_type_hints(declared)
         parameters = inspect.signature(declared).parameters.values()
         self._parameters = [each.replace(annotation=hints[each.name]) for each in parameters]
@@ -69,14 +74,14 @@ class Keywords(Generic[Options]):
         own = inspect.signature(method)
         several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
         positional = [each for each in own.parameters.values() if each.kind not in several]
-        names = [each.name for each in self._parameters]
+        names, taken = [each.name for each in self._parameters], [each.name for each in positional]
         called = method.__qualname__.removesuffix(".__init__").rpartition(".")[2]
 
         @functools.wraps(method)
         def with_options(*args: Any, **given: Any) -> Result:
-            options = {OLD_NAMES.get(name, name): value for name, value in given.items()}
+            options = {self._old_names.get(name, name): value for name, value in given.items()}
             for name in options:
-                if name not in names and name not in own.parameters:
+                if name not in names and name not in taken:
                     raise TypeError(f"{called}(): {unknown(name, names)}")
             return method(*args, **options)
 
@@ -85,4 +90,4 @@ class Keywords(Generic[Options]):
         return with_options
 
 
-KEYWORDS = Keywords(LocalOptions)
+KEYWORDS = Keywords(LocalOptions, OLD_NAMES)

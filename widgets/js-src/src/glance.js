@@ -1,4 +1,4 @@
-// How what is logged stands, beside the world's name: in the first line of the page, however far below its charts are.
+// The latest of what was logged, in the first line of the page, however far below its charts are.
 
 import { h, mark, say, svg } from "./dom.js";
 import { figure } from "./units.js";
@@ -16,6 +16,7 @@ export class Glance {
     this.node = h("span.glance");
     this.version = -1;
     this.drawnAt = -PACE;
+    this.later = 0;
     /** @type {Map<string, (curves: Curves) => void>} */
     this.parts = new Map();
   }
@@ -23,7 +24,12 @@ export class Glance {
   /** @param {Curves} curves */
   update(curves) {
     const now = performance.now();
-    if (curves.version === this.version || now - this.drawnAt < PACE) return;
+    clearTimeout(this.later);
+    if (curves.version === this.version) return;
+    if (now - this.drawnAt < PACE) {
+      this.later = window.setTimeout(() => this.update(curves), PACE - (now - this.drawnAt));
+      return;
+    }
     [this.version, this.drawnAt] = [curves.version, now];
     const names = curves.names.slice(0, MOST_NAMES);
     if (names.join("\n") !== [...this.parts.keys()].join("\n")) {

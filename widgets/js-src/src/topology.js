@@ -216,7 +216,7 @@ export class Topology {
       const time = counts(state) && view.since !== undefined ? units.lasted(view.since + this.store.behind) : "";
       const one = view.state === "waiting" ? view.collective : null;
       const did = one ? collective(one) : doing(view);
-      const short = one ? `${one.op} #${one.number}` : did.split("; ")[0]; // there is no room for its shape, or for more of a cause
+      const short = one ? `${one.op} #${one.number}` : did.split("; last seen")[0]; // there is no room for its shape, or for more of a cause
       const blamed = late && state !== "failed"; // the cause of a failed rank says more
       say(what, plan.size !== "large" ? state : blamed ? "others wait for it" : short);
       // The style sheet draws the seconds: in the button's name they would be read out again and again.

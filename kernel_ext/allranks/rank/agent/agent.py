@@ -151,7 +151,7 @@ class Agent:
             CheckpointRequests(config, self.beginning, world, user_ns, names, cell_names, ledger),
             FileRequests(self.beginning),
             ShareRequests(),
-            LookRequests(cell, recorder.printed, debugger, user_ns, shell, engine.open_console),
+            LookRequests(cell, recorder, debugger, user_ns, shell, engine.open_console),
         )
 
         self._sent_output_at = 0.0

@@ -14,7 +14,6 @@ from allranks.messages.events import CellError
 from allranks.rank.arrays.invalid import arrays_in
 from allranks.rank.arrays.pending import names_in, pending_names
 from allranks.rank.collectives.ledger import Ledger
-from allranks.rank.values.checkpoint import OF_IPYTHON
 from allranks.rank.values.variables import is_pending
 from allranks.rank.world.given_names import GivenNames
 
@@ -48,8 +47,8 @@ class Names:
         """A cell begins."""
         user_ns = self._user_ns
         user_ns.setdefault("log", self._given.log)
-        # What IPython keeps of all cells grows with each of them, and is bound once.
-        own = {name: value for name, value in user_ns.items() if name not in OF_IPYTHON and not _is_numbered(name)}
+        # IPython's names of earlier cells and values (`_i7`, `_7`) grow with each cell, and are never rebound.
+        own = {name: value for name, value in user_ns.items() if not _is_numbered(name)}
         self._before = {name: (id(value), _reference(value)) for name, value in own.items()}
         self._arrays = {}
         if "mlx.core" in sys.modules:
@@ -58,7 +57,7 @@ class Names:
 
     def was_bound(self, name: str) -> bool:
         """Whether it stands for the same object as when the cell began."""
-        if name in OF_IPYTHON or _is_numbered(name):
+        if _is_numbered(name):
             return name in self._user_ns
         number, reference = self._before.get(name, (0, None))
         value = self._user_ns.get(name)
@@ -120,7 +119,7 @@ class Names:
 
 
 def _is_numbered(name: str) -> bool:
-    """Whether IPython keeps a cell, or its value, by this name: ``_i7``, ``_7``."""
+    """Whether IPython gives this name to a cell or its value: ``_i7``, ``_7``."""
     return name[:1] == "_" and name[1:].removeprefix("i").isdecimal()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import traceback
 from bdb import BdbQuit
 from collections.abc import Mapping, Sequence
@@ -61,8 +62,9 @@ class CellRecorder:
         self._first_number = 0
         self.widgets = False
         """Whether the page that the cell came from shows widgets."""
-        self.printed = Printed(Path(directory))
-        self.output = OutputBuffer(lifeline.wake_soon, printed=self.printed)
+        self._printed = Printed(Path(directory))
+        self.output = OutputBuffer(lifeline.wake_soon, printed=self._printed)
+        os.register_at_fork(after_in_child=self.output.drop_in_child)
         self._kept = KeptEvents(lifeline)
         self._error: CellError | None = None
         self._final: tuple[Done, Sequence[Buffer]] | None = None
@@ -90,7 +92,7 @@ class CellRecorder:
         late, _ = self.output.take()
         self._comms.send_opens()
         self.output.reset(options.max_output or LIMIT)
-        self.printed.begin(number)
+        self._printed.begin(number)
         self._kept.begin_cell()
         self._error, self.ended = None, False
         cell.enter(file)
@@ -111,7 +113,13 @@ class CellRecorder:
 
     def forget_output(self) -> None:
         """Drop what was printed so far: the engine's own start is no user's output."""
+        self.output.take()
         self.output.reset()
+
+    def read_printed(self, cell: int, offset: int) -> tuple[bytes, int, str]:
+        """`Printed.read`, with what was printed up to now."""
+        self.output.keep()
+        return self._printed.read(cell, offset)
 
     def error(self, content: Mapping[str, Any], raised: BaseException | None = None) -> None:
         """The cell failed with this error, as IPython formats one; it `raised` that, if it ran."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from allranks.messages import requests
 from allranks.messages.questions import Reply
-from allranks.rank.cell.printed import Printed
+from allranks.rank.cell.recorder import CellRecorder
 from allranks.rank.collectives.trace import TRACE, now
 from allranks.rank.debug import introspection
 from allranks.rank.debug.debugger import Debugger
@@ -21,14 +21,14 @@ class LookRequests(RequestTable):
     def __init__(
         self,
         cell: RunningCell,
-        printed: Printed,
+        recorder: CellRecorder,
         debugger: Debugger,
         user_ns: dict[str, Any],
         shell: Callable[[], Any],
         open_console: Callable[[], str],
     ) -> None:
         super().__init__()
-        self._printed, self._user_ns = printed, user_ns
+        self._recorder, self._user_ns = recorder, user_ns
         self.answer(
             requests.Complete, lambda request, _: Reply(introspection.complete(shell(), request.code, request.cursor))
         )
@@ -45,5 +45,5 @@ class LookRequests(RequestTable):
 
     def _read_printed(self, request: requests.ReadPrinted, _: Buffers) -> Reply[requests.PrintedPart]:
         with share.in_words():
-            part, nbytes, incomplete = self._printed.read(request.cell, request.offset)
+            part, nbytes, incomplete = self._recorder.read_printed(request.cell, request.offset)
         return Reply(requests.PrintedPart(nbytes, incomplete), [part])
