@@ -288,6 +288,15 @@ def test_each_thing_is_said_once_and_freeing_is_tried_again_each_second() -> Non
     assert "#18" in further[0][0].text
 
 
+def test_those_that_come_later_are_reported_without_those_before() -> None:
+    watch = StallWatch(range(3))
+    (first,) = watch.look(snapshot(waiting(0), at(1, "running"), at(2, "running")), {}, None)[0]
+    (second,) = watch.look(snapshot(waiting(0), waiting(1), at(2, "running")), {}, None)[0]
+    assert (first.ranks, second.ranks) == ((0,), (1,))
+    assert second.text.startswith(f"{BLOCKED}: rank 2 has not entered it yet")
+    assert watch.look(snapshot(waiting(0), waiting(1), at(2, "running")), {}, None) == ([], [])
+
+
 def test_ranks_in_different_collectives_are_told_apart() -> None:
     said, _ = look(waiting(0, 17), waiting(1, 18, line=6), at(2, "running", line=2))
     assert [each.partition(":")[0] for each in said] == ["(0,)", "(1,)"]

@@ -140,14 +140,12 @@ class StallWatch:
         if self.stopping and _is_same(self._together, waits_in):
             return None  # those that are elsewhere by now were unblocked from it
         absent = missing(here, snapshot, ended, self.ranks)
-        if not absent or not self._news(group):
+        new = [view.rank for view in group if absent and self._first(view.rank, str(view.collective))]
+        if not new:
             return None
         task = group[0].in_task
         blocked = f"an asyncio task of an earlier cell is blocked in {waits_in}" if task else f"blocked in {waits_in}"
-        return Finding(tuple(sorted(here)), f"{blocked}: {absent}")
-
-    def _news(self, group: list[RankView]) -> bool:
-        return any([self._first(view.rank, str(view.collective)) for view in group])  # noqa: C419, each is to be marked
+        return Finding(tuple(sorted(new)), f"{blocked}: {absent}")
 
     def _first(self, rank: int, what: str) -> bool:
         new = (rank, what) not in self._said
