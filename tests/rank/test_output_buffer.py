@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import random
+import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from allranks.rank.cell import output_buffer
 from allranks.rank.cell.output_buffer import LIVE_AFTER, OutputBuffer, sendable
 from allranks.rank.cell.unfinished import overlaid
 
@@ -172,6 +177,51 @@ def test_when_writes_are_put_in_order_changes_nothing(waiting: int, written: lis
         items += buffer.ended()
     assert flat(said[1]) == flat(said[0])
     assert (output.lines, output.nbytes, output.cut) == (one_by_one.lines, one_by_one.nbytes, one_by_one.cut)
+
+
+PRINTS = ["line 0\n", "line 1\n", "careful\n", "begun and ended\n", "line 2\n", "last\n"]
+
+
+def test_ctrl_c_costs_at_most_one_print_wherever_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The user's thread joins what was written where that has become much."""
+    for lines in range(1, 1000):
+        output = Written(limit=10_000)
+        for text in PRINTS[:2]:
+            output.write("stdout", text)
+        output.write("stderr", PRINTS[2])
+        for text in ("begun ", "and ended\n", *PRINTS[4:5]):
+            output.write("stdout", text)
+        with monkeypatch.context() as patch, suppress(KeyboardInterrupt):
+            patch.setattr("allranks.rank.cell.output_buffer.WAITING", 0)
+            with interrupted_after(lines):
+                output.write("stdout", PRINTS[5])
+            break
+        left = "".join(text for item in output.ended() for text in item[2])
+        whole = [text for text in PRINTS if text in left]
+        assert len(whole) >= len(PRINTS) - 1 and left.count("\n") <= len(PRINTS), (lines, left)
+        places = [left.index(text) for text in whole if text != PRINTS[2]]  # which is on a stream of its own
+        assert places == sorted(places), (lines, left)
+    assert lines > 50
+
+
+@contextmanager
+def interrupted_after(lines: int) -> Iterator[None]:
+    """Raises KeyboardInterrupt before the line of that number that runs in the module."""
+    left = lines
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal left
+        left -= event == "line" and frame.f_code.co_filename == output_buffer.__file__
+        if not left:
+            raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
 
 
 def flat(items: list[tuple[Any, ...]]) -> list[Any]:
