@@ -42,7 +42,7 @@ class Ends:
         return 3600.0
 
     def came(self) -> bool:
-        if not self.router.poll(1000 * WITHIN):
+        if not self.router.poll(int(1000 * WITHIN)):
             return False
         self.router.recv_multipart()
         return True
