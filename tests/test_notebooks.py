@@ -77,7 +77,7 @@ def test_the_language_model_with_little_training() -> None:
 @pytest.mark.mpi
 @pytest.mark.slow
 def test_data_parallel_training_with_little_training(need_mpi: None) -> None:
-    """As it stands, most of its time is steps of training, of which nothing it asserts needs so many."""
+    """Its assertions need fewer steps of training than it has."""
     text = said(executed("data_parallel", OTHER_RANKS=3, EPOCHS=2, TIMED=10))
     assert "3 ranks on mpi" in text and "15 steps are done" in text
     assert "with a rank lost" in text and "2 ranks ended." in text

@@ -36,7 +36,7 @@ class Settings:
     join_file: str | None
     """Where ranks that a scheduler starts find how to call in; None where it travels another way."""
     lease: float | None
-    """Seconds that it stays, while it runs nothing, when this process is gone or out of reach; None for ever."""
+    """Seconds that it stays, while it runs nothing, when this process is gone or out of reach; None: indefinitely."""
     sync_limit: int | None = None
     """Bytes of the folder that are sent; None for the default."""
     sync_include: Sequence[str] = ()
@@ -51,7 +51,7 @@ class Settings:
     def of(cls, options: UpOptions, hosts: Sequence[Host], backend: str, env: Mapping[str, str]) -> Settings:
         """The settings of ranks on `hosts`; `env` is the hostfile's.
 
-        Raises UsageError where this machine lacks what is named, or the backend cannot be.
+        Raises UsageError if this machine lacks the folder or the program, or the backend is unknown or cannot be used.
         """
         others = any(not host.local for host in hosts)
         settings = cls(
@@ -78,7 +78,7 @@ class Settings:
 
     @classmethod
     def read(cls, stored: Mapping[str, Any]) -> Settings:
-        """Those that `stored` had. Raises TypeError, KeyError or ValueError for another version's."""
+        """The settings that `stored` gave. Raises TypeError, KeyError or ValueError if another version wrote them."""
         return cls(**{**stored, "options": UpOptions(**stored["options"])})
 
     def stored(self) -> dict[str, Any]:
@@ -91,7 +91,7 @@ class Settings:
         self.options = replace(self.options, **options)
 
     def like(self) -> dict[str, Any]:
-        """What is the same for clusters that are alike, wherever their ranks are."""
+        """The settings by which two clusters count as alike, wherever their ranks are."""
         stored = self.stored()
         alike = {name: each for name, each in stored["options"].items() if name not in OF_PLACE_AND_TIME}
         return {**alike, "cwd": stored["cwd"], "python": stored["python"], "python_named": self.python_named}
@@ -117,7 +117,7 @@ class Settings:
 
 
 def _plain(value: Any) -> Any:
-    """Numbers of numpy, paths, and what is like a list, as what they stand for."""
+    """Numpy's numbers, paths and iterables as JSON has them."""
     if hasattr(value, "tolist"):
         return value.tolist()
     return list(value) if isinstance(value, Iterable) else str(value)

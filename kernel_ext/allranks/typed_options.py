@@ -13,20 +13,20 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 @dataclass(frozen=True)
 class Typed:
-    """That an option can be typed; what is not said here follows from its name and type."""
+    """How an option is typed; what is not given follows from its name and type."""
 
     help: str
     metavar: str | None = None
     parse: Callable[[str], Any] | None = None
-    """Makes the value of what was typed, where its type does not."""
+    """Converts what was typed; by default, the option's type does."""
     flag: str | None = None
     """What is typed before the value, where that is not ``--`` and the option's name."""
     repeat: Callable[[list[Any]], Any] | None = None
-    """Makes the value of all that was typed, where the option may be repeated."""
+    """Makes one value of all that was typed, if the option may be repeated."""
     negatable: bool = False
     """Whether ``--no-`` and its name switches it off."""
     exclusive: bool = False
-    """Whether it excludes all other options of which this is true."""
+    """At most one of the exclusive options may be given."""
     refuse: Callable[[Any], object] | None = None
     """Raises UsageError for a value that cannot be."""
 

@@ -24,11 +24,11 @@ OF_PLACE_AND_TIME = {
     *("n", "hosts", "hostfile", "ranks_per_host", "join", "ipp_profile", "timeout", "backend", "python", "cwd"),
     *("keep", "lease", "name"),
 }
-"""Options in which clusters that are alike may differ, or which are compared as what was made of them."""
+"""Options that `Settings.like` leaves out, or compares as what was made of them."""
 
 
 def listed(text: str) -> list[str]:
-    """What stands between commas."""
+    """The parts between commas."""
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
@@ -72,7 +72,7 @@ def _name(name: str) -> None:
 
 @dataclass(frozen=True)
 class UpOptions:
-    """The options of a cluster, as its user gives them. Raises UsageError for some that cannot be."""
+    """The options of a cluster, as its user gives them. Raises UsageError for invalid values."""
 
     n: Annotated[int | None, Typed("ranks on this machine (default 2)", flag="-n", exclusive=True, refuse=_ranks)] = (
         None

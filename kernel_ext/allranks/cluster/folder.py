@@ -1,4 +1,4 @@
-"""The part of `Cluster` that brings files to hosts and from them, and keeps the folder and its modules equal."""
+"""The part of `Cluster` that copies files to and from hosts, and keeps the folder and its modules equal."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DECIDED_WITHIN = 10.0
 
 
 class ClusterFiles(ClusterBase):
-    """The working folder on all hosts, files of the ranks, and what one host has for all others."""
+    """The working folder on all hosts, files of the ranks, and files shared from one host."""
 
     _sync: FolderSync | None = None
     _sources: Mapping[str, Stamp] | None = None

@@ -54,7 +54,7 @@ class Prepare:
     patience: float | None = None
     """Seconds without a word after which the head, or the network to it, counts as gone."""
     forks: bool = True
-    """Whether ranks are to be started here, and not by a launcher: else what they need is imported when some are."""
+    """Whether to import at once what ranks need; otherwise the imports happen when the first is started."""
 
 
 @dataclass

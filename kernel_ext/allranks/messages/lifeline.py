@@ -49,7 +49,7 @@ _log = logging.getLogger("allranks")
 
 
 class Lifeline:
-    """Takes connections from the moment it is made; `listen` has what comes handled."""
+    """Takes connections from the moment it is made; messages are handled once `listen` is called."""
 
     _on_message: Handler
     _on_gone: Callable[[str], None]

@@ -71,7 +71,7 @@ class Lifeline:
         os.set_blocking(self._wake_read, False)
         self._woken = False
         self._looks_at = math.inf
-        """When `on_tick` is called though nothing happens; never, while its thread is at work."""
+        """When `on_tick` is called next if nothing happens; infinity while the thread works."""
         self._soon = False
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
@@ -129,9 +129,9 @@ class Lifeline:
                 pass
 
     def wake_soon(self) -> None:
-        """Have `on_tick` called within `SOON`: the thread is not woken where it will look by then in any case.
+        """Have `on_tick` called within `SOON`; does nothing if it will be called by then in any case.
 
-        Each time that it is woken, the thread that does so may have to wait for Python's lock.
+        Waking the thread costs: the caller may then have to wait for the GIL.
         """
         if self._looks_at > time.monotonic() + SOON:
             self.wake()

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 
 def unsent(_uuid: str, _request: Request) -> None:
-    """Sends nothing: where there are no ranks."""
+    """For a monitor without ranks."""
 
 
 class Monitor:

@@ -16,7 +16,7 @@ CONNECTED_WITHIN = 10.0
 
 
 def attach(name: str, comms: WidgetComms) -> Ranks:
-    """The ranks of the detached cluster of that name. Raises NoCluster where there is none, or it cannot be had."""
+    """The ranks of the detached cluster of that name. Raises NoCluster if there is none, or it cannot be attached."""
     kept = read_detached(name)
     if kept is None:
         others = ", ".join(left_behind())

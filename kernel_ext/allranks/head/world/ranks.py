@@ -78,7 +78,7 @@ class Ranks:
         self.monitor = Monitor(settings.name, comms, self.lifeline.tell)
         self.monitor.comms.tell = self.lifeline.tell
         self.owed = self.monitor.owed
-        """What an interrupted change leaves here, the next one delivers, also that of another notebook: it is in the
+        """What an interrupted change left. The next change delivers it, also one from another notebook: it is in the
         file for `attach` (see `save`)."""
         try:
             if kept is not None:
@@ -93,7 +93,7 @@ class Ranks:
         self.most_hosts = self.hosts  # those of the largest world so far
         self.host.lifeline_url = self.lifeline.url
         self.listener = _listener(settings, self.monitor)
-        """Where ranks come in that a scheduler started."""
+        """Accepts ranks that a scheduler starts."""
         self.reached = Hosts(settings, self.host, self.listener)
         self.process_events = ProcessEvents(
             self.monitor, end_at=self.reached.end_at, tell=self.lifeline.tell, python_here=settings.python_here
@@ -102,7 +102,7 @@ class Ranks:
         ends = partial(self.reached.end, self.lifeline)
         at_exit = partial(self.lifeline.close, deliver=True) if settings.options.keep else ends
         self._at_exit = weakref.finalize(self, at_exit)
-        # What ranks and hosts say is heard from here on, when all that handles it is there.
+        # Messages are handled from here on: all parts that handle them are there.
         self.lifeline.listen(
             on_message=self.listener.receive if self.listener is not None else self.monitor.receive,
             on_gone=self._on_disconnect,

@@ -34,7 +34,7 @@ class CellError(Struct, frozen=True):
 
 
 class Text(Struct, array_like=True, tag="text", frozen=True):
-    """What was printed on one stream in succession, print by print."""
+    """Consecutive prints on one stream."""
 
     stream: Stream
     prints: list[str]

@@ -30,11 +30,11 @@ LIVE_AFTER = 0.2
 PIECES = 8
 """How many pieces the tail of an endless line has: the oldest is dropped for a new one."""
 WAITING = 10_000
-"""Writes that may wait to be put in order."""
+"""Writes that may wait in the queue."""
 AT_ONCE = 1 << 20
-"""Characters after which what was put in order is given to `Printed` though the agent has not taken it yet."""
+"""Characters after which text goes to `Printed` without waiting for the agent."""
 LARGE = 1000
-"""Characters of a write from which on none waits."""
+"""Characters; longer writes are processed at once."""
 LIVE_SIZE = 2000
 """Characters shown of an unfinished line: its last."""
 RICH_LIMIT = 64_000_000
@@ -55,8 +55,9 @@ def sendable(text: str) -> str:
 class OutputBuffer:
     """Collects one cell's output; written by any thread of the rank, read by its agent.
 
-    ``print`` writes each argument and each space by itself, so a write only adds to a list, without the lock. The list
-    is put in order when the agent takes what there is, when it has become long, and before anything but text is taken.
+    ``print`` writes each argument and each space by itself, so a write only adds to a queue, without the lock. The
+    queue is emptied when the agent takes the output, when it has more than `WAITING` writes, and before a display, an
+    error or a ``clear_output``.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class OutputBuffer:
         self._lock = threading.Lock()
         self._tail_limit = tail
         self._written: deque[tuple[Stream, str]] = deque()
-        """What has yet to be put in order."""
+        """Writes not yet joined into prints."""
         self.reset(limit)
 
     def reset(self, limit: int = LIMIT) -> None:
@@ -83,9 +84,9 @@ class OutputBuffer:
             """Stream and prints of the item handed over last, if that is text."""
             self._to_keep: list[str] = []
             self._size_to_keep = 0
-            """What `printed` has yet to get."""
+            """Text not yet given to `printed`."""
             self._begun: dict[Stream, list[str]] = {"stdout": [], "stderr": []}
-            """Pieces of a print; empty but while things are put in order."""
+            """Pieces of a print; empty outside `_settle`."""
             self._unfinished: dict[Stream, Unfinished] = {"stdout": Unfinished(), "stderr": Unfinished()}
             self._live: dict[Stream, str] = {}
             self._tail: deque[Item] = deque()
@@ -107,9 +108,9 @@ class OutputBuffer:
             self._announce()
 
     def _settle(self) -> None:
-        """Put in order what was written: whole prints, and what is left of one that has yet to end its line.
+        """Join what was written into prints; the rest is the beginning of one that has not ended its line.
 
-        Ctrl-C may come at any point of it, and costs no print but the one in hand.
+        Ctrl-C may interrupt it anywhere, and costs at most one print.
         """
         next_written = self._written.popleft
         for _ in range(len(self._written)):  # another thread may go on writing
@@ -137,7 +138,7 @@ class OutputBuffer:
         return sendable(text)
 
     def _keep(self) -> None:
-        """Have `printed` keep what was put in order."""
+        """Give `printed` what is settled."""
         if self._to_keep and self._printed is not None:
             self._printed.write("".join(self._to_keep))
         self._to_keep.clear()
@@ -250,7 +251,7 @@ class OutputBuffer:
         self._put_tail(("text", stream, text))
 
     def _add(self, item: Item) -> None:
-        """Hand an item over. Here and in the tail, one of text is one print."""
+        """Queue an item for the agent. A text item is one print, as in the tail."""
         if item[0] == "text":
             self._add_text(item[1], item[2])
         else:
@@ -296,7 +297,7 @@ class OutputBuffer:
 
 
 def _add_pieces(held: Unfinished, pieces: list[str]) -> None:
-    """Add what was written in pieces, one by one where the line returns to its start, and leave none."""
+    """Add what was written in pieces, piece by piece if there is a carriage return; empties `pieces`."""
     text = sendable("".join(pieces))
     parts = list(map(sendable, pieces)) if "\r" in text else [text]
     pieces.clear()

@@ -209,7 +209,7 @@ class HostProcess:
             self._import_for_ranks()
 
     def _import_for_ranks(self) -> None:
-        """What all of them need, once, where they are forked."""
+        """Import, once, what forked ranks share."""
         if FORK and not self._imported:
             from . import engine  # noqa: F401
 
