@@ -1,8 +1,8 @@
 """Four ranks printing 20,000 lines each, to the last line shown, against %%px.
 
 In turn, on the same engines and on a second cluster as ``ipyparallel.Cluster`` makes it, all output captured the same
-way, and counted: every line must be shown whole for every rank that printed it. allranks shows lines that ranks printed
-alike once, under a label that names them.
+way, and counted: every line must be shown whole for every rank that printed it. If several ranks print the same
+line, allranks shows it once, under a label that names them.
 """
 
 from __future__ import annotations
