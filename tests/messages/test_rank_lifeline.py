@@ -12,6 +12,9 @@ from allranks.messages.events import Began
 from allranks.messages.rank_lifeline import Lifeline
 from tests.waiting import WITHIN
 
+# The thread of a connection that was closed ends with SystemExit, which Python says nothing of.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+
 
 class Ends:
     """Both ends; the rank's looks by itself once an hour, or `soon` after it was woken."""
