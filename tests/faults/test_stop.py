@@ -66,6 +66,19 @@ def test_on_mpi_no_rank_is_restarted(restarted_mpi4: Cluster) -> None:
     assert look(restarted_mpi4) == kept
 
 
+@pytest.mark.parametrize(
+    "deaf",
+    ["signal.signal(signal.SIGINT, signal.SIG_IGN)", "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])"],
+    ids=["ignores", "blocks"],
+)
+def test_a_cell_that_takes_no_signal_is_the_only_one(ring2: Cluster, deaf: str) -> None:
+    """As in a notebook, where ipykernel sets the handler for each cell."""
+    ring2.run(f"import signal, time\n{deaf}").check()
+    with stop_pressed(ring2, running(0, 1)), pytest.raises(CellInterrupted):
+        ring2.run("time.sleep(600)")
+    assert idle(ring2) and sums_are_right(ring2)
+
+
 ENDS_LATE = """
 import os, time
 if rank == 0:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 
 from allranks.rank.collectives.aborted import Aborted, CollectiveAborted
@@ -61,3 +63,23 @@ def test_a_new_cell_knows_nothing_of_the_last_ones_collective(interrupt: Interru
     interrupt.begin_cell(4)
     with pytest.raises(KeyboardInterrupt), interrupt.allowed():
         interrupt.on_signal(running=True)
+
+
+def test_each_cell_begins_with_the_ranks_own_handler(interrupt: Interrupt) -> None:
+    came: list[int] = []
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        interrupt.listen(lambda number, _: came.append(number))
+        for code in (
+            lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
+            lambda: signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT]),
+        ):
+            code()
+            signal.raise_signal(signal.SIGINT)
+            came.clear()
+            interrupt.begin_cell(4)
+            came.clear()  # what was blocked comes now
+            signal.raise_signal(signal.SIGINT)
+            assert came == [signal.SIGINT]
+    finally:
+        signal.signal(signal.SIGINT, before)

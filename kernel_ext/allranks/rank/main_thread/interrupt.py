@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import signal
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 
 from allranks.rank.collectives.aborted import Aborted, CollectiveAborted
 
@@ -21,9 +23,22 @@ class Interrupt:
         """Whether SIGINT raises KeyboardInterrupt: in the user's code, but not in the engine around it."""
         self._stopped: int | None = None
         """The cell that was to be stopped before its code ran."""
+        self._handler: Callable[[int, FrameType | None], None] | None = None
+
+    def listen(self, handler: Callable[[int, FrameType | None], None]) -> None:
+        """Have SIGINT call `handler` in the main thread, which calls this, now and whenever a cell begins."""
+        self._handler = handler
+        self._listen()
+
+    def _listen(self) -> None:
+        if self._handler is not None:
+            signal.signal(signal.SIGINT, self._handler)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
 
     def begin_cell(self, number: int) -> None:
+        """In the main thread. An earlier cell that ignores SIGINT, or has a handler of its own, has it no more."""
         self.number, self.unblocked = number, False
+        self._listen()
 
     def stop(self, number: int) -> None:
         """Cell `number`, whose code does not run yet, is to end as soon as it begins."""

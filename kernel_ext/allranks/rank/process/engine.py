@@ -87,7 +87,7 @@ class RankEngine(IPEngine):
                 raise KeyboardInterrupt
             self.agent.cell.interrupt.on_signal(self.agent.cell.running)
 
-        signal.signal(signal.SIGINT, on_signal)
+        self.agent.cell.interrupt.listen(on_signal)
 
 
 @contextmanager
