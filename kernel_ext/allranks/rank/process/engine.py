@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import signal
 import sys
 import threading
 import traceback
