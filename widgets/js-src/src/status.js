@@ -3,10 +3,12 @@
 import { h, icon, mark, say, setIcon } from "./dom.js";
 import { collective, counts, missing, stateOf } from "./snapshot.js";
 import * as units from "./units.js";
+import { MEANINGS } from "./words.js";
 
 /** @typedef {import("./store.js").Store} Store */
 /** @typedef {import("./types.js").RankView} RankView */
 
+const CHARACTER = 7.3; // pixels of the column "doing", at the most
 const HEADS = ["rank", "state", "doing", "for", "CPU", "memory", "MLX active / peak"];
 
 export class Status {
@@ -19,7 +21,15 @@ export class Status {
     this.scroll = h("div.table-scroll", { tabindex: 0, role: "region", "aria-label": "state of each rank", onscroll: () => this.#count() }, table);
     this.below = h("div.muted.below", { hidden: true });
     this.node = h("div", {}, this.scroll, this.below);
-    const sized = new ResizeObserver(() => this.#count());
+    this.room = 0; // characters of a line of the column "doing"
+    const sized = new ResizeObserver(() => {
+      const room = Math.floor(((this.body.rows[0]?.cells[2]?.clientWidth ?? 0) - 14) / CHARACTER);
+      if (room !== this.room) for (const row of [...this.body.rows]) mark(row, "data-tall", "false");
+      const other = room !== this.room;
+      this.room = room;
+      if (other) this.update();
+      this.#count();
+    });
     for (const node of [this.scroll, table]) sized.observe(node);
     /** @type {((rank: RankView) => void)[]} */
     this.rows = [];
@@ -46,10 +56,11 @@ export class Status {
     const out = scrollHeight > clientHeight + 1 && ranks.length > 1;
     this.below.hidden = !out;
     if (!out) return;
+    // A row is in view if its middle is; rows may be of two heights.
     const head = this.body.offsetTop;
-    const high = (scrollHeight - head) / ranks.length;
-    const first = Math.min(Math.round(scrollTop / high), ranks.length - 1);
-    const last = Math.max(first, Math.min(Math.round((scrollTop + clientHeight - head) / high), ranks.length) - 1);
+    const middles = [...this.body.rows].map((row) => row.offsetTop + row.offsetHeight / 2);
+    const first = Math.max(0, middles.findIndex((middle) => middle > scrollTop + head));
+    const last = Math.max(first, middles.findLastIndex((middle) => middle < scrollTop + clientHeight));
     say(this.below, `${units.rankLabel(ranks.slice(first, last + 1).map((rank) => rank.rank))} of ${ranks.length}: scroll for the others`);
   }
 
@@ -57,9 +68,10 @@ export class Status {
     const [sign, word] = [icon("starting"), h("span")];
     let number = 0;
     const choose = h("button.link", { type: "button", onclick: () => this.store.select(number) });
-    const [doing, time, cpu, memory, mlx] = [h("td.doing-cell"), ...Array.from({ length: 4 }, () => h("td.figure"))];
+    const doing = h("div.doing-text");
+    const [time, cpu, memory, mlx] = Array.from({ length: 4 }, () => h("td.figure"));
     const state = h("td.state-cell", {}, sign, word);
-    const row = h("tr", {}, h("th.rank-cell", { scope: "row" }, choose), state, doing, time, cpu, memory, mlx);
+    const row = h("tr", {}, h("th.rank-cell", { scope: "row" }, choose), state, h("td.doing-cell", {}, doing), time, cpu, memory, mlx);
     this.body.append(row);
     return (/** @type {RankView} */ rank) => {
       number = rank.rank;
@@ -70,11 +82,14 @@ export class Status {
       say(choose, String(number));
       mark(choose, "aria-label", `rank ${number} on ${rank.host}: show its output only`);
       mark(choose, "aria-pressed", String(this.store.selected === number));
-      setIcon(sign, now);
+      setIcon(sign, this.late.has(number) && now !== "failed" ? "warning" : now);
       say(word, now);
+      mark(state, "title", MEANINGS[now] ?? "");
       const what = told(rank);
       say(doing, what);
       mark(doing, "title", what);
+      // A row that has once been of two lines stays so: else what is below would go up and down with every frame.
+      if (this.room && what.length > this.room) mark(row, "data-tall", "true");
       say(time, rank.since === undefined ? units.UNKNOWN : units.lasted(rank.since + this.store.behind));
       say(cpu, units.percent(rank.cpu));
       say(memory, units.bytes(rank.rss));
@@ -93,7 +108,7 @@ function told(rank) {
 /** @param {RankView} rank */
 function does(rank) {
   if (rank.cause && ["dead", "failed", "idle"].includes(rank.state ?? "")) return rank.cause;
-  const line = rank.line ? `line ${rank.line}${rank.source ? `: ${rank.source}` : ""}` : "";
+  const line = rank.line ? `line ${rank.line}${rank.source ? `: ${rank.source.trim()}` : ""}` : "";
   if (rank.state === "waiting" && rank.collective) return [`in ${collective(rank.collective)}`, line].join(" · ");
   if (rank.state === "debugging") return line || "debugging an error";
   if (counts(rank.state ?? "")) return line || "line unknown";

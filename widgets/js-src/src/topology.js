@@ -8,6 +8,7 @@ import { route } from "./routes.js";
 import { collective, counts, doing, findings, hostsOf, missing, shapeOf, stateOf, sum, wiresOf } from "./snapshot.js";
 import { Tooltip } from "./tooltip.js";
 import * as units from "./units.js";
+import { MEANINGS } from "./words.js";
 
 /** @typedef {import("./types.js").Snapshot} Snapshot */
 /** @typedef {import("./store.js").Store} Store */
@@ -183,7 +184,7 @@ export class Topology {
   #rank(rank, plan) {
     const box = plan.ranks.get(rank);
     if (!box) return h("span");
-    const [word, what] = [h("span.state"), h("span.doing")];
+    const [word, what, blame] = [h("span.state"), h("span.doing"), h("span.doing.blame", { hidden: true }, "others wait for it")];
     const sign = icon("starting");
     const main = h(
       "button.rank-main",
@@ -192,7 +193,7 @@ export class Topology {
         onfocus: () => main.matches(":focus-visible") && this.tooltip.show(card, () => this.#rates((one) => one.view.link.source === rank)),
       },
       // With blanks, as in its label: else its words are one word for who hears them.
-      h("span.rank-top", {}, h("span.number", {}, String(rank)), " ", sign, word), " ", what,
+      h("span.rank-top", {}, h("span.number", {}, String(rank)), " ", sign, word), " ", what, " ", blame,
     );
     const more = h(
       "button.more",
@@ -211,19 +212,26 @@ export class Topology {
       mark(card, "data-state", state);
       const late = this.late.has(rank);
       mark(card, "data-late", String(late));
-      setIcon(sign, state);
+      // A failed rank is red anyway, and its cause says more than its line.
+      const blamed = late && state !== "failed";
+      setIcon(sign, blamed ? "warning" : state);
       say(word, state);
       const time = counts(state) && view.since !== undefined ? units.lasted(view.since + this.store.behind) : "";
       const one = view.state === "waiting" ? view.collective : null;
-      const did = one ? collective(one) : doing(view);
-      const short = one ? `${one.op} #${one.number}` : did.split("; last seen")[0]; // there is no room for its shape, or for more of a cause
-      const blamed = late && state !== "failed"; // the cause of a failed rank says more
-      say(what, plan.size !== "large" ? state : blamed ? "others wait for it" : short);
+      const large = plan.size === "large";
+      const line = blamed && !one && view.line ? `line ${view.line}` : "";
+      const count = line ? this.store.output.running(rank)?.count : null;
+      const where = line && typeof count === "number" ? `In[${count}], ${line}` : line;
+      const did = where || (one ? collective(one) : doing(view));
+      // There is no room for the shape of a collective, or for more of a cause.
+      const short = where || (one ? `${one.op} #${one.number}` : did.split("; last seen")[0]);
+      say(what, large ? short : line || state);
+      blame.hidden = !large || !blamed;
       // The style sheet draws the seconds: in the button's name they would be read out again and again.
-      mark(what, "data-time", plan.size !== "large" || blamed ? "" : time && (did ? ` · ${time}` : time));
-      const told = [`rank ${rank}`, state, late ? "others wait for it" : "", did].filter(Boolean).join(", ");
+      mark(what, "data-time", !large || blamed ? "" : time && (did ? ` · ${time}` : time));
+      const told = [`rank ${rank}`, state, did, late ? "others wait for it" : ""].filter(Boolean).join(", ");
       mark(main, "aria-label", told);
-      mark(main, "title", told);
+      mark(main, "title", [told, where && view.source?.trim(), MEANINGS[state]].filter(Boolean).join(". "));
       mark(main, "aria-pressed", String(this.store.selected === rank));
     });
     return card;
