@@ -24,7 +24,7 @@ CUT = """() => {
   const right = document.querySelector(".arw-root").getBoundingClientRect().right - 16;
   const nodes = [...document.querySelectorAll(".arw-root *")].filter((node) => !node.closest(".arw-list, .arw-live"));
   const out = nodes.filter((node) => node.getBoundingClientRect().right > right + 1);
-  const states = nodes.filter((node) => node.matches(".arw-state-cell") && node.scrollWidth > node.clientWidth);
+  const states = nodes.filter((node) => node.matches(".arw-state-cell > *") && node.scrollWidth > node.clientWidth);
   return [...out, ...states].map((node) => `${node.className}: ${node.textContent.slice(0, 40)}`);
 }"""
 CHARTS = """() => [...document.querySelectorAll(".arw-log-figure")].map((node) => {

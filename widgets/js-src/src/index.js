@@ -3,7 +3,7 @@
 import "uplot/dist/uPlot.min.css";
 import "./style.css";
 import { Console } from "./console.js";
-import { h, icon, mark, say } from "./dom.js";
+import { h, hide, icon, mark, say } from "./dom.js";
 import { Glance } from "./glance.js";
 import { Log } from "./log.js";
 import { advice, counts, grouped, hostsOf, stateOf, worldState } from "./snapshot.js";
@@ -75,7 +75,7 @@ function render({ model, el }) {
       const part = section("Log", log.node);
       const alone = model.get("views").length === 1;
       parts.push(() => {
-        part.hidden = !alone && !store.curves.version; // among other pictures it comes with the first figure
+        hide(part, !alone && !store.curves.version); // among other pictures it comes with the first figure
         log.update();
       });
     }
@@ -84,7 +84,7 @@ function render({ model, el }) {
 
   const head = () => {
     const { snapshot } = store;
-    waiting.hidden = Boolean(snapshot);
+    hide(waiting, Boolean(snapshot));
     mark(root, "data-frames", store.frames);
     if (!snapshot) return;
     const size = snapshot.ranks.length;
@@ -92,29 +92,29 @@ function render({ model, el }) {
     const where = hosts > 1 ? ` on ${hosts} hosts` : "";
     say(world, `${snapshot.name} · ${size} ${size === 1 ? "rank" : "ranks"}${where} · ${snapshot.backend} · ${worldState(snapshot)}`);
     tally(states, snapshot.ranks.map((rank) => ({ rank: rank.rank, state: stateOf(rank, store.behind) })));
-    for (const part of ofRanks) part.hidden = !size;
+    for (const part of ofRanks) hide(part, !size);
     glance?.update(store.curves);
     const { silent } = store;
     mark(root, "data-silent", String(silent));
-    silence.hidden = !silent;
+    hide(silence, !silent);
     const at = new Date(Date.now() - performance.now() + store.heard).toLocaleTimeString();
     say(silence, !silent ? "" : store.gone
       ? `The kernel has ended or was restarted. This is what was last seen, at ${at}.`
       : `Nothing was heard from the kernel since ${at}: it is busy outside Python, suspended, restarted, or out of reach.`);
     advising = silent ? null : advice(snapshot, store.behind);
-    advised.hidden = !advising;
+    hide(advised, !advising);
     mark(advised, "data-kind", advising?.kind ?? "");
     say(problem, advising?.text ?? "");
     say(remedy, advising?.button ?? "");
     mark(remedy, "title", EFFECTS[advising?.verb ?? ""] ?? "");
-    remedy.hidden = !advising?.button;
+    hide(remedy, !advising?.button);
     remedy.disabled = !store.acts;
     // What the advice has a button for need not be said twice.
     const lines = (snapshot.notes ?? []).filter((note) => advising?.verb !== "heal" || !note.includes("%distributed heal")).join("\n");
     say(notes, lines);
-    notes.hidden = !lines;
+    hide(notes, !lines);
     say(said, store.said);
-    said.hidden = !store.said;
+    hide(said, !store.said);
     mark(said, "data-failed", String(store.failed));
   };
 

@@ -1,6 +1,6 @@
 // Hosts, the ranks on them, and what travels on the links between.
 
-import { LEAST_WIDTH, h, icon, mark, say, setIcon, svg } from "./dom.js";
+import { LEAST_WIDTH, h, hide, icon, mark, say, setIcon, svg, widthOf } from "./dom.js";
 import { headOf, layout } from "./layout.js";
 import { Matrix, described } from "./matrix.js";
 import { openMenu } from "./menu.js";
@@ -60,7 +60,7 @@ export class Topology {
   update() {
     const { snapshot } = this.store;
     if (!snapshot) return;
-    const width = Math.max(LEAST_WIDTH, Math.floor(this.node.clientWidth || 800));
+    const width = Math.max(LEAST_WIDTH, Math.floor(widthOf(this.node, () => this.update()) || 800));
     const links = snapshot.links ?? [];
     const hosts = hostsOf(snapshot);
     const key = JSON.stringify([
@@ -76,7 +76,7 @@ export class Topology {
     this.late = new Set(missing(snapshot)?.ranks.map((rank) => rank.rank));
     mark(this.plan, "data-hangs", String(this.late.size > 0));
     for (const update of this.updates) update(snapshot, found);
-    this.matrix.node.hidden = !this.mapped;
+    hide(this.matrix.node, !this.mapped);
     if (this.mapped) this.matrix.update(found, hosts, width);
     this.tooltip.update();
     this.#say(found);
@@ -167,7 +167,7 @@ export class Topology {
       mark(held, "title", `memory ${memory.textContent}`);
       used.style.width = known ? `${(100 * (host.memory_used ?? 0)) / (host.memory || 1)}%` : "0";
       say(load, units.percent(host.load));
-      network.hidden = !host.interface;
+      hide(network, !host.interface);
       say(port, host.interface ?? "");
       mark(network, "title", `${host.interface}: all traffic of the interface, from every program`);
       say(moved, `↑ ${units.rate(host.sent_rate)} ↓ ${units.rate(host.received_rate)}`);
@@ -226,7 +226,7 @@ export class Topology {
       // There is no room for the shape of a collective, or for more of a cause.
       const short = where || (one ? `${one.op} #${one.number}` : did.split("; last seen")[0]);
       say(what, large ? short : line || state);
-      blame.hidden = !large || !blamed;
+      hide(blame, !large || !blamed);
       // The style sheet draws the seconds: in the button's name they would be read out again and again.
       mark(what, "data-time", !large || blamed ? "" : time && (did ? ` · ${time}` : time));
       const told = [`rank ${rank}`, state, did, late ? "others wait for it" : ""].filter(Boolean).join(", ");
@@ -269,7 +269,8 @@ export class Topology {
         mark(path, "data-link", state);
         mark(tip, "data-link", state);
         const thickness = 1.25 + 2.25 * Math.sqrt(Math.min(1, rate / this.top));
-        mark(path, "stroke-width", (faint && !one.missing && !one.slow ? Math.max(1, thickness / 2) : thickness).toFixed(2));
+        const drawn = faint && !one.missing && !one.slow ? Math.max(1, thickness / 2) : thickness;
+        mark(path, "stroke-width", (Math.round(4 * drawn) / 4).toFixed(2)); // in steps that are seen: each is laid out
         if (label) {
           const towards = !place.upright ? "" : place.onward ? "↓ " : "↑ ";
           const texts = all.length > 1 ? [units.rate(sum(sameEnds(now, link).map((view) => view.rate)))] : [rateAndShare(one), units.rate(one.view.rate)];
@@ -321,7 +322,7 @@ export class Topology {
 
   /** @param {LinkFinding[]} found */
   #list(found) {
-    this.details.hidden = !found.length;
+    hide(this.details, !found.length);
     const known = found.filter((one) => one.view.rate !== null && one.view.rate !== undefined);
     const total = known.reduce((all, one) => all + (one.view.rate ?? 0), 0);
     const partly = known.length < found.length ? `, ${found.length - known.length} unknown` : "";
