@@ -163,7 +163,8 @@ def test_in_the_dashboard_a_line_that_is_cut_ends_in_an_ellipsis_until_its_end_i
     page = pane(browser, (0, "short\n" + "long " * 40 + "\n"))
     rows = page.locator(".arw-row")
     sign = """(row) => {
-      const list = row.closest(".arw-list"), edge = list.getBoundingClientRect().left + list.clientLeft + list.clientWidth;
+      const list = row.closest(".arw-list");
+      const edge = list.getBoundingClientRect().left + list.clientLeft + list.clientWidth;
       const end = row.getBoundingClientRect().right; // where the sign is hidden
       return end > edge + 1 && getComputedStyle(row, "::after").content === '"…"';
     }"""

@@ -134,7 +134,7 @@ def test_words_that_do_not_explain_themselves_are_explained(browser: Browser) ->
     states: list[RankState] = ["unblocked", "dead", "running", "running"]
     ranks = tuple(replace(one, state=state) for one, state in zip(now.ranks, states, strict=True))
     page = drawn(browser, replace(now, ranks=ranks, state="broken"), 700, views=VIEWS)
-    for selector in (".arw-rank-main", ".arw-state-cell", ".arw-states span >> text=1 unblocked"):
+    for selector in (".arw-rank-main", ".arw-state-cell > *", ".arw-states span >> text=1 unblocked"):
         assert "was aborted" in (page.locator(selector).first.get_attribute("title") or "")
     heal = page.locator(".arw-advice button")
     assert "the other ranks keep theirs" in (heal.get_attribute("title") or "")

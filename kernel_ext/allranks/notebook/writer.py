@@ -27,7 +27,8 @@ NARROWEST = 20
 """Characters of a line that a terminal must have room for beside its label."""
 LONG = 60
 """Characters of a line from which on a page may be too narrow for it."""
-# JupyterLab shows text in a `pre`, and breaks lines anywhere in a word. Browsers that do not know `each-line` wrap lines below their labels.
+# JupyterLab shows text in a `pre`, and breaks lines within words.
+# Browsers that do not know `each-line` wrap lines below their labels.
 HANGING = """<style>@supports (text-indent: 1em each-line) {{
 .jp-OutputArea:has(.allranks-gutter-{width}) .jp-RenderedText pre {{
   padding-left: {width}ch; text-indent: -{width}ch each-line; word-break: normal; overflow-wrap: anywhere }}
