@@ -99,7 +99,8 @@ def test_who_others_wait_for_is_seen_first_and_a_button_ends_it(open_notebook: O
     page = notebook.page
     page.wait_for_selector('.arw-rank[data-rank="1"][data-late="true"]')
     assert page.locator('.arw-rank[data-late="true"]').count() == 1
-    assert "others wait for it" in notebook.text('.arw-rank[data-late="true"]')
+    assert notebook.text('.arw-rank[data-late="true"]').split("\n")[-2:] == ["In[3], line 4", "others wait for it"]
+    assert "waiting for rank 1" in notebook.text(".arw-world")
     waits = "Rank 0 waits in all_sum #1 f32[3] for rank 1 (line 4: time.sleep(600)), for "
     assert waits in notebook.text(".arw-advice")
     page.get_by_role("button", name="Interrupt rank 1").click()

@@ -53,6 +53,16 @@ CHARACTER = """() => {
   box.remove();
   return width / 100;
 }"""
+BROKEN = """(output) => [...output.querySelectorAll("pre")].flatMap((pre) => {
+  const broken = [], walker = document.createTreeWalker(pre, NodeFilter.SHOW_TEXT), range = document.createRange();
+  for (let node; (node = walker.nextNode()); )
+    for (const { 0: word, index } of node.data.matchAll(/\\w+/g)) {
+      range.setStart(node, index);
+      range.setEnd(node, index + word.length);
+      if (new Set([...range.getClientRects()].map(({ top }) => Math.round(top))).size > 1) broken.push(word);
+    }
+  return broken;
+})"""
 GUTTER = len("ranks 0-3 │ ")
 
 
@@ -70,6 +80,7 @@ def test_the_rows_of_a_wrapped_line_stand_to_the_right_of_the_gutter(open_notebo
     others = [left for left, top in rows if top not in first]
     assert len(others) >= 2, "lines are wrapped"
     assert min(others) >= (GUTTER - 0.5) * character
+    assert not page.locator(".jp-OutputArea").first.evaluate(BROKEN), "no word is broken"
     heights = [box["height"] for one in page.locator(".jp-OutputArea-child").all() if (box := one.bounding_box())]
     assert len(heights) == 2, "nothing else takes room"
 
@@ -112,7 +123,8 @@ def test_ranks_that_differ_stand_in_columns_or_line_by_line_as_the_reader_choose
 
 
 def test_the_choice_stays_while_lines_come(open_notebook: OpenNotebook) -> None:
-    more = "show.blocks([Block('text', (rank,), f'more of {rank}\\n') for rank in range(8)])"
+    said = "more of {rank}" + " and longer words" * 9
+    more = f"show.blocks([Block('text', (rank,), f'{said}\\n') for rank in range(8)])"
     notebook = open_notebook(APART.replace("show.close()", ""))
     notebook.run()
     page = notebook.page
@@ -121,6 +133,10 @@ def test_the_choice_stays_while_lines_come(open_notebook: OpenNotebook) -> None:
     page.wait_for_selector(".allranks-lines >> text=more of 7")
     assert page.get_by_label("by line").is_checked()
     assert len({left for _, left, _ in columns(page)}) == 1
+    page.set_viewport_size({"width": 900, "height": 900})
+    for layout in ("by line", "by rank"):
+        page.get_by_label(layout).check()
+        assert not page.locator(".jp-OutputArea").first.evaluate(BROKEN), "no word is broken"
 
 
 def pane(browser: Browser, *said: tuple[int, str]) -> Page:
@@ -140,6 +156,23 @@ def test_in_the_dashboard_the_gutter_stays_beside_a_long_line(browser: Browser) 
     edge, gutter = page.locator(".arw-list").evaluate(left), page.locator(".arw-gutter").first.evaluate(left)
     assert page.locator(".arw-row .arw-text").evaluate(left) < edge - 500
     assert gutter == pytest.approx(edge, abs=2)
+    page.close()
+
+
+def test_in_the_dashboard_a_line_that_is_cut_ends_in_an_ellipsis_until_its_end_is_seen(browser: Browser) -> None:
+    page = pane(browser, (0, "short\n" + "long " * 40 + "\n"))
+    rows = page.locator(".arw-row")
+    sign = """(row) => {
+      const list = row.closest(".arw-list");
+      const edge = list.getBoundingClientRect().left + list.clientLeft + list.clientWidth;
+      const end = row.getBoundingClientRect().right; // where the sign is hidden
+      return end > edge + 1 && getComputedStyle(row, "::after").content === '"…"';
+    }"""
+    assert [row.evaluate(sign) for row in rows.all()] == [False, True]
+    page.locator(".arw-list").evaluate("(list) => { list.scrollLeft = 10_000 }")
+    assert not rows.nth(1).evaluate(sign)
+    page.get_by_role("button", name="Columns").click()
+    assert page.locator(".arw-column", has_text="long").first.get_attribute("title") == ("long " * 40)
     page.close()
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from allranks_backends.views import RankState
 from allranks_widgets.curves import rows_json
-from tests.browser.pictures import drawn, send_all
+from tests.browser.pictures import drawn, send_all, show
 from tests.widgets import streams
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ CUT = """() => {
   const right = document.querySelector(".arw-root").getBoundingClientRect().right - 16;
   const nodes = [...document.querySelectorAll(".arw-root *")].filter((node) => !node.closest(".arw-list, .arw-live"));
   const out = nodes.filter((node) => node.getBoundingClientRect().right > right + 1);
-  const states = nodes.filter((node) => node.matches(".arw-state-cell") && node.scrollWidth > node.clientWidth);
+  const states = nodes.filter((node) => node.matches(".arw-state-cell > *") && node.scrollWidth > node.clientWidth);
   return [...out, ...states].map((node) => `${node.className}: ${node.textContent.slice(0, 40)}`);
 }"""
 CHARTS = """() => [...document.querySelectorAll(".arw-log-figure")].map((node) => {
@@ -73,6 +73,75 @@ def test_the_first_line_says_how_what_is_logged_stands(browser: Browser) -> None
     page = drawn(browser, streams.snapshot(2, 1, 200.25), 640, views=("log",))
     logged(page, 2, "loss")
     assert page.locator(".arw-glance").count() == 0, "its chart is all there is"
+    page.close()
+
+
+CELL: streams.Items = [{"cell": 7, "kind": "begin", "ranks": [0, 1, 2, 3], "count": 3, "code": streams.CODE}]
+SEEN = """(node) => {
+  const { color, backgroundColor, borderTopColor } = getComputedStyle(node);
+  return { color, backgroundColor, borderTopColor, cut: node.scrollHeight > node.clientHeight + 1 };
+}"""
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [700, 900, 1440])
+def test_the_rank_that_others_wait_for_is_seen_first_and_axe_finds_nothing(
+    browser: Browser, axe: str, width: int, theme: str
+) -> None:
+    page = drawn(browser, streams.hanging(4, 1), width, views=VIEWS, theme=theme)
+    send_all(page, items=CELL)
+    page.wait_for_function("document.querySelector('.arw-rank[data-late=true]').innerText.includes('In[3]')")
+    assert "waiting for rank 2" in page.locator(".arw-world").inner_text()
+    late, other = (page.locator(f'.arw-rank[data-rank="{rank}"]') for rank in (2, 1))
+    assert late.inner_text().split("\n") == ["2", "running", "In[3], line 5", "others wait for it"]
+    assert not late.locator(".arw-rank-main").evaluate(SEEN)["cut"]
+    notice = page.locator(".arw-advice .arw-icon").evaluate(SEEN)["color"]
+    assert late.evaluate(SEEN)["borderTopColor"] == notice
+    for part in (".arw-state", ".arw-icon-warning", ".arw-doing"):
+        assert late.locator(part).first.evaluate(SEEN)["color"] == notice
+    muted = page.locator(".arw-states").evaluate(SEEN)["color"]
+    assert other.locator(".arw-state").evaluate(SEEN)["color"] == muted, "those that wait do not stand out"
+    row = page.locator(".arw-status tbody tr").nth(2)
+    assert row.locator(".arw-state-cell").evaluate(SEEN)["color"] == notice
+    doing = row.locator(".arw-doing-text")
+    assert not doing.evaluate(SEEN)["cut"] and "of the data set" in doing.inner_text()
+    page.evaluate(axe)
+    found = page.evaluate("async () => (await axe.run('.arw-root')).violations")
+    assert not [(one["help"], one["nodes"][0]["html"]) for one in found if one["impact"] in ("serious", "critical")]
+    page.close()
+
+
+def test_what_a_rank_does_is_read_in_two_lines_or_whole_where_the_focus_is(browser: Browser) -> None:
+    now = streams.hanging(4, 1)
+    source = f"batch = next({', '.join(f'files_of_the_data_set[{n}]' for n in range(6))})"
+    long = replace(now, ranks=(now.ranks[0], now.ranks[1], replace(now.ranks[2], source=source), now.ranks[3]))
+    page = drawn(browser, replace(long, ranks=now.ranks), 700, views=("ranks",))
+    row = page.locator(".arw-status tbody tr").nth(2)
+    doing, height = row.locator(".arw-doing-text"), "(row) => row.offsetHeight"
+    show(page, long)
+    assert doing.evaluate(SEEN)["cut"] and (doing.get_attribute("title") or "").endswith(source)
+    tall = row.evaluate(height)
+    show(page, replace(now, ranks=(*now.ranks[:2], replace(now.ranks[2], source="pass"), now.ranks[3])))
+    assert row.evaluate(height) == tall, "what is below does not jump"
+    show(page, long)
+    row.locator("button").focus()
+    assert not doing.evaluate(SEEN)["cut"]
+    page.close()
+
+
+def test_words_that_do_not_explain_themselves_are_explained(browser: Browser) -> None:
+    now = streams.snapshot(4, 1, 200.25)
+    states: list[RankState] = ["unblocked", "dead", "running", "running"]
+    ranks = tuple(replace(one, state=state) for one, state in zip(now.ranks, states, strict=True))
+    page = drawn(browser, replace(now, ranks=ranks, state="broken"), 700, views=VIEWS)
+    for selector in (".arw-rank-main", ".arw-state-cell > *", ".arw-states span >> text=1 unblocked"):
+        assert "was aborted" in (page.locator(selector).first.get_attribute("title") or "")
+    heal = page.locator(".arw-advice button")
+    assert "the other ranks keep theirs" in (heal.get_attribute("title") or "")
+    session = page.context.new_cdp_session(page)
+    nodes = session.send("Accessibility.getFullAXTree")["nodes"]
+    (button,) = [one for one in nodes if one["role"]["value"] == "button" and one["name"]["value"] == "Heal"]
+    assert button["description"]["value"] == heal.get_attribute("title")
     page.close()
 
 

@@ -9,6 +9,7 @@ import json
 import math
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,17 @@ def snapshot(size: int, count: int, when: float, name: str = "main", at: float =
         peak=4.62e9,
         straggler=f"The others waited for rank {size - 1} in 41 of 60 timed calls, 3.1 ms each on average.",
     )
+
+
+def hanging(size: int, count: int, late: int = 2) -> Snapshot:
+    """The ranks wait for `late`, which sleeps."""
+    now = snapshot(size, count, 30.25)
+    waits = Collective(4, "all_sum", (1000,), "float32", 4000, line=6)
+    source = "mx.eval(mx.distributed.all_sum(mx.ones(1000)))"
+    ranks = [replace(one, state="waiting", line=6, source=source, since=8.2, collective=waits) for one in now.ranks]
+    source = "time.sleep(60)  # reads the next file of the data set"
+    ranks[late] = replace(ranks[late], state="running", line=5, source=source, since=8.9, collective=None)
+    return replace(now, ranks=tuple(ranks), links=tuple(replace(view, rate=0.0) for view in now.links))
 
 
 def training(size: int, cell: int = 7, when: float = 0.0) -> Items:

@@ -31,7 +31,7 @@ CHOICE = """<style>
 .allranks-choice label {{ margin-right: 12px }}
 .allranks-choice input {{ margin: 0 4px 0 0; vertical-align: -2px }}
 .allranks-lines > * {{ display: block; padding-left: var(--gutter); text-indent: calc(-1 * var(--gutter));
-  white-space: pre-wrap; overflow-wrap: anywhere }}
+  white-space: pre-wrap; word-break: normal; overflow-wrap: anywhere }}
 .allranks-lines > .stderr {{ background: var(--jp-rendermime-error-background, #fdd) }}
 .allranks-lines b {{ font-weight: inherit }}
 .allranks-lines u {{ text-decoration: underline 2px; text-underline-offset: 2px }}

@@ -27,10 +27,11 @@ NARROWEST = 20
 """Characters of a line that a terminal must have room for beside its label."""
 LONG = 60
 """Characters of a line from which on a page may be too narrow for it."""
-# JupyterLab shows text in a `pre`. Browsers that do not know `each-line` wrap lines below their labels.
+# JupyterLab shows text in a `pre`, and breaks lines within words.
+# Browsers that do not know `each-line` wrap lines below their labels.
 HANGING = """<style>@supports (text-indent: 1em each-line) {{
 .jp-OutputArea:has(.allranks-gutter-{width}) .jp-RenderedText pre {{
-  padding-left: {width}ch; text-indent: -{width}ch each-line }}
+  padding-left: {width}ch; text-indent: -{width}ch each-line; word-break: normal; overflow-wrap: anywhere }}
 }}
 .jp-OutputArea-child:has(> * > .allranks-gutter-{width}) {{ display: none }}
 </style><i class="allranks-gutter-{width}" hidden></i>"""

@@ -210,7 +210,11 @@ export class Console {
     const cell = /** @type {Cell} */ (this.cell);
     const cells = this.#shown.map((rank) => {
       const row = (this.columns?.of.get(rank)?.[line] ?? 0) - 1;
-      return row < 0 ? h("div.column") : this.#filled("div.column", row);
+      if (row < 0) return h("div.column");
+      const column = this.#filled("div.column", row);
+      // A column may be narrower than its line.
+      if (cell.segments[row].kind !== "rich") mark(column, "title", plain(cell.texts[row]).slice(0, LONGEST));
+      return column;
     });
     const row = this.#rowOn(line);
     const differs = row >= 0 && cell.segments[row].differs;

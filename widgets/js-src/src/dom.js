@@ -47,7 +47,38 @@ export function svg(tag, attributes = {}, ...children) {
 export function say(node, text) {
   if (saidOf.get(node) === text) return;
   saidOf.set(node, text);
-  node.textContent = text;
+  const [only] = node.childNodes;
+  // A new text node costs the page several times what new characters of the one that is there do.
+  if (only?.nodeType === Node.TEXT_NODE && node.childNodes.length === 1) /** @type {Text} */ (only).data = text;
+  else node.textContent = text;
+}
+
+/**
+ * @param {any} node
+ * @param {boolean} hidden
+ */
+export function hide(node, hidden) {
+  if (node.hidden !== hidden) node.hidden = hidden; // to set it again would have the node styled again
+}
+
+/** @type {WeakMap<Element, number>} */
+const widths = new WeakMap();
+
+/**
+ * The width of a node in pixels, as it was when it was last laid out. To ask the node would lay out the page at once.
+ * @param {Element} node
+ * @param {() => void} changed called when it has become another
+ */
+export function widthOf(node, changed) {
+  const known = widths.get(node);
+  if (known !== undefined) return known;
+  widths.set(node, node.clientWidth);
+  new ResizeObserver(() => {
+    if (widths.get(node) === node.clientWidth) return;
+    widths.set(node, node.clientWidth);
+    changed();
+  }).observe(node);
+  return node.clientWidth;
 }
 
 /**

@@ -3,16 +3,17 @@
 import "uplot/dist/uPlot.min.css";
 import "./style.css";
 import { Console } from "./console.js";
-import { h, icon, mark, say } from "./dom.js";
+import { h, hide, icon, mark, say } from "./dom.js";
 import { Glance } from "./glance.js";
 import { Log } from "./log.js";
-import { advice, counts, grouped, hostsOf, stateOf } from "./snapshot.js";
+import { advice, counts, grouped, hostsOf, stateOf, worldState } from "./snapshot.js";
 import { Status } from "./status.js";
 import { storeOf } from "./store.js";
 import { followTheme } from "./theme.js";
 import { Throughput } from "./throughput.js";
 import { Topology } from "./topology.js";
 import { rankLabel } from "./units.js";
+import { EFFECTS, MEANINGS } from "./words.js";
 
 const PACE = 100; // ms between two drawings
 const LOST = ["dead", "failed"]; // states to be seen first
@@ -74,7 +75,7 @@ function render({ model, el }) {
       const part = section("Log", log.node);
       const alone = model.get("views").length === 1;
       parts.push(() => {
-        part.hidden = !alone && !store.curves.version; // among other pictures it comes with the first figure
+        hide(part, !alone && !store.curves.version); // among other pictures it comes with the first figure
         log.update();
       });
     }
@@ -83,36 +84,37 @@ function render({ model, el }) {
 
   const head = () => {
     const { snapshot } = store;
-    waiting.hidden = Boolean(snapshot);
+    hide(waiting, Boolean(snapshot));
     mark(root, "data-frames", store.frames);
     if (!snapshot) return;
     const size = snapshot.ranks.length;
     const hosts = hostsOf(snapshot).length;
     const where = hosts > 1 ? ` on ${hosts} hosts` : "";
-    say(world, `${snapshot.name} · ${size} ${size === 1 ? "rank" : "ranks"}${where} · ${snapshot.backend} · ${snapshot.state === "whole" ? "ready" : snapshot.state}`);
+    say(world, `${snapshot.name} · ${size} ${size === 1 ? "rank" : "ranks"}${where} · ${snapshot.backend} · ${worldState(snapshot)}`);
     tally(states, snapshot.ranks.map((rank) => ({ rank: rank.rank, state: stateOf(rank, store.behind) })));
-    for (const part of ofRanks) part.hidden = !size;
+    for (const part of ofRanks) hide(part, !size);
     glance?.update(store.curves);
     const { silent } = store;
     mark(root, "data-silent", String(silent));
-    silence.hidden = !silent;
+    hide(silence, !silent);
     const at = new Date(Date.now() - performance.now() + store.heard).toLocaleTimeString();
     say(silence, !silent ? "" : store.gone
       ? `The kernel has ended or was restarted. This is what was last seen, at ${at}.`
       : `Nothing was heard from the kernel since ${at}: it is busy outside Python, suspended, restarted, or out of reach.`);
     advising = silent ? null : advice(snapshot, store.behind);
-    advised.hidden = !advising;
+    hide(advised, !advising);
     mark(advised, "data-kind", advising?.kind ?? "");
     say(problem, advising?.text ?? "");
     say(remedy, advising?.button ?? "");
-    remedy.hidden = !advising?.button;
+    mark(remedy, "title", EFFECTS[advising?.verb ?? ""] ?? "");
+    hide(remedy, !advising?.button);
     remedy.disabled = !store.acts;
     // What the advice has a button for need not be said twice.
     const lines = (snapshot.notes ?? []).filter((note) => advising?.verb !== "heal" || !note.includes("%distributed heal")).join("\n");
     say(notes, lines);
-    notes.hidden = !lines;
+    hide(notes, !lines);
     say(said, store.said);
-    said.hidden = !store.said;
+    hide(said, !store.said);
     mark(said, "data-failed", String(store.failed));
   };
 
@@ -164,13 +166,18 @@ function tally(node, ranks) {
   const states = [...LOST.filter((state) => by.has(state)), ...[...by.keys()].filter((state) => !LOST.includes(state))];
   const parts = states.map((state) => {
     const those = (by.get(state) ?? []).map(({ rank }) => rank);
-    return LOST.includes(state) ? [state, `${those.length > MOST_NAMED ? `${those.length} ranks` : rankLabel(those)} ${state}`] : ["", `${those.length} ${state}`];
+    const lost = LOST.includes(state);
+    const who = !lost ? String(those.length) : those.length > MOST_NAMED ? `${those.length} ranks` : rankLabel(those);
+    return { state, lost, text: `${who} ${state}` };
   });
-  const key = parts.join("\n");
+  const key = parts.map(({ text }) => text).join("\n");
   if (node.dataset.key === key) return;
   node.dataset.key = key;
-  const lost = parts.filter(([state]) => state).map(([state, text]) => h("span.lost", {}, icon(state), text)).flatMap((part) => [part, " "]);
-  node.replaceChildren(...lost, parts.filter(([state]) => !state).map(([, text]) => text).join(", "));
+  const [lost, others] = [parts.filter((part) => part.lost), parts.filter((part) => !part.lost)];
+  node.replaceChildren(
+    ...lost.flatMap(({ state, text }) => [h("span.lost", { title: MEANINGS[state] }, icon(state), text), " "]),
+    ...others.flatMap(({ state, text }, i) => [i ? ", " : "", h("span", { title: MEANINGS[state] }, text)]),
+  );
 }
 
 export default { initialize, render };

@@ -1,7 +1,7 @@
 // What ranks logged: a chart for each name, over steps.
 
 import uPlot from "uplot";
-import { choice, h, mark, say } from "./dom.js";
+import { choice, h, hide, mark, say, widthOf } from "./dom.js";
 import { figure, rankLabel } from "./units.js";
 
 /** @typedef {import("./store.js").Store} Store */
@@ -52,7 +52,7 @@ export class Log {
     const theme = this.node.closest("[data-theme]")?.getAttribute("data-theme") ?? "";
     const names = curves.names.slice(0, MOST_CHARTS);
     const charts = names.map((name) => this.#chart(name));
-    const width = charts.length ? Math.floor(charts[0].node.clientWidth || 400) : 0;
+    const width = charts.length ? Math.floor(widthOf(charts[0].node, () => this.update()) || 400) : 0;
     const key = `${width} ${theme} ${this.by} ${this.scale}`;
     if (!force && curves.version === this.version && key === this.key) return;
     if (!force && now - this.drawnAt < PACE) {
@@ -64,8 +64,8 @@ export class Log {
     this.drawnAt = now;
     const more = curves.names.length - names.length;
     say(this.note, names.length ? (more ? `${more} more names are not drawn; cluster.logged() has them.` : "") : NOTHING);
-    this.note.hidden = names.length > 0 && !more;
-    this.toolbar.hidden = !names.length;
+    hide(this.note, names.length > 0 && !more);
+    hide(this.toolbar, !names.length);
     for (const chart of charts) chart.draw(curves, width, this.by, this.scale, key);
   }
 

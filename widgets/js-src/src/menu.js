@@ -7,7 +7,7 @@ import { h } from "./dom.js";
 const VERBS = /** @type {const} */ ([
   ["interrupt", "Interrupt", "stop its code, like Ctrl-C"],
   ["abort", "Abort collective", "unblock it from the collective it waits in"],
-  ["heal", "Heal", "replace dead ranks, re-form the world"],
+  ["heal", "Heal", "replace dead ranks with new processes, re-form the world"],
 ]);
 
 /**

@@ -21,7 +21,8 @@ export class Cell {
   /** @param {number} n */
   constructor(n) {
     this.n = n;
-    this.label = n; // its number in the notebook's margin, where that is known
+    /** @type {number | null} */
+    this.count = null; // its number in the notebook's margin, where that is known
     this.code = "";
     /** @type {number[]} */
     this.ranks = [];
@@ -49,6 +50,10 @@ export class Cell {
     this.clearing = new Set();
   }
 
+  get label() {
+    return this.count ?? this.n;
+  }
+
   get rows() {
     return this.texts.length;
   }
@@ -70,6 +75,17 @@ export class Output {
     return last;
   }
 
+  /**
+   * The cell that a rank runs: the latest of those that have not ended.
+   * @param {number} rank
+   * @returns {Cell | null}
+   */
+  running(rank) {
+    let running = null;
+    for (const cell of this.cells.values()) if (!cell.done && cell.ranks.includes(rank)) running = cell;
+    return running;
+  }
+
   /** @param {Item[]} items */
   take(items) {
     for (const item of items) this.#take(item);
@@ -84,7 +100,7 @@ export class Output {
     switch (item.kind) {
       case "begin":
         cell.ranks = ranks;
-        cell.label = item.count ?? cell.n;
+        cell.count = item.count ?? null;
         cell.code = item.code ?? "";
         return;
       case "end":

@@ -39,17 +39,45 @@ export const counts = (state) => ["running", "exchanging", "waiting", "debugging
 const HANGS_AFTER = 2; // seconds in a collective before the ranks that are missing are named
 const ENDED_AFTER = 5; // seconds before a button ends what they wait for: a checkpoint takes long, too
 
+/** @typedef {{ranks: RankView[], waiting: RankView[], since: number}} Hang */
+
+/** @type {WeakMap<Snapshot, Hang | null>} several pictures ask for each frame */
+const hangs = new WeakMap();
+
 /**
  * The ranks that are missing in a collective, and those that have waited for them there; null before `HANGS_AFTER`.
  * @param {Snapshot} snapshot
+ * @returns {Hang | null}
  */
 export function missing(snapshot) {
+  let found = hangs.get(snapshot);
+  if (found === undefined) hangs.set(snapshot, (found = hangOf(snapshot)));
+  return found;
+}
+
+/** @param {Snapshot} snapshot @returns {Hang | null} */
+function hangOf(snapshot) {
   const inOne = snapshot.ranks.filter((rank) => rank.state === "waiting" && rank.collective && rank.collective.shared !== false);
   const number = Math.max(-1, ...inOne.map((rank) => rank.collective?.number ?? -1));
   const waiting = inOne.filter((rank) => rank.collective?.number === number);
   const since = Math.max(0, ...waiting.map((rank) => rank.since ?? 0));
-  const ranks = snapshot.ranks.filter((rank) => !waiting.includes(rank) && rank.state !== "dead");
-  return since >= HANGS_AFTER && ranks.length ? { ranks, waiting, since } : null;
+  if (since < HANGS_AFTER) return null;
+  const those = new Set(waiting);
+  const ranks = snapshot.ranks.filter((rank) => !those.has(rank) && rank.state !== "dead");
+  return ranks.length ? { ranks, waiting, since } : null;
+}
+
+const MOST_NAMED = 8; // ranks in the first line
+
+/**
+ * The state of the world in a few words.
+ * @param {Snapshot} snapshot
+ */
+export function worldState(snapshot) {
+  if (snapshot.state !== "whole") return snapshot.state;
+  const late = missing(snapshot)?.ranks ?? [];
+  if (!late.length) return "ready";
+  return `waiting for ${late.length > MOST_NAMED ? `${late.length} ranks` : rankLabel(late.map((rank) => rank.rank))}`;
 }
 
 /** @typedef {{text: string, kind: "bad" | "wait", button: string, verb: string, ranks: (number | null)[]}} Advice */

@@ -1,7 +1,7 @@
 // What travels, over ten minutes, and what the operations did.
 
 import uPlot from "uplot";
-import { LEAST_WIDTH, choice, h, mark, say } from "./dom.js";
+import { LEAST_WIDTH, choice, h, hide, mark, say, widthOf } from "./dom.js";
 import { operations } from "./snapshot.js";
 import { MOST_LINKS, WINDOW } from "./history.js";
 import * as units from "./units.js";
@@ -51,12 +51,12 @@ export class Throughput {
     if (!snapshot) return;
     this.#operations();
     say(this.straggler, snapshot.straggler ?? "");
-    this.straggler.hidden = !snapshot.straggler;
+    hide(this.straggler, !snapshot.straggler);
     const now = performance.now();
     const pace = this.names.length > 8 ? 1000 : 250;
     clearTimeout(this.later);
     const names = this.#series();
-    const width = Math.max(LEAST_WIDTH, Math.floor(this.chart.clientWidth || 800));
+    const width = Math.max(LEAST_WIDTH, Math.floor(widthOf(this.chart, () => this.update()) || 800));
     const theme = this.node.closest("[data-theme]")?.getAttribute("data-theme");
     const key = `${names.join()} ${width} ${theme}`;
     if (!force && history.version === this.version && key === this.key) return;
@@ -164,8 +164,8 @@ export class Throughput {
 
   #operations() {
     const rows = operations(/** @type {any} */ (this.store.snapshot));
-    this.table.hidden = !rows.length;
-    this.none.hidden = rows.length > 0;
+    hide(this.table, !rows.length);
+    hide(this.none, rows.length > 0);
     while (this.body.rows.length > rows.length) this.body.deleteRow(-1);
     while (this.body.rows.length < rows.length)
       this.body.append(h("tr", {}, h("th", { scope: "row" }), ...Array.from({ length: 6 }, () => h("td.figure"))));

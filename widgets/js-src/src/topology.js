@@ -1,6 +1,6 @@
 // Hosts, the ranks on them, and what travels on the links between.
 
-import { LEAST_WIDTH, h, icon, mark, say, setIcon, svg } from "./dom.js";
+import { LEAST_WIDTH, h, hide, icon, mark, say, setIcon, svg, widthOf } from "./dom.js";
 import { headOf, layout } from "./layout.js";
 import { Matrix, described } from "./matrix.js";
 import { openMenu } from "./menu.js";
@@ -8,6 +8,7 @@ import { route } from "./routes.js";
 import { collective, counts, doing, findings, hostsOf, missing, shapeOf, stateOf, sum, wiresOf } from "./snapshot.js";
 import { Tooltip } from "./tooltip.js";
 import * as units from "./units.js";
+import { MEANINGS } from "./words.js";
 
 /** @typedef {import("./types.js").Snapshot} Snapshot */
 /** @typedef {import("./store.js").Store} Store */
@@ -59,7 +60,7 @@ export class Topology {
   update() {
     const { snapshot } = this.store;
     if (!snapshot) return;
-    const width = Math.max(LEAST_WIDTH, Math.floor(this.node.clientWidth || 800));
+    const width = Math.max(LEAST_WIDTH, Math.floor(widthOf(this.node, () => this.update()) || 800));
     const links = snapshot.links ?? [];
     const hosts = hostsOf(snapshot);
     const key = JSON.stringify([
@@ -75,7 +76,7 @@ export class Topology {
     this.late = new Set(missing(snapshot)?.ranks.map((rank) => rank.rank));
     mark(this.plan, "data-hangs", String(this.late.size > 0));
     for (const update of this.updates) update(snapshot, found);
-    this.matrix.node.hidden = !this.mapped;
+    hide(this.matrix.node, !this.mapped);
     if (this.mapped) this.matrix.update(found, hosts, width);
     this.tooltip.update();
     this.#say(found);
@@ -166,7 +167,7 @@ export class Topology {
       mark(held, "title", `memory ${memory.textContent}`);
       used.style.width = known ? `${(100 * (host.memory_used ?? 0)) / (host.memory || 1)}%` : "0";
       say(load, units.percent(host.load));
-      network.hidden = !host.interface;
+      hide(network, !host.interface);
       say(port, host.interface ?? "");
       mark(network, "title", `${host.interface}: all traffic of the interface, from every program`);
       say(moved, `↑ ${units.rate(host.sent_rate)} ↓ ${units.rate(host.received_rate)}`);
@@ -183,7 +184,7 @@ export class Topology {
   #rank(rank, plan) {
     const box = plan.ranks.get(rank);
     if (!box) return h("span");
-    const [word, what] = [h("span.state"), h("span.doing")];
+    const [word, what, blame] = [h("span.state"), h("span.doing"), h("span.doing.blame", { hidden: true }, "others wait for it")];
     const sign = icon("starting");
     const main = h(
       "button.rank-main",
@@ -192,7 +193,7 @@ export class Topology {
         onfocus: () => main.matches(":focus-visible") && this.tooltip.show(card, () => this.#rates((one) => one.view.link.source === rank)),
       },
       // With blanks, as in its label: else its words are one word for who hears them.
-      h("span.rank-top", {}, h("span.number", {}, String(rank)), " ", sign, word), " ", what,
+      h("span.rank-top", {}, h("span.number", {}, String(rank)), " ", sign, word), " ", what, " ", blame,
     );
     const more = h(
       "button.more",
@@ -211,19 +212,26 @@ export class Topology {
       mark(card, "data-state", state);
       const late = this.late.has(rank);
       mark(card, "data-late", String(late));
-      setIcon(sign, state);
+      // A failed rank is red anyway, and its cause says more than its line.
+      const blamed = late && state !== "failed";
+      setIcon(sign, blamed ? "warning" : state);
       say(word, state);
       const time = counts(state) && view.since !== undefined ? units.lasted(view.since + this.store.behind) : "";
       const one = view.state === "waiting" ? view.collective : null;
-      const did = one ? collective(one) : doing(view);
-      const short = one ? `${one.op} #${one.number}` : did.split("; last seen")[0]; // there is no room for its shape, or for more of a cause
-      const blamed = late && state !== "failed"; // the cause of a failed rank says more
-      say(what, plan.size !== "large" ? state : blamed ? "others wait for it" : short);
+      const large = plan.size === "large";
+      const line = blamed && !one && view.line ? `line ${view.line}` : "";
+      const count = line ? this.store.output.running(rank)?.count : null;
+      const where = line && typeof count === "number" ? `In[${count}], ${line}` : line;
+      const did = where || (one ? collective(one) : doing(view));
+      // There is no room for the shape of a collective, or for more of a cause.
+      const short = where || (one ? `${one.op} #${one.number}` : did.split("; last seen")[0]);
+      say(what, large ? short : line || state);
+      hide(blame, !large || !blamed);
       // The style sheet draws the seconds: in the button's name they would be read out again and again.
-      mark(what, "data-time", plan.size !== "large" || blamed ? "" : time && (did ? ` · ${time}` : time));
-      const told = [`rank ${rank}`, state, late ? "others wait for it" : "", did].filter(Boolean).join(", ");
+      mark(what, "data-time", !large || blamed ? "" : time && (did ? ` · ${time}` : time));
+      const told = [`rank ${rank}`, state, did, late ? "others wait for it" : ""].filter(Boolean).join(", ");
       mark(main, "aria-label", told);
-      mark(main, "title", told);
+      mark(main, "title", [told, where && view.source?.trim(), MEANINGS[state]].filter(Boolean).join(". "));
       mark(main, "aria-pressed", String(this.store.selected === rank));
     });
     return card;
@@ -261,7 +269,8 @@ export class Topology {
         mark(path, "data-link", state);
         mark(tip, "data-link", state);
         const thickness = 1.25 + 2.25 * Math.sqrt(Math.min(1, rate / this.top));
-        mark(path, "stroke-width", (faint && !one.missing && !one.slow ? Math.max(1, thickness / 2) : thickness).toFixed(2));
+        const drawn = faint && !one.missing && !one.slow ? Math.max(1, thickness / 2) : thickness;
+        mark(path, "stroke-width", (Math.round(4 * drawn) / 4).toFixed(2)); // in steps that are seen: each is laid out
         if (label) {
           const towards = !place.upright ? "" : place.onward ? "↓ " : "↑ ";
           const texts = all.length > 1 ? [units.rate(sum(sameEnds(now, link).map((view) => view.rate)))] : [rateAndShare(one), units.rate(one.view.rate)];
@@ -313,7 +322,7 @@ export class Topology {
 
   /** @param {LinkFinding[]} found */
   #list(found) {
-    this.details.hidden = !found.length;
+    hide(this.details, !found.length);
     const known = found.filter((one) => one.view.rate !== null && one.view.rate !== undefined);
     const total = known.reduce((all, one) => all + (one.view.rate ?? 0), 0);
     const partly = known.length < found.length ? `, ${found.length - known.length} unknown` : "";
