@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import threading
 from pathlib import Path
@@ -14,7 +15,7 @@ import mlx.core as mx
 import pytest
 
 from allranks import Cluster
-from allranks.errors import Busy, CannotLoad, CannotSave, UsageError, WorldBroken
+from allranks.errors import Busy, CannotLoad, CannotSave, UsageError, WorldBroken, WouldHang
 from tests.waiting import WITHIN
 
 TRAINING = """
@@ -240,6 +241,18 @@ def test_cells_change_nothing_in_what_is_being_written(ring2: Cluster, tmp_path:
     assert values(ring2, "(x[0].item(), y[0].item(), z)") == [(0.0, 0.0, [0])] * 2
 
 
+def test_what_waits_for_a_collective_is_evaluated_by_all_ranks_or_refused(ring2: Cluster, tmp_path: Path) -> None:
+    ring2.run("x = mx.distributed.all_sum(mx.ones(3)) * 2").check()
+    ring2.save(tmp_path / "a", "x")
+    ring2.run("x = None").check()
+    ring2.load(tmp_path / "a")
+    assert values(ring2, "x.tolist()") == [[4.0] * 3] * 2
+    ring2.run("y = mx.distributed.all_sum(mx.ones(3)); z = y if rank else 0; del y").check()
+    with pytest.raises(WouldHang, match=r"z on rank 1 waits for a collective that not all ranks would enter\. Nothing"):
+        ring2.save(tmp_path / "a")
+    ring2.run("del z").check()
+
+
 def test_ranks_that_run_a_cell_are_busy(ring2: Cluster, tmp_path: Path) -> None:
     end = tmp_path / "end"
     cell = ring2.begin(f"import os, time\nwhile not os.path.exists({str(end)!r}): time.sleep(0.01)")
@@ -283,7 +296,38 @@ def test_a_rank_that_is_killed_leaves_the_old_state_or_the_new_one(tmp_path: Pat
         assert len(list(folder.glob("state-*"))) == 1
 
 
-def test_a_file_is_read_as_it_was_written_on_a_disk_that_hosts_share(ring2: Cluster, tmp_path: Path) -> None:
+def test_what_is_equal_is_written_once_on_a_disk_that_ranks_share(ring2: Cluster, tmp_path: Path) -> None:
     ring2.run("w = mx.arange(1000)").check()
     ring2.save(tmp_path / "a", "w")
     assert [each.name for each in (tmp_path / "a").glob("state-*/*.safetensors")] == ["shared.safetensors"]
+
+
+def test_disks_that_are_not_shared_have_what_their_ranks_need(ring2: Cluster, tmp_path: Path) -> None:
+    for rank in range(2):
+        (tmp_path / str(rank)).mkdir()
+    ring2.run(f"import os; before = os.getcwd(); os.chdir(os.path.join({str(tmp_path)!r}, str(rank)))").check()
+    try:
+        ring2.run("w, shard = mx.arange(3), mx.array([rank])").check()
+        ring2.save("a", ["w", "shard"])
+        for rank in range(2):
+            files = {each.name for each in (tmp_path / str(rank) / "a").glob("state-*/*")}
+            assert files == {"manifest.json", "shared.safetensors", f"rank-{rank}.safetensors", f"rank-{rank}.pickle"}
+        shutil.copytree(tmp_path / "1" / "a", tmp_path / "1" / "old")
+        [old] = (tmp_path / "0" / "a").glob("state-*")
+        shutil.copytree(old, tmp_path / "0" / "old")
+        ring2.run("w, shard = w + 1, shard + 1").check()
+        ring2.save("a", ["w", "shard"])
+        ring2.load("a")
+        assert values(ring2, "(w.tolist(), shard.item())") == [([1, 2, 3], 1), ([1, 2, 3], 2)]
+        # As if the second host had gone down before it had the new manifest: the last save that both have is loaded.
+        shutil.rmtree(tmp_path / "1" / "a")
+        (tmp_path / "1" / "old").rename(tmp_path / "1" / "a")
+        with pytest.raises(
+            CannotLoad, match=r"the hosts have states of different saves \(rank 0 state-"
+        ):
+            ring2.load("a")
+        (tmp_path / "0" / "old").rename(old)
+        ring2.load("a")
+        assert values(ring2, "(w.tolist(), shard.item())") == [([0, 1, 2], 0), ([0, 1, 2], 1)]
+    finally:
+        ring2.run("os.chdir(before)").check()

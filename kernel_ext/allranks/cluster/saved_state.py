@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import msgspec
 
-from allranks.errors import CannotLoad, CannotSave, CellInterrupted, NoAnswer, UsageError, WorldBroken
+from allranks.errors import CannotLoad, CannotSave, CellInterrupted, NoAnswer, UsageError, WorldBroken, WouldHang
 from allranks.head.world.ranks import A, Ranks
 from allranks.messages.manifest import (
     MANIFEST,
@@ -39,6 +39,7 @@ from allranks.messages.requests import (
     FindState,
     LoadPrepared,
     OpenState,
+    Pending,
     PrepareLoad,
     PrepareSave,
     Question,
@@ -145,8 +146,8 @@ class ClusterSavedState(ClusterBase):
 
         Without `names`, what cannot be saved is left out, and named in the result. Raises CannotSave where one of
         the `names` cannot be saved, before anything is written, or where a host cannot write; UsageError for a name
-        that no rank has; NoAnswer and WorldBroken for ranks that do not answer or die; CellInterrupted, and what `run`
-        raises.
+        that no rank has; WouldHang for a variable that waits for a collective on some ranks only; NoAnswer and
+        WorldBroken for ranks that do not answer or die; CellInterrupted, and what `run` raises.
         """
         with self._saving:
             return self._write(self._take_snapshots(path, names))
@@ -179,6 +180,8 @@ class ClusterSavedState(ClusterBase):
         folder, wanted, began = os.fspath(path), _chosen(names), time.monotonic()
         with self._starting:  # a cell of another thread comes before on all ranks, or after
             ranks = self._refuse_if_unable(range(self.size))
+            pending = self._each(ranks, Pending(None if wanted is None else " ".join(wanted)), _cannot_save(folder))
+            _refuse_pending_on_some({rank: set(each.names) for rank, each in pending.items()})
             try:
                 taken = self._each(ranks, PrepareSave(names=wanted), _cannot_save(folder))
                 return _Snapshots(ranks, folder, taken, _left(taken, wanted, folder), began)
@@ -391,6 +394,18 @@ def _left(prepared: Mapping[int, SavePrepared], wanted: Sequence[str] | None, fo
         advice = f" For the others: %distributed save {folder} {' '.join(others)}" if others else ""
         raise CannotSave(f"cannot save {_listed(left)}. Nothing was written.{advice}")
     return left
+
+
+def _refuse_pending_on_some(pending: Mapping[int, set[str]]) -> None:
+    """Raises WouldHang where a variable waits for a collective on some ranks, and on others it does not."""
+    everywhere = set.intersection(*pending.values())
+    for rank, names in pending.items():
+        if some := sorted(names - everywhere):
+            waits = "waits" if len(some) == 1 else "wait"
+            raise WouldHang(
+                f"{', '.join(some)} on rank {rank} {waits} for a collective that not all ranks would enter. Nothing "
+                "was saved. Delete it there, or name the variables to save."
+            )
 
 
 def _manifest(
