@@ -322,9 +322,7 @@ def test_disks_that_are_not_shared_have_what_their_ranks_need(ring2: Cluster, tm
         # As if the second host had gone down before it had the new manifest: the last save that both have is loaded.
         shutil.rmtree(tmp_path / "1" / "a")
         (tmp_path / "1" / "old").rename(tmp_path / "1" / "a")
-        with pytest.raises(
-            CannotLoad, match=r"the hosts have states of different saves \(rank 0 state-"
-        ):
+        with pytest.raises(CannotLoad, match=r"the hosts have states of different saves \(rank 0 state-"):
             ring2.load("a")
         (tmp_path / "0" / "old").rename(old)
         ring2.load("a")
