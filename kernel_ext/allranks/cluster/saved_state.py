@@ -252,7 +252,7 @@ class ClusterSavedState(ClusterBase):
                 for rank, path in paths.items():
                     request = PrepareLoad(path=path, version=manifest.version, names=list(names), own=own)
                     asked |= ranks.ask([rank], request)
-                loaded = self._answers(asked, failed)
+                loaded = self._answers(ranks, list(paths), asked, failed)
                 _refuse_unloadable(manifest, {rank: each.failed for rank, each in loaded.items()}, failed)
             with _adding("The other ranks may have loaded it."), stop.noted():
                 stop.put_off()
@@ -275,10 +275,16 @@ class ClusterSavedState(ClusterBase):
         buffers: Sequence[Buffer] = (),
     ) -> dict[int, A]:
         """What all ranks, or these, answer. Raises what `failed` makes of the reasons of those that could not."""
-        return self._answers(ranks.ask(range(self.size) if numbers is None else numbers, question, buffers), failed)
+        chosen = list(range(self.size)) if numbers is None else numbers
+        return self._answers(ranks, chosen, ranks.ask(chosen, question, buffers), failed)
 
-    def _answers(self, asked: Mapping[int, Future[Reply[A]]], failed: Failed) -> dict[int, A]:
-        replies = self._all_replies(asked, list(asked))
+    def _answers(
+        self, ranks: Ranks, chosen: Sequence[int], asked: Mapping[int, Future[Reply[A]]], failed: Failed
+    ) -> dict[int, A]:
+        """What the `chosen` ranks answer. Raises WorldBroken, too, where one was dead before it could be asked."""
+        if len(asked) < len(chosen):
+            self._refuse_if_broken(ranks)
+        replies = self._all_replies(asked, chosen)
         reasons = {rank: _reason(each) for rank, each in replies.items() if isinstance(each, RequestFailed)}
         if reasons:
             raise failed(self._by_rank(reasons))
@@ -358,7 +364,7 @@ def _adding(text: str) -> Iterator[None]:
     """Add a sentence to what is raised within."""
     try:
         yield
-    except (CannotSave, CannotLoad, NoAnswer, WorldBroken) as error:
+    except (CannotSave, CannotLoad, NoAnswer, WorldBroken, CellInterrupted) as error:
         error.args = (f"{str(error).rstrip('.')}. {text}",)
         raise
 

@@ -9,11 +9,13 @@ import json
 import os
 import struct
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from allranks.machine.files import write_all_at
+from allranks.messages.manifest import checksum
 
 DTYPES = {
     "bool": "BOOL",
@@ -45,8 +47,11 @@ class ArrayBytes:
     """In row-major order."""
 
 
-def write(path: Path, arrays: Mapping[str, ArrayBytes]) -> int:
-    """Write a new file, also to the disk itself; returns its size in bytes. Raises OSError."""
+def write(path: Path, arrays: Mapping[str, ArrayBytes]) -> tuple[int, dict[str, int]]:
+    """Write a new file, also to the disk itself; returns its size in bytes, and the arrays' checksums. Raises OSError.
+
+    Copying to the system's cache takes a core, and waiting for the disk none: checksums are made during the latter.
+    """
     header, end = dict[str, Any](), 0
     for key, array in arrays.items():
         start, end = end, end + array.data.nbytes
@@ -54,13 +59,15 @@ def write(path: Path, arrays: Mapping[str, ArrayBytes]) -> int:
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)  # so that arrays begin at a multiple of 8
     offset = 0
-    with open(path, "xb", buffering=0) as file:
+    with open(path, "xb", buffering=0) as file, ThreadPoolExecutor(1) as pool:
         parts: list[bytes | memoryview] = [_LENGTH.pack(len(text)), text, *(array.data for array in arrays.values())]
         for part in parts:
             write_all_at(file.fileno(), part, offset)
             offset += len(part)
-        os.fsync(file.fileno())
-    return offset
+        on_disk = pool.submit(os.fsync, file.fileno())
+        checksums = {key: checksum(array.data) for key, array in arrays.items()}
+        on_disk.result()
+    return offset, checksums
 
 
 class SafetensorsFile:

@@ -13,7 +13,6 @@ import shutil
 import sys
 import types
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -198,16 +197,13 @@ class StateWriter:
         files = {arrays_file(self._rank): [key for key in arrays if key not in shared]}
         if self.first:
             files[SHARED] = list(equal)
-        keys = [key for each in files.values() for key in each]
-        with ThreadPoolExecutor(1) as pool:  # while the disk writes
-            checksums = pool.submit(lambda: {key: checksum(arrays[key].data) for key in keys})
-            written = [
-                safetensors.write(self._files / name, {key: arrays[key] for key in each})
-                for name, each in files.items()
-                if each
-            ]
+        checksums, written = dict[str, int](), 0
+        for name, keys in files.items():
+            if keys:
+                size, made = safetensors.write(self._files / name, {key: arrays[key] for key in keys})
+                checksums, written = checksums | made, written + size
         _sync_folder(self._files)
-        return checksums.result(), sum(written)
+        return checksums, written
 
     def commit(self, manifest: bytes | bytearray | memoryview) -> None:
         """Put the manifest in place. The last step, and only on one rank for each disk."""
