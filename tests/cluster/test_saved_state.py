@@ -16,7 +16,7 @@ import pytest
 
 from allranks import Cluster
 from allranks.errors import Busy, CannotLoad, CannotSave, UsageError, WorldBroken, WouldHang
-from tests.waiting import WITHIN
+from tests.waiting import WITHIN, comes_true
 
 TRAINING = """
 import random
@@ -264,6 +264,35 @@ def test_ranks_that_run_a_cell_are_busy(ring2: Cluster, tmp_path: Path) -> None:
         end.touch()
         cell.finish().check()
     assert not (tmp_path / "a").exists()
+
+
+def test_a_rank_that_dies_before_all_were_asked_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Cluster(2, backend="ring") as cluster:
+        cluster.run("x = mx.array([rank])").check()
+        cluster.save(tmp_path / "a")
+        cluster.run("x = mx.array([rank + 10])").check()
+        compare = cluster._equal
+
+        def dies(*given: Any) -> list[str]:
+            pid = cluster.snapshot.ranks[1].pid
+            assert pid is not None
+            os.kill(pid, signal.SIGKILL)
+            assert comes_true(cluster, lambda snapshot: snapshot.ranks[1].state == "dead", WITHIN)
+            return compare(*given)
+
+        monkeypatch.setattr(cluster, "_equal", dies)
+        with pytest.raises(WorldBroken, match=r"rank 1 died .*a held before is still there\."):
+            cluster.save(tmp_path / "a")
+        cluster.heal()
+        cluster.load(tmp_path / "a")
+        assert values(cluster, "x.item()") == [0, 1]
+
+
+def test_an_invalid_array_is_not_saved(ring2: Cluster, tmp_path: Path) -> None:
+    ring2.run("x, y = 1, mx.distributed.all_sum(mx.ones(3))\nif rank: raise ValueError\nmx.eval(y)")
+    with pytest.raises(CannotSave, match=r"cannot save y \(its collective was aborted, so it is invalid\)"):
+        ring2.save(tmp_path / "a", ["x", "y"])
+    assert ring2.save(tmp_path / "a", "x").variables == ("x",)
 
 
 @pytest.mark.slow

@@ -17,19 +17,6 @@ import msgspec
 
 from allranks.errors import CannotLoad, CannotSave, CellInterrupted, NoAnswer, UsageError, WorldBroken, WouldHang
 from allranks.head.world.ranks import A, Ranks
-from allranks.messages.manifest import (
-    MANIFEST,
-    RANDOM_STATE,
-    SHARED,
-    Manifest,
-    StoredArray,
-    StoredPickle,
-    StoredValue,
-    StoredVariable,
-    arrays_file,
-    new_version,
-    pickle_file,
-)
 from allranks.messages.questions import Reply, RequestFailed
 from allranks.messages.requests import (
     CommitState,
@@ -51,6 +38,19 @@ from allranks.messages.requests import (
     StateWritten,
     WriteState,
 )
+from allranks.messages.state_manifest import (
+    MANIFEST,
+    RANDOM_STATE,
+    SHARED,
+    StateManifest,
+    StoredArray,
+    StoredPickle,
+    StoredValue,
+    StoredVariable,
+    arrays_file,
+    new_version,
+    pickle_file,
+)
 from allranks.messages.wire import Buffer
 from allranks.notebook.stop import Stop
 from allranks.units import ranks_text, seconds_text
@@ -61,8 +61,8 @@ from .base import ClusterBase
 
 REMOVED_WITHIN = 30.0
 """Seconds that ranks get to remove files that are no longer needed."""
-Stored = TypeVar("Stored", StoredArray, StoredValue)
-Failed = Callable[[str], CannotSave | CannotLoad]
+Grouped = TypeVar("Grouped", StoredArray, StoredValue)
+Refusal = Callable[[str], CannotSave | CannotLoad]
 FORESEEN = {
     *("OSError", "PermissionError", "FileNotFoundError", "FileExistsError", "NotADirectoryError", "IsADirectoryError"),
     *("Damaged", "ValueError", "LookupError"),
@@ -242,7 +242,7 @@ class ClusterSavedState(ClusterBase):
         return LoadedState(folder, variables, self.size, manifest.world_size, nbytes, seconds, tuple(notes))
 
     def _load(
-        self, ranks: Ranks, paths: Mapping[int, str], manifest: Manifest, names: Sequence[str], failed: Failed
+        self, ranks: Ranks, paths: Mapping[int, str], manifest: StateManifest, names: Sequence[str], failed: Refusal
     ) -> tuple[int, dict[int, str]]:
         """Have all ranks load these names; returns the bytes read, and what ranks could not restore."""
         own, asked = manifest.world_size == len(paths), dict[int, Future[Reply[LoadPrepared]]]()
@@ -270,7 +270,7 @@ class ClusterSavedState(ClusterBase):
         self,
         ranks: Ranks,
         question: Question[A],
-        failed: Failed,
+        failed: Refusal,
         numbers: Sequence[int] | None = None,
         buffers: Sequence[Buffer] = (),
     ) -> dict[int, A]:
@@ -279,7 +279,7 @@ class ClusterSavedState(ClusterBase):
         return self._answers(ranks, chosen, ranks.ask(chosen, question, buffers), failed)
 
     def _answers(
-        self, ranks: Ranks, chosen: Sequence[int], asked: Mapping[int, Future[Reply[A]]], failed: Failed
+        self, ranks: Ranks, chosen: Sequence[int], asked: Mapping[int, Future[Reply[A]]], failed: Refusal
     ) -> dict[int, A]:
         """What the `chosen` ranks answer. Raises WorldBroken, too, where one was dead before it could be asked."""
         if len(asked) < len(chosen):
@@ -299,7 +299,7 @@ class ClusterSavedState(ClusterBase):
             said.append(f"{rank_label(numbers)}{where}: {why}.")
         return " ".join(said)
 
-    def _equal(self, ranks: Ranks, prepared: Mapping[int, SavePrepared], failed: Failed) -> list[str]:
+    def _equal(self, ranks: Ranks, prepared: Mapping[int, SavePrepared], failed: Refusal) -> list[str]:
         """The keys of the arrays that are equal on all ranks."""
         held = {rank: {each.key: each for each in answer.arrays} for rank, answer in prepared.items()}
         if self.size == 1:
@@ -313,12 +313,12 @@ class ClusterSavedState(ClusterBase):
         first = digests[0].digests
         return [key for key in alike_by_sample if all(each.digests[key] == first[key] for each in digests.values())]
 
-    def _read_manifest(self, ranks: Ranks, path: str, version: str, failed: Failed) -> Manifest:
+    def _read_manifest(self, ranks: Ranks, path: str, version: str, failed: Refusal) -> StateManifest:
         replies = self._all_replies(ranks.ask([0], ReadManifest(path=path, version=version)), [0])
         if isinstance(reply := replies[0], RequestFailed):
             raise failed(self._by_rank({0: _reason(reply)}))
         try:
-            return Manifest.decoded(reply.buffers[0])
+            return StateManifest.decoded(reply.buffers[0])
         except ValueError as error:
             raise failed(f"{path}/{version}/{MANIFEST} was changed ({error}).") from None
 
@@ -339,11 +339,11 @@ class _Snapshots:
     began: float
 
 
-def _cannot_save(folder: str) -> Failed:
+def _cannot_save(folder: str) -> Refusal:
     return lambda text: CannotSave(f"cannot save in {folder}: {text} {_advice(text)}".rstrip())
 
 
-def _cannot_load(folder: str) -> Failed:
+def _cannot_load(folder: str) -> Refusal:
     return lambda text: CannotLoad(f"cannot load {folder}: {text}")
 
 
@@ -420,7 +420,7 @@ def _manifest(
     opened: Mapping[int, StateOpened],
     written: Mapping[int, StateWritten],
     equal: set[str],
-) -> Manifest:
+) -> StateManifest:
     """What all ranks have written to this folder, where the arrays with these keys are `equal` on all of them."""
     shared = next(each.crc32 for each in written.values() if each.first)
     arrays, variables = dict[str, dict[int, StoredArray]](), dict[str, dict[int, StoredValue]]()
@@ -440,7 +440,7 @@ def _manifest(
                 ranks=[], type=held.type, digest=held.digest, dtype=held.dtype, shape=held.shape, arrays=held.arrays
             )
     grouped = {name: _grouped(values) for name, values in sorted(variables.items())}
-    return Manifest(
+    return StateManifest(
         version=folder,
         world_size=len(prepared),
         allranks=version("allranks"),
@@ -461,16 +461,16 @@ def _manifest(
     )
 
 
-def _grouped(by_rank: Mapping[int, Stored]) -> list[Stored]:
+def _grouped(by_rank: Mapping[int, Grouped]) -> list[Grouped]:
     """One entry for all ranks for which it is the same; those that are given name no ranks yet."""
-    found = dict[bytes, Stored]()
+    found = dict[bytes, Grouped]()
     for rank, each in by_rank.items():
         key = msgspec.json.encode(each)
         found.setdefault(key, each).ranks.append(rank)
     return list(found.values())
 
 
-def _newest(found: Mapping[int, StateFound], failed: Failed) -> str:
+def _newest(found: Mapping[int, StateFound], failed: Refusal) -> str:
     """The version to load: the one that all hosts have as theirs, or the newest that all of them have whole."""
     current = {each.current for each in found.values()}
     if len(current) == 1:
@@ -483,7 +483,9 @@ def _newest(found: Mapping[int, StateFound], failed: Failed) -> str:
     return max(common)
 
 
-def _fitting(manifest: Manifest, wanted: Sequence[str] | None, size: int, folder: str) -> tuple[list[str], list[str]]:
+def _fitting(
+    manifest: StateManifest, wanted: Sequence[str] | None, size: int, folder: str
+) -> tuple[list[str], list[str]]:
     """The names to load into a world of this size, and what the user is told. Raises CannotLoad and UsageError."""
     if absent := [name for name in wanted or () if name not in manifest.variables]:
         has = ", ".join(name for name in manifest.variables if name != RANDOM_STATE)
@@ -506,7 +508,7 @@ def _fitting(manifest: Manifest, wanted: Sequence[str] | None, size: int, folder
     return names, notes
 
 
-def _refuse_unloadable(manifest: Manifest, failed: Mapping[int, Mapping[str, str]], refused: Failed) -> None:
+def _refuse_unloadable(manifest: StateManifest, failed: Mapping[int, Mapping[str, str]], refused: Refusal) -> None:
     """Raises CannotLoad where ranks could not restore variables."""
     lacking = {rank: _listed(each) for rank, each in failed.items() if each}
     if not lacking:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from allranks.machine.files import write_all_at
-from allranks.messages.manifest import checksum
+from allranks.messages.state_manifest import checksum
 
 DTYPES = {
     "bool": "BOOL",

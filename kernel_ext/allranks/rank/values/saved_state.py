@@ -1,8 +1,8 @@
 """Save what this rank holds to a folder on its host, and load it again.
 
 Arrays go to safetensors files under readable keys, all else to one pickle for each rank. The files of one save are in
-a folder of their own (see `messages.manifest`). Replacing ``manifest.json``, which names that folder, is the last step:
-so the old state is there, or the new one, whenever a rank is killed.
+a folder of their own (see `messages.state_manifest`). Replacing ``manifest.json``, which names that folder, is the
+last step: so the old state is there, or the new one, whenever a rank is killed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,16 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from allranks.messages import requests, values
-from allranks.messages.manifest import MANIFEST, SHARED, VERSION, Manifest, arrays_file, checksum, digest, pickle_file
+from allranks.messages.state_manifest import (
+    MANIFEST,
+    SHARED,
+    VERSION,
+    StateManifest,
+    arrays_file,
+    checksum,
+    digest,
+    pickle_file,
+)
 
 from . import checkpoint, safetensors
 from .safetensors import ArrayBytes, Damaged, SafetensorsFile
@@ -28,7 +37,7 @@ SAMPLE_PARTS = 64
 """A sample of an array has so many parts of so many bytes. What is smaller is sampled whole."""
 
 
-class Snapshot:
+class StateSnapshot:
     """What the variables held when it was taken: later cells do not change it. In the main thread."""
 
     def __init__(self, variables: Mapping[str, Any], left: Mapping[str, str]) -> None:
@@ -68,11 +77,11 @@ class Snapshot:
         return {key: digest(self.arrays[key].data) for key in keys}
 
 
-Keys: TypeAlias = Mapping[int, tuple[str, Any]]
+ArrayKeys: TypeAlias = Mapping[int, tuple[str, Any]]
 """The key of each array, by its ``id``, and the array, so that no other object gets this."""
 
 
-def _described(name: str, value: Any, keys: Keys) -> tuple[requests.HeldVariable, dict[str, Any]]:
+def _described(name: str, value: Any, keys: ArrayKeys) -> tuple[requests.HeldVariable, dict[str, Any]]:
     """What a variable is, and the arrays in it that have keys. Raises CannotTravel."""
     arrays = dict[str, Any]()
 
@@ -102,7 +111,7 @@ def _is_storable(value: Any) -> bool:
     return bool(whole and value.dtype.isnative and value.dtype.name in safetensors.DTYPES)
 
 
-def _keys(variables: Mapping[str, Any]) -> Keys:
+def _keys(variables: Mapping[str, Any]) -> ArrayKeys:
     """The keys of the arrays that are found in the variables. One that several names have gets the key of the first."""
     found, taken, seen = dict[int, tuple[str, Any]](), set[str](), dict[int, Any]()
 
@@ -171,7 +180,7 @@ def _sampled(data: memoryview) -> Iterator[memoryview]:
 class StateWriter:
     """Writes one snapshot. Raises OSError."""
 
-    def __init__(self, rank: int, snapshot: Snapshot, path: str, version: str) -> None:
+    def __init__(self, rank: int, snapshot: StateSnapshot, path: str, version: str) -> None:
         self._rank, self._snapshot = rank, snapshot
         self.folder = resolved(path)
         self._files = self.folder / version
@@ -236,7 +245,7 @@ def _refuse_others(folder: Path) -> None:
     """Raises FileExistsError where a manifest of another program would be replaced."""
     if (folder / MANIFEST).exists():
         try:
-            Manifest.decoded((folder / MANIFEST).read_bytes())
+            StateManifest.decoded((folder / MANIFEST).read_bytes())
         except ValueError:
             raise FileExistsError(f"{folder / MANIFEST} is not one of allranks") from None
 
@@ -260,10 +269,10 @@ def find(path: str) -> requests.StateFound:
     return requests.StateFound(str(folder), current.version, sorted(versions))
 
 
-def read_manifest(folder: Path) -> Manifest:
+def read_manifest(folder: Path) -> StateManifest:
     """Raises OSError, and ValueError where it is damaged, or of another program."""
     try:
-        return Manifest.decoded((folder / MANIFEST).read_bytes())
+        return StateManifest.decoded((folder / MANIFEST).read_bytes())
     except ValueError as error:
         raise ValueError(f"{folder / MANIFEST} is not the manifest of a saved state ({error})") from None
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from allranks.messages import requests
-from allranks.messages.manifest import MANIFEST, RANDOM_STATE
 from allranks.messages.questions import Reply
 from allranks.messages.requests import Nothing
+from allranks.messages.state_manifest import MANIFEST, RANDOM_STATE
 from allranks.rank.collectives.ledger import Ledger
 from allranks.rank.values import process_state, saved_state
-from allranks.rank.values.saved_state import Snapshot, StateReader, StateWriter
+from allranks.rank.values.saved_state import StateReader, StateSnapshot, StateWriter
 from allranks.rank.world.given_names import GivenNames
 
 from .table import Buffers, RequestTable
@@ -26,7 +26,7 @@ class StateRequests(RequestTable):
     def __init__(self, rank: int, user_ns: dict[str, Any], names: GivenNames, ledger: Ledger) -> None:
         super().__init__()
         self._rank, self._user_ns, self._names, self._ledger = rank, user_ns, names, ledger
-        self._snapshot: Snapshot | None = None
+        self._snapshot: StateSnapshot | None = None
         self._writer: StateWriter | None = None
         self._loaded: dict[str, Any] = {}
         """Values that are bound once all ranks have loaded theirs."""
@@ -48,7 +48,7 @@ class StateRequests(RequestTable):
             missing = [name for name in request.names if name not in variables]
             variables = {name: variables[name] for name in request.names if name in variables}
         left = dict.fromkeys(self._ledger.invalid.names(variables), INVALID)
-        self._snapshot = taken = Snapshot({**variables, RANDOM_STATE: process_state.random_states()}, left)
+        self._snapshot = taken = StateSnapshot({**variables, RANDOM_STATE: process_state.random_states()}, left)
         versions = version("mlx"), platform.python_version()
         return Reply(requests.SavePrepared(taken.variables, taken.described(), taken.left, missing, *versions))
 
@@ -69,7 +69,7 @@ class StateRequests(RequestTable):
         if writer is not None:
             writer.end(request.remove)
 
-    def _taken(self) -> Snapshot:
+    def _taken(self) -> StateSnapshot:
         if self._snapshot is None:
             raise LookupError(NOT_HELD)
         return self._snapshot

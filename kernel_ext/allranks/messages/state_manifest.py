@@ -67,7 +67,7 @@ class StoredArray(Struct, kw_only=True):
     crc32: int
     """Of its bytes, in row-major order and little-endian."""
     file: str
-    """Relative to the manifest; its name there is the key in `Manifest.arrays`."""
+    """Relative to the manifest; its name there is the key in `StateManifest.arrays`."""
 
 
 class StoredValue(Struct, kw_only=True, omit_defaults=True):
@@ -80,7 +80,7 @@ class StoredValue(Struct, kw_only=True, omit_defaults=True):
     dtype: str | None = None
     shape: list[int] | None = None
     arrays: list[str] = field(default_factory=list)
-    """Keys in `Manifest.arrays`."""
+    """Keys in `StateManifest.arrays`."""
 
 
 class StoredVariable(Struct, kw_only=True):
@@ -95,7 +95,7 @@ class StoredPickle(Struct, kw_only=True):
     crc32: int
 
 
-class Manifest(Struct, kw_only=True):
+class StateManifest(Struct, kw_only=True):
     format: str = FORMAT
     format_version: int = FORMAT_VERSION
     version: str
@@ -114,7 +114,7 @@ class Manifest(Struct, kw_only=True):
         return msgspec.json.format(msgspec.json.encode(self), indent=1)
 
     @classmethod
-    def decoded(cls, data: bytes | bytearray | memoryview) -> Manifest:
+    def decoded(cls, data: bytes | bytearray | memoryview) -> StateManifest:
         """Raises ValueError where it is none, or one of a later format."""
         known = msgspec.json.decode(data, type=_Known)
         if known.format != FORMAT:
