@@ -15,7 +15,7 @@ import mlx.core as mx
 import pytest
 
 from allranks import Cluster
-from allranks.errors import Busy, CannotLoad, CannotSave, UsageError, WorldBroken, WouldHang
+from allranks.errors import AllranksError, Busy, CannotLoad, CannotSave, UsageError, WorldBroken, WouldHang
 from tests.waiting import WITHIN, comes_true
 
 TRAINING = """
@@ -286,6 +286,26 @@ def test_a_rank_that_dies_before_all_were_asked_is_named(tmp_path: Path, monkeyp
         cluster.heal()
         cluster.load(tmp_path / "a")
         assert values(cluster, "x.item()") == [0, 1]
+
+
+def test_down_does_not_wait_for_what_is_being_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    is_down = threading.Event()
+    with Cluster(2, backend="ring") as cluster:
+        cluster.run("x = mx.array([rank])").check()
+        cluster.save(tmp_path / "a")
+        before = (tmp_path / "a" / "manifest.json").read_bytes()
+        compare = cluster._equal
+
+        def waits(*given: Any) -> list[str]:
+            assert is_down.wait(WITHIN)
+            return compare(*given)
+
+        monkeypatch.setattr(cluster, "_equal", waits)
+        saving = cluster.begin_save(tmp_path / "a")
+        cluster.down()
+        is_down.set()
+        assert isinstance(saving.exception(WITHIN), AllranksError)
+        assert (tmp_path / "a" / "manifest.json").read_bytes() == before
 
 
 def test_an_invalid_array_is_not_saved(ring2: Cluster, tmp_path: Path) -> None:

@@ -68,7 +68,14 @@ FORESEEN = {
     *("Damaged", "ValueError", "LookupError"),
 }
 """Errors on ranks whose message says all."""
-REFUSED = ("Permission denied", "Read-only file system", "Not a directory", "File exists", "is not one of allranks")
+REFUSED = (
+    "No such file",
+    "Permission denied",
+    "Read-only file system",
+    "Not a directory",
+    "File exists",
+    "is not one of allranks",
+)
 NOTHING_LOADED = "Nothing was loaded."
 
 
