@@ -82,6 +82,14 @@ class CannotCopy(AllranksError, RuntimeError):
     """Files could not be brought to a host or from one; the message says what is there now."""
 
 
+class CannotSave(AllranksError, RuntimeError):
+    """The ranks' variables could not be saved; what the folder held is whole."""
+
+
+class CannotLoad(AllranksError, RuntimeError):
+    """There is no saved state, or it cannot be loaded here; no rank has loaded any of it."""
+
+
 class Busy(AllranksError, RuntimeError):
     """Ranks still run an earlier cell."""
 

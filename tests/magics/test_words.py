@@ -45,6 +45,9 @@ def completed(line: str, magic: str = "%distributed") -> list[str] | None:
         ("bench --compare ring,m", ["ring,mpi"]),
         ("pull b", ["batch"]),
         ("push ", ["weights"]),
+        ("save runs/a b", ["batch"]),
+        ("save runs/a --no", ["--no-wait"]),
+        ("load runs/a ", []),
         ("no-such-verb ", []),
     ],
 )
@@ -58,7 +61,11 @@ def test_ranks_of_a_cell() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["up --hostfile ", "timeline ", "bench --save a", "output --save ", "share mod", "up --python /usr/b"]
+    "line",
+    [
+        *("up --hostfile ", "up --python /usr/b", "up --load ", "down --save ", "timeline ", "bench --save a"),
+        *("output --save ", "share mod", "save ru", "load ru"),
+    ],
 )
 def test_files_are_left_to_ipython(line: str) -> None:
     assert completed(line) is None

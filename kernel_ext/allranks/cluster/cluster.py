@@ -21,6 +21,7 @@ from allranks_backends.plan import Host, alike, rank_label
 from allranks_backends.registry import cannot_run, choose, get_backend
 
 from .options import Keywords
+from .saved_state import ClusterSavedState
 from .values import ClusterValues
 from .views import ClusterViews
 
@@ -34,7 +35,7 @@ JOIN_WITHIN = 600.0
 """Seconds that a scheduler gets to start its ranks."""
 
 
-class Cluster(ClusterValues, ClusterViews):
+class Cluster(ClusterValues, ClusterSavedState, ClusterViews):
     """A world of MLX ranks.
 
     ``n`` ranks on this machine, or one for each entry of ``hosts`` or ``hostfile``. With ``join``, a file that other

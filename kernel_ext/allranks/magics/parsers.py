@@ -23,7 +23,7 @@ GROUPS = {
     "start and stop": ("setup", "up", "attach", "status", "down"),
     "change the world": ("heal", "resize", "rewire"),
     "cells": ("auto", "interrupt", "abort", "output", "timeline"),
-    "variables": ("push", "pull", "scatter", "gather", "vars", "diff"),
+    "variables": ("push", "pull", "scatter", "gather", "vars", "diff", "save", "load"),
     "files": ("sync", "fetch", "share"),
     "watch and debug": ("watch", "debug", "console"),
     "hosts and links": ("doctor", "discover", "bench"),
@@ -119,6 +119,7 @@ def line_parser() -> Parser:
 
     up = verbs.add_parser("up", help="start the ranks and form the world")
     up.add_argument("--yes", action="store_true", help="with -n: also far more ranks than cores")
+    up.add_argument("--load", metavar="PATH", help="then load what %%distributed save has written")
     add_options(up, UpOptions, {each.name: each.default for each in fields(UpOptions)})
     up.add_argument("--profile", dest="ipp_profile", help=argparse.SUPPRESS)  # as it was called in 0.1
 
@@ -127,7 +128,8 @@ def line_parser() -> Parser:
     attach = verbs.add_parser("attach", help="take over a detached cluster and its running cell")
     attach.add_argument("name", nargs="?", help="needed if several clusters run without a notebook")
     verbs.add_parser("status", help="show hosts, ranks, what each does, and memory")
-    verbs.add_parser("down", help="stop all ranks and clean up")
+    down = verbs.add_parser("down", help="stop all ranks and clean up")
+    down.add_argument("--save", metavar="PATH", help="first save the ranks' variables, for up --load")
     heal = verbs.add_parser("heal", help="replace dead ranks, re-form the world, report what was kept and lost")
     heal.add_argument("--kill", type=parse_ranks, metavar="RANKS", help="kill stuck ranks; loses their variables")
     heal.add_argument("--from", type=int, dest="source", metavar="R", help="copy rank R's variables to new ranks")
@@ -171,6 +173,13 @@ def line_parser() -> Parser:
     differ = verbs.add_parser("diff", help="show where a variable differs between ranks, and by how much")
     differ.add_argument("name", metavar="NAME")
     differ.add_argument("-r", "--ranks", type=parse_ranks, help="only these ranks, e.g. 0,2-3")
+    save = verbs.add_parser("save", help="save the ranks' variables and random states to a folder")
+    save.add_argument("path", metavar="PATH", help="a folder on each host, or on a disk that they share")
+    save.add_argument("names", nargs="*", metavar="NAME", help="only these variables")
+    save.add_argument("--no-wait", action="store_true", help="return the prompt while the files are written")
+    load = verbs.add_parser("load", help="load what save has written, on all ranks or on none")
+    load.add_argument("path", metavar="PATH")
+    load.add_argument("names", nargs="*", metavar="NAME", help="only these variables, and no random states")
     sync = verbs.add_parser("sync", help="bring the notebook's folder to all hosts, and reload changed modules")
     sync.add_argument("--limit", metavar="SIZE", help="send up to so much: 200M, 2G (default 50M)")
     sync.add_argument(

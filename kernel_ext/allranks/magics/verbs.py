@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextvars
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,7 +16,7 @@ from allranks.cluster.cell_text import SHOWN
 from allranks.cluster.cluster import Cluster
 from allranks.discovery import discover, doctor
 from allranks.environments import setup
-from allranks.errors import AllranksError, CellFailed, NoCluster, UsageError
+from allranks.errors import AllranksError, CellFailed, CellInterrupted, NoCluster, UsageError
 from allranks.head.cell.unblocking import RELEASE_WITHIN
 from allranks.head.state.advice import dead_too
 from allranks.notebook.fold import Block
@@ -56,6 +58,7 @@ class Verbs:
         if up is not None and self._as_it_is_up(up, asked):
             print("already up:")
             display(up)  # type: ignore[no-untyped-call]
+            _say_not_loaded(options)
             return
         if up is None and asked.n is not None and not asked.joins and not options.yes:
             not_too_many(f"-n {asked.n}", asked.n)
@@ -73,6 +76,7 @@ class Verbs:
                 print(f"{said[0].upper()}{said[1:]} Starting others.")
             else:
                 self.up_with = asked
+                _say_not_loaded(options)
                 return
         if asked.joins:
             from allranks.bench.measure import Progress
@@ -97,6 +101,12 @@ class Verbs:
                 print(cluster.sync(progress=print))
             except AllranksError as error:  # the ranks are up all the same, and the next cell tries again
                 print(f"Not synced. {error}")
+        if options.load is not None:
+            try:
+                print(cluster.load(options.load))
+            except AllranksError as error:
+                error.args = (f"the ranks are up, without variables: {error}",)
+                raise
 
     def _setup(self, options: argparse.Namespace) -> None:
         from allranks.bench.measure import Progress
@@ -165,9 +175,11 @@ class Verbs:
     def _status(self, _: argparse.Namespace) -> None:
         display(self._need())  # type: ignore[no-untyped-call]
 
-    def _down(self, _: argparse.Namespace) -> None:
-        cluster = self.ended = self._need()
-        self.cluster = None
+    def _down(self, options: argparse.Namespace) -> None:
+        cluster = self._need()
+        if options.save is not None:  # where that fails, the ranks stay
+            print(cluster.save(options.save))
+        self.ended, self.cluster = cluster, None
         print(end(cluster))
 
     def _heal(self, options: argparse.Namespace) -> None:
@@ -274,6 +286,25 @@ class Verbs:
         if not differences:
             where = "all ranks" if options.ranks is None else rank_label(sorted({*options.ranks}))
             print(f"{options.name} is identical on {where} (arrays and plain values are compared).")
+
+    def _save(self, options: argparse.Namespace) -> None:
+        cluster, names = self._need(), options.names or None
+        if not options.no_wait:
+            print(cluster.save(options.path, names))
+            return
+        saved = cluster.begin_save(options.path, names)
+
+        def report() -> None:
+            try:
+                print(saved.result())
+            except (AllranksError, CellInterrupted) as error:
+                self.shell.showtraceback((type(error), error, None))
+
+        # In this cell's context, so that ipykernel shows the output below it and not below the next one.
+        threading.Thread(target=contextvars.copy_context().run, args=(report,), daemon=True).start()
+
+    def _load(self, options: argparse.Namespace) -> None:
+        print(self._need().load(options.path, options.names or None))
 
     def _discover(self, options: argparse.Namespace) -> None:
         discover.run(options, display, "%distributed discover")
@@ -382,6 +413,8 @@ VERBS: Mapping[str, Callable[[Verbs, argparse.Namespace], None]] = {
     "gather": Verbs._gather,
     "vars": Verbs._vars,
     "diff": Verbs._diff,
+    "save": Verbs._save,
+    "load": Verbs._load,
     "discover": Verbs._discover,
     "sync": Verbs._sync,
     "fetch": Verbs._fetch,
@@ -407,6 +440,11 @@ def end(cluster: Cluster) -> str:
         f"Ended all ranks but those on {', '.join(cluster.not_ended)}, which cannot be reached. They end when these "
         "hosts are reached again, as long as this kernel runs, or when their lease runs out."
     )
+
+
+def _say_not_loaded(options: argparse.Namespace) -> None:
+    if options.load is not None:
+        print(f"Not loaded, since these ranks have variables already. To load: %distributed load {options.load}")
 
 
 def _as_it_is_now(cluster: Cluster) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from allranks_backends.registry import BACKENDS
 
 OF_NOTEBOOK = ("push", "scatter")
 """Verbs that take names of the notebook's variables."""
-OF_RANKS = ("pull", "gather", "vars", "diff")
+OF_RANKS = ("pull", "gather", "vars", "diff", "save")
 RANK_NUMBERS = ("ranks", "rank", "kill", "source")
 """Where options that take numbers of ranks put them."""
 BACKENDS_TOO = ("backend", "compare")
@@ -21,7 +21,7 @@ CLUSTERS = {"attach": ("name",)}
 """By verb, where it has the name of a cluster without a notebook."""
 SEVERAL = ("ranks", "kill", "hosts", "ops", "compare")
 """Where several values come with commas between them."""
-FILES = ("hostfile", "join", "save", "against", "output", "file", "path", "cwd", "python", "to", "timeline")
+FILES = ("hostfile", "join", "save", "load", "against", "output", "file", "path", "cwd", "python", "to", "timeline")
 """Where files and folders are named, which IPython completes itself."""
 
 
@@ -68,6 +68,8 @@ def words(
         shown = [each for each in parser._actions if each.help != argparse.SUPPRESS]
         return _beginning(word, [name for each in shown for name in each.option_strings if name.startswith("--")])
     given = [each for each in parser._actions if not each.option_strings]
+    if len(given) > 1 and any(not each.startswith("-") for each in before[1:]):
+        given = given[1:]  # the names after a path
     if any(each.dest in FILES for each in given):
         return None
     if any(each.dest in SEVERAL for each in given):

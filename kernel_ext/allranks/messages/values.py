@@ -23,9 +23,15 @@ import cloudpickle
 from . import checkpoint_reducers
 from .reducers import Cell, keep_slots, reduced
 
+Stored = Callable[[Any], str | None]
+"""The key of an object that is stored elsewhere; None for all others."""
+
 
 class CannotTravel(ValueError):
     """A value that cannot leave the process it lives in; the message says which part and what can."""
+
+    reason = ""
+    """Why, in a few words."""
 
 
 def pack(value: Any, *, for_rank: bool = False) -> list[Any]:
@@ -107,13 +113,22 @@ class _Stream(io.BytesIO):
         return super().write(data)
 
 
-def pack_names(variables: Mapping[str, Any]) -> list[Any]:
+def pack_names(variables: Mapping[str, Any], stored: Stored | None = None) -> list[Any]:
     """Like `pack` for another rank, for `unpack_names` to restore one by one: what they share, they share there too.
 
-    Modules come first and what can be called second, since methods that restore objects look up names, too.
+    Modules come first and what can be called second, since methods that restore objects look up names, too. Objects
+    that are `stored` elsewhere are left out: the ``persistent_load`` of the unpickler is to return them by their keys.
     """
     names = sorted(variables, key=lambda name: _turn(variables[name]))
-    return _packed(lambda _: [names, *(variables[name] for name in names)], for_rank=True, to_keep=True)
+    return _packed(lambda _: [names, *(variables[name] for name in names)], for_rank=True, to_keep=True, stored=stored)
+
+
+def pack_to_compare(value: Any, stored: Stored) -> list[Any]:
+    """Buffers that are the same for equal values of two processes, without the objects that are `stored` elsewhere.
+
+    They cannot be unpacked. Equal values may still differ in them: the order of a set is another one in each process.
+    """
+    return _packed(lambda _: [value], for_rank=True, to_keep=True, stored=stored, to_compare=True)
 
 
 def unpack_names(unpickler: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
@@ -173,6 +188,8 @@ def _packed(
     to_keep: bool = False,
     dry: bool = False,
     most: float = math.inf,
+    stored: Stored | None = None,
+    to_compare: bool = False,
 ) -> list[Any]:
     """One stream of several pickles that share what they have in common, and the out-of-band buffers.
 
@@ -184,19 +201,22 @@ def _packed(
     stream.most = most
     value = None
     try:
-        pickler = _Pickler(stream, protocol=5, buffer_callback=lambda buffer: buffers.append(buffer.raw()))
-        pickler.to_keep, pickler.dry = to_keep, dry
+        kind = _Pickler if stored is None else _PicklerBesideStored
+        pickler = kind(stream, protocol=5, buffer_callback=lambda buffer: buffers.append(buffer.raw()))
+        pickler.to_keep, pickler.dry, pickler.stored, pickler.to_compare = to_keep, dry, stored, to_compare
         if for_rank:
             pickler.for_rank = True
             pickler.globals_ref[id(_namespace())] = _Namespace()
         for value in each(pickler):
             pickler.dump(value)
     except (Exception, SystemExit) as error:  # an object's own __reduce__ may raise anything
-        kind = type(value).__name__
-        raise CannotTravel(
-            f"cannot send {'an' if kind[:1] in 'aeiouAEIOU' else 'a'} {kind} to another process ({_reason(error)}). "
-            "Arrays, numbers, strings, and lists, dicts and dataclasses of them can be sent."
-        ) from None
+        type_name = type(value).__name__
+        cannot = CannotTravel(
+            f"cannot send {'an' if type_name[:1] in 'aeiouAEIOU' else 'a'} {type_name} to another process "
+            f"({_reason(error)}). Arrays, numbers, strings, and lists, dicts and dataclasses of them can be sent."
+        )
+        cannot.reason = _reason(error)
+        raise cannot from None
     return [stream.getvalue(), *buffers]
 
 
@@ -205,7 +225,8 @@ def _reason(error: BaseException) -> str:
 
 
 class _Pickler(cloudpickle.Pickler):
-    for_rank = to_keep = dry = False
+    for_rank = to_keep = dry = to_compare = False
+    stored: Stored | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -219,7 +240,7 @@ class _Pickler(cloudpickle.Pickler):
         mx = sys.modules.get("mlx.core")
         if mx is not None:
             if type(obj) is mx.array:
-                return (list, ()) if self.dry else (_array_from_buffer, _array_parts(obj))
+                return (list, ()) if self.dry else (array_from_buffer, array_parts(obj))
             if type(obj) is mx.Dtype:
                 return _dtype, (_dtype_name(obj),)
             if type(obj) is mx.distributed.Group:
@@ -231,7 +252,8 @@ class _Pickler(cloudpickle.Pickler):
         if self.to_keep and (own := checkpoint_reducers.reduced(obj)) is not None:
             return own
         if type(obj) is types.CodeType:
-            return _code_of_file, (obj.co_filename, *self.dispatch_table[types.CodeType](obj)[1])
+            file = "" if self.to_compare else obj.co_filename  # IPython's names of cells have the process's number
+            return _code_of_file, (file, *self.dispatch_table[types.CodeType](obj)[1])
         if type(obj).__name__ == "_gc_func":  # it would arrive as the function it was made of
             raise pickle.PicklingError("MLX does not expose the function that was transformed")
         cloudpickled = super().reducer_override(obj)
@@ -243,6 +265,10 @@ class _Pickler(cloudpickle.Pickler):
                 self.files.add(obj.__code__.co_filename)
         if isinstance(obj, type) and isinstance(cloudpickled, tuple):
             keep_slots(cloudpickled, obj)
+            if self.to_compare and cloudpickled[0].__name__ in ("_make_skeleton_class", "_make_skeleton_enum"):
+                # cloudpickle (3.1) gives a class another id in each process.
+                *args, _id, extra = cloudpickled[1]
+                return (cloudpickled[0], (*args, None, extra), *cloudpickled[2:])
         return cloudpickled
 
     def _function_getnewargs(self, function: types.FunctionType) -> tuple[Any, ...]:
@@ -251,6 +277,13 @@ class _Pickler(cloudpickle.Pickler):
         cells = function.__closure__ or ()
         shared = tuple(self._cells.setdefault(id(cell), (cell, Cell()))[1] for cell in cells)
         return (*others, None if closure is None else shared)
+
+
+class _PicklerBesideStored(_Pickler):
+    """With a method that is called for each object: it would make other pickling slower."""
+
+    def persistent_id(self, obj: Any) -> str | None:
+        return self.stored(obj) if self.stored is not None else None
 
 
 class _Namespace:
@@ -302,7 +335,8 @@ def _dtype(name: str) -> Any:
     return getattr(mx, "bool_" if name == "bool" else name)
 
 
-def _array_parts(array: Any) -> tuple[str, tuple[int, ...], pickle.PickleBuffer]:
+def array_parts(array: Any) -> tuple[str, tuple[int, ...], pickle.PickleBuffer]:
+    """The dtype, the shape and the bytes of an MLX array, which is evaluated."""
     import mlx.core as mx
     import numpy as np
 
@@ -312,7 +346,8 @@ def _array_parts(array: Any) -> tuple[str, tuple[int, ...], pickle.PickleBuffer]
     return name, tuple(array.shape), pickle.PickleBuffer(np.ascontiguousarray(np.array(plain, copy=False)).data)
 
 
-def _array_from_buffer(name: str, shape: tuple[int, ...], buffer: Any) -> Any:
+def array_from_buffer(name: str, shape: Sequence[int], buffer: Any) -> Any:
+    """The MLX array of which `array_parts` gave these."""
     import mlx.core as mx
     import numpy as np
 

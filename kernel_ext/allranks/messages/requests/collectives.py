@@ -175,6 +175,6 @@ class Names(Answer):
 
 
 class Pending(Question[Names]):
-    """Which variables that `code` mentions wait for a collective."""
+    """Which variables that `code` mentions, or which of the user's for None, wait for a collective."""
 
-    code: str
+    code: str | None

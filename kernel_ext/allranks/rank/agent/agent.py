@@ -56,6 +56,7 @@ from .requests.collectives import CollectiveRequests
 from .requests.files import FileRequests, ReloadRequests
 from .requests.hosts import HostRequests
 from .requests.looks import LookRequests
+from .requests.saved_state import StateRequests
 from .requests.share import ShareRequests
 from .requests.table import RequestTable
 from .requests.variables import CheckpointRequests, VariableRequests
@@ -149,6 +150,7 @@ class Agent:
             HostRequests(),
             VariableRequests(config.rank, user_ns, names, ledger),
             CheckpointRequests(config, self.beginning, world, user_ns, names, cell_names, ledger),
+            StateRequests(config.rank, user_ns, names, ledger),
             FileRequests(self.beginning),
             ShareRequests(),
             LookRequests(cell, recorder, debugger, user_ns, shell, engine.open_console),

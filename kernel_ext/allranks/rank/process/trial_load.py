@@ -33,7 +33,7 @@ def main() -> None:
         print(json.dumps(told), file=out, flush=True)
 
     namespace = _namespace(settings["rank"], settings["size"])
-    values._array_from_buffer = _placeholder(values._array_from_buffer)
+    values.array_from_buffer = _placeholder(values.array_from_buffer)
     loaded = checkpoint.load(Path(sys.argv[1]), namespace, read=_read, begin=lambda name: say(loads=name))
     say(failed=loaded.failed)
     os._exit(0)

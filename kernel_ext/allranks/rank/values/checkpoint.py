@@ -34,7 +34,8 @@ RESCUE_WITHIN = 5.0
 """Seconds one variable may take to be packed: it may wait for the blocked main thread."""
 ATTEMPTS_WITHIN = 300.0
 """Seconds that attempts to load what is saved may take together."""
-_LENGTH = struct.Struct("<Q")
+LENGTH = struct.Struct("<Q")
+"""Before each buffer in a file."""
 
 Try = Callable[[Path], Trial]
 Read = Callable[[IO[bytes], int], Any]
@@ -129,7 +130,7 @@ def _write(path: Path, buffers: Iterable[Any], largest: int | None = None) -> No
     with private_file(path) as file:
         for number, buffer in enumerate(buffers):
             view = memoryview(buffer).cast("B")
-            file.write(_LENGTH.pack(view.nbytes))
+            file.write(LENGTH.pack(view.nbytes))
             if largest is None or number == 0 or view.nbytes <= largest:
                 file.write(view)
             else:
@@ -168,28 +169,52 @@ def load(
     `read` takes a buffer of so many bytes from the file, `begin` is told each name before it is loaded. Raises OSError,
     EOFError and what `pickle` raises where the file itself is damaged.
     """
-    loaded = _load(path, namespace, read or _read, begin)
+    loaded = _load(path, namespace, read or read_exactly, begin)
     names = [name for name in loaded.names if name != process_state.NAME]
     return Loaded(names, loaded.failed, namespace.pop(process_state.NAME, None))
 
 
 def _load(path: Path, namespace: dict[str, Any], read: Read, begin: Callable[[str], None]) -> Loaded:
-    before = dict(namespace)
     with open(path, "rb") as file:
-        stream = _read(file, _length(file.read(_LENGTH.size)))
+        stream = read_exactly(file, _length(file.read(LENGTH.size)))
         start = file.tell()
-        try:
-            names = _bind(pickle.Unpickler(io.BytesIO(stream), buffers=_buffers(file, read)), namespace, begin)
-            return Loaded(names)
-        except SURVIVED:
-            _put_back(namespace, namespace.keys(), before)
-        gc.collect()  # arrays must not be there twice
-        file.seek(start)
-        tolerant = TolerantUnpickler(io.BytesIO(stream), buffers=_buffers(file, read))
-        names = _bind(tolerant, namespace, begin)
+
+        def buffers() -> Iterator[Any]:
+            file.seek(start)
+            return frames(file, read)
+
+        return load_stream(stream, buffers, namespace, begin)
+
+
+def load_stream(
+    stream: bytes | bytearray,
+    buffers: Callable[[], Iterable[Any]],
+    namespace: dict[str, Any],
+    begin: Callable[[str], None] = lambda _name: None,
+    stored: Callable[[str], Any] | None = None,
+) -> Loaded:
+    """Bind in `namespace` what `values.pack_names` made; what cannot be loaded is left out.
+
+    `buffers` returns the stream's out-of-band buffers, `stored` what is stored elsewhere by its key.
+    """
+
+    def unpickler(kind: Any) -> Any:
+        made = kind(io.BytesIO(stream), buffers=buffers())
+        if stored is not None:
+            made.persistent_load = stored
+        return made
+
+    before = dict(namespace)
+    try:
+        return Loaded(_bind(unpickler(pickle.Unpickler), namespace, begin))
+    except SURVIVED:
+        put_back(namespace, namespace.keys(), before)
+    gc.collect()  # arrays must not be there twice
+    tolerant = unpickler(TolerantUnpickler)
+    names = _bind(tolerant, namespace, begin)
     new = {name: value for name, value in namespace.items() if name not in before or before[name] is not value}
     failed = tolerant.broken(new, namespace)
-    _put_back(namespace, failed, before)
+    put_back(namespace, failed, before)
     return Loaded(
         [name for name in names if name not in failed], {name: failed[name] for name in names if name in failed}
     )
@@ -205,7 +230,8 @@ def _bind(unpickler: Any, namespace: dict[str, Any], begin: Callable[[str], None
     return names
 
 
-def _put_back(namespace: dict[str, Any], names: Iterable[str], before: Mapping[str, Any]) -> None:
+def put_back(namespace: dict[str, Any], names: Iterable[str], before: Mapping[str, Any]) -> None:
+    """Give these names in `namespace` what they had `before`."""
     for name in list(names):
         if name in before:
             namespace[name] = before[name]
@@ -213,18 +239,20 @@ def _put_back(namespace: dict[str, Any], names: Iterable[str], before: Mapping[s
             del namespace[name]
 
 
-def _buffers(file: IO[bytes], read: Read) -> Iterator[Any]:
-    while head := file.read(_LENGTH.size):
+def frames(file: IO[bytes], read: Read) -> Iterator[Any]:
+    """Each buffer of a file in which they stand one after the other, each after its length."""
+    while head := file.read(LENGTH.size):
         yield read(file, _length(head))
 
 
 def _length(head: bytes) -> int:
-    if len(head) < _LENGTH.size:
+    if len(head) < LENGTH.size:
         raise EOFError("the file is incomplete")
-    return int(_LENGTH.unpack(head)[0])
+    return int(LENGTH.unpack(head)[0])
 
 
-def _read(file: IO[bytes], size: int) -> bytearray:
+def read_exactly(file: IO[bytes], size: int) -> bytearray:
+    """Raises EOFError."""
     data = bytearray(size)
     if file.readinto(data) != size:  # type: ignore[attr-defined]
         raise EOFError("the file is incomplete")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import random
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -22,19 +22,24 @@ def taken(environment: Mapping[str, str], of_world: Collection[str]) -> dict[str
 
     `environment` is how its environment was before any cell; variables `of_world` belong to the world that it is in.
     """
-    import mlx.core as mx
 
     def is_set_by_cells(name: str) -> bool:
         changed = os.environ.get(name) != environment.get(name)
         return changed and name not in of_world and not name.startswith(OF_LAUNCHERS)
 
-    keys: Any = mx.random.state
-    state = {
-        "random": random.getstate(),
-        "mlx": [key.tolist() for key in keys],
+    return {
+        **random_states(),
         "set": {name: value for name, value in os.environ.items() if is_set_by_cells(name)},
         "unset": [name for name in environment if name not in os.environ and is_set_by_cells(name)],
     }
+
+
+def random_states() -> dict[str, Any]:
+    """The random states of this process now, in the main thread."""
+    import mlx.core as mx
+
+    keys: Any = mx.random.state
+    state: dict[str, Any] = {"random": random.getstate(), "mlx": [key.tolist() for key in keys]}
     numpy = sys.modules.get("numpy")
     if numpy and isinstance(found := numpy.random.get_state(), tuple):  # else a generator that the new process lacks
         name, words, *rest = found
@@ -44,8 +49,17 @@ def taken(environment: Mapping[str, str], of_world: Collection[str]) -> dict[str
 
 def restore(state: Mapping[str, Any]) -> dict[str, str]:
     """Give this process what `taken` returned in another one; returns what failed, and why. In the main thread."""
+    return _restored(state, {**_RANDOM, "os.environ": _environ})
+
+
+def restore_random(state: Mapping[str, Any]) -> dict[str, str]:
+    """Give this process what `random_states` returned; returns what failed, and why. In the main thread."""
+    return _restored(state, _RANDOM)
+
+
+def _restored(state: Mapping[str, Any], parts: Mapping[str, Callable[[Mapping[str, Any]], None]]) -> dict[str, str]:
     failed = {}
-    for what, part in (("mx.random", _mlx), ("random", _random), ("numpy.random", _numpy), ("os.environ", _environ)):
+    for what, part in parts.items():
         try:
             part(state)
         except Exception as error:
@@ -76,3 +90,6 @@ def _environ(state: Mapping[str, Any]) -> None:
     os.environ.update(state["set"])
     for name in state["unset"]:
         os.environ.pop(name, None)
+
+
+_RANDOM = {"mx.random": _mlx, "random": _random, "numpy.random": _numpy}

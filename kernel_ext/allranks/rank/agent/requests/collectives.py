@@ -78,4 +78,5 @@ class CollectiveRequests(RequestTable):
     def _pending(self, request: requests.Pending, _: Buffers) -> Reply[requests.Names]:
         if self._ledger.seq == 0:
             return Reply(requests.Names([]))
-        return Reply(requests.Names(pending_names(self._user_ns, names_in(request.code))))
+        names = set(self._names.user_variables()) if request.code is None else names_in(request.code)
+        return Reply(requests.Names(pending_names(self._user_ns, names)))

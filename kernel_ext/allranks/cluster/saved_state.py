@@ -1,0 +1,528 @@
+"""The part of `Cluster` that saves what ranks hold to a folder, and loads it again."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import TypeVar
+
+import msgspec
+
+from allranks.errors import CannotLoad, CannotSave, CellInterrupted, NoAnswer, UsageError, WorldBroken, WouldHang
+from allranks.head.world.ranks import A, Ranks
+from allranks.messages.questions import Reply, RequestFailed
+from allranks.messages.requests import (
+    CommitState,
+    CompareArrays,
+    DecideLoad,
+    EndSave,
+    FindState,
+    LoadPrepared,
+    OpenState,
+    Pending,
+    PrepareLoad,
+    PrepareSave,
+    Question,
+    ReadManifest,
+    Removed,
+    SavePrepared,
+    StateFound,
+    StateOpened,
+    StateWritten,
+    WriteState,
+)
+from allranks.messages.state_manifest import (
+    MANIFEST,
+    RANDOM_STATE,
+    SHARED,
+    StateManifest,
+    StoredArray,
+    StoredPickle,
+    StoredValue,
+    StoredVariable,
+    arrays_file,
+    new_version,
+    pickle_file,
+)
+from allranks.messages.wire import Buffer
+from allranks.notebook.stop import Stop
+from allranks.units import ranks_text, seconds_text
+from allranks_backends.plan import alike, rank_label
+from allranks_widgets import human_bytes
+
+from .base import ClusterBase
+
+REMOVED_WITHIN = 30.0
+"""Seconds that ranks get to remove files that are no longer needed."""
+Grouped = TypeVar("Grouped", StoredArray, StoredValue)
+Refusal = Callable[[str], CannotSave | CannotLoad]
+FORESEEN = {
+    *("OSError", "PermissionError", "FileNotFoundError", "FileExistsError", "NotADirectoryError", "IsADirectoryError"),
+    *("Damaged", "ValueError", "LookupError"),
+}
+"""Errors on ranks whose message says all."""
+REFUSED = (
+    "No such file",
+    "Permission denied",
+    "Read-only file system",
+    "Not a directory",
+    "File exists",
+    "is not one of allranks",
+)
+NOTHING_LOADED = "Nothing was loaded."
+
+
+@dataclass(frozen=True)
+class SavedState:
+    """What `Cluster.save` wrote."""
+
+    path: str
+    """As it was given."""
+    variables: tuple[str, ...]
+    equal: tuple[str, ...]
+    """Those of the variables that are equal on all ranks."""
+    size: int
+    """Number of ranks."""
+    nbytes: int
+    """Written, by all ranks together."""
+    seconds: float
+    left: Mapping[str, str] = field(default_factory=dict)
+    """Names that cannot be saved, and why."""
+
+    def __str__(self) -> str:
+        per_rank = len(self.variables) - len(self.equal)
+        said = f"{len(self.equal)} equal on all ranks, {per_rank} per rank"
+        text = (
+            f"Saved {_variables(len(self.variables))} of {ranks_text(self.size)} ({human_bytes(self.nbytes)}, "
+            f"{seconds_text(self.seconds)}) in {self.path}: {said}."
+        )
+        return f"{text}\nNot saved: {_listed(self.left)}." if self.left else text
+
+
+@dataclass(frozen=True)
+class LoadedState:
+    """What `Cluster.load` read."""
+
+    path: str
+    """As it was given."""
+    variables: tuple[str, ...]
+    size: int
+    """Number of ranks that have loaded it."""
+    saved_by: int
+    """Number of ranks that saved it."""
+    nbytes: int
+    """Read, by all ranks together."""
+    seconds: float
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        of = f" of {ranks_text(self.saved_by)}" if self.saved_by != self.size else ""
+        text = (
+            f"Loaded {_variables(len(self.variables))}{of} on {ranks_text(self.size)} ({human_bytes(self.nbytes)}, "
+            f"{seconds_text(self.seconds)}) from {self.path}."
+        )
+        return "\n".join((text, *self.notes))
+
+
+def _variables(count: int) -> str:
+    return f"{count} variable{'' if count == 1 else 's'}"
+
+
+def _listed(reasons: Mapping[str, str]) -> str:
+    """Names, each with a reason."""
+    return "; ".join(f"{', '.join(names)} ({why})" for why, names in alike(reasons).items())
+
+
+class ClusterSavedState(ClusterBase):
+    """What ranks hold, in a folder on their hosts."""
+
+    def save(self, path: str | os.PathLike[str], names: Sequence[str] | str | None = None) -> SavedState:
+        """Save the ranks' variables, or those of these `names`, and their random states, to the folder `path`.
+
+        `path` is a folder on each host, or on a disk that hosts share; relative ones begin at the ranks' working
+        folder. Arrays are written as safetensors, all else with pickle, and ``manifest.json`` says what is where.
+        What is equal on all ranks is written once for each disk. A state that the folder has already is replaced
+        when the new one is whole on all hosts; until then, `load` finds the old one.
+
+        Without `names`, what cannot be saved is left out, and named in the result. Raises CannotSave where one of
+        the `names` cannot be saved, before anything is written, or where a host cannot write; UsageError for a name
+        that no rank has; WouldHang for a variable that waits for a collective on some ranks only; NoAnswer and
+        WorldBroken for ranks that do not answer or die; CellInterrupted, and what `run` raises.
+        """
+        with self._saving:
+            return self._write(self._take_snapshots(path, names))
+
+    def begin_save(self, path: str | os.PathLike[str], names: Sequence[str] | str | None = None) -> Future[SavedState]:
+        """`save` that returns once ranks have a snapshot of their variables; cells may run while it is written.
+
+        What they change is not in what is saved. The future raises what `save` raises while it writes.
+        """
+        self._saving.acquire()
+        try:
+            snapshots = self._take_snapshots(path, names)
+        except BaseException:
+            self._saving.release()
+            raise
+        saved = Future[SavedState]()
+
+        def write() -> None:
+            try:
+                saved.set_result(self._write(snapshots))
+            except BaseException as error:
+                saved.set_exception(error)
+            finally:
+                self._saving.release()
+
+        threading.Thread(target=write, name="allranks-save", daemon=True).start()
+        return saved
+
+    def _take_snapshots(self, path: str | os.PathLike[str], names: Sequence[str] | str | None) -> _Snapshots:
+        folder, wanted, began = os.fspath(path), _chosen(names), time.monotonic()
+        with self._starting:  # a cell of another thread comes before on all ranks, or after
+            ranks = self._refuse_if_unable(range(self.size))
+            pending = self._each(ranks, Pending(None if wanted is None else " ".join(wanted)), _cannot_save(folder))
+            _refuse_pending_on_some({rank: set(each.names) for rank, each in pending.items()})
+            try:
+                taken = self._each(ranks, PrepareSave(names=wanted), _cannot_save(folder))
+                return _Snapshots(ranks, folder, taken, _left(taken, wanted, folder), began)
+            except BaseException:
+                self._end_save("nothing")
+                raise
+
+    def _write(self, snapshots: _Snapshots) -> SavedState:
+        ranks, folder, version = snapshots.ranks, snapshots.folder, new_version()
+        failed, stop = _cannot_save(folder), Stop(in_waits=True)
+        remove: Removed = "this"
+        try:
+            with _adding(f"What {folder} held before is still there."):
+                equal = self._equal(ranks, snapshots.by_rank, failed)
+                opened = self._each(ranks, OpenState(path=folder, version=version), failed)
+                written = self._each(ranks, WriteState(equal=equal), failed)
+            manifest = _manifest(version, snapshots.by_rank, opened, written, set(equal))
+            first = [rank for rank, reply in written.items() if reply.first]
+            remove = "nothing"  # the manifest of a host may name this version already, and that of another the last one
+            with _adding(f"{folder} has the new state, or the one before."), stop.noted():
+                stop.put_off()
+                self._each(ranks, CommitState(), failed, first, [manifest.encoded()])
+            remove = "earlier"
+        finally:
+            self._end_save(remove)
+        if stop.pressed:
+            raise CellInterrupted(f"stopped once {folder} had the new state")
+        names = [name for name in manifest.variables if name != RANDOM_STATE]
+        nbytes = sum(each.bytes for each in opened.values()) + sum(each.bytes for each in written.values())
+        same = tuple(name for name in names if manifest.variables[name].equal)
+        seconds = time.monotonic() - snapshots.began
+        return SavedState(folder, tuple(names), same, len(opened), nbytes, seconds, snapshots.left)
+
+    def load(self, path: str | os.PathLike[str], names: Sequence[str] | str | None = None) -> LoadedState:
+        """Load what `save` wrote to the folder `path`: all variables and the random states, or only these `names`.
+
+        In a world of as many ranks as saved it, each rank gets what the rank of its number had. A world of another
+        size gets variables that were equal on all ranks. They are bound once all ranks have loaded them and verified
+        the checksums, so either all ranks have them or none has. Other variables of the ranks stay.
+
+        Like `pickle`, it runs what the files say: load only what you have saved. Raises CannotLoad where there is no
+        state, it is damaged, or it does not fit this world; UsageError for a name that it does not have; NoAnswer and
+        WorldBroken for ranks that do not answer or die; CellInterrupted, and what `run` raises.
+        """
+        folder, wanted, began = os.fspath(path), _chosen(names), time.monotonic()
+        failed = _cannot_load(folder)
+        with self._saving, self._starting:
+            ranks = self._refuse_if_unable(range(self.size))
+            found = self._each(ranks, FindState(folder), failed)
+            version = _newest(found, failed)
+            manifest = self._read_manifest(ranks, found[0].path, version, failed)
+            chosen, notes = _fitting(manifest, wanted, self.size, folder)
+            paths = {rank: each.path for rank, each in found.items()}
+            nbytes, lacking = self._load(ranks, paths, manifest, chosen, failed)
+        notes += [f"Not restored on {rank_label(numbers)}: {what}." for what, numbers in alike(lacking).items()]
+        variables = tuple(name for name in chosen if name != RANDOM_STATE)
+        seconds = time.monotonic() - began
+        return LoadedState(folder, variables, self.size, manifest.world_size, nbytes, seconds, tuple(notes))
+
+    def _load(
+        self, ranks: Ranks, paths: Mapping[int, str], manifest: StateManifest, names: Sequence[str], failed: Refusal
+    ) -> tuple[int, dict[int, str]]:
+        """Have all ranks load these names; returns the bytes read, and what ranks could not restore."""
+        own, asked = manifest.world_size == len(paths), dict[int, Future[Reply[LoadPrepared]]]()
+        stop = Stop(in_waits=True)
+        try:
+            with _adding(NOTHING_LOADED):
+                for rank, path in paths.items():
+                    request = PrepareLoad(path=path, version=manifest.version, names=list(names), own=own)
+                    asked |= ranks.ask([rank], request)
+                loaded = self._answers(ranks, list(paths), asked, failed)
+                _refuse_unloadable(manifest, {rank: each.failed for rank, each in loaded.items()}, failed)
+            with _adding("The other ranks may have loaded it."), stop.noted():
+                stop.put_off()
+                bound = self._each(ranks, DecideLoad(bind=True), failed)
+        except BaseException:
+            if self._ranks is ranks:
+                ranks.ask(list(paths), DecideLoad(bind=False))
+            raise
+        if stop.pressed:
+            raise CellInterrupted("stopped once all ranks had loaded it")
+        nbytes = sum(each.nbytes for each in loaded.values())
+        return nbytes, {rank: _listed(each.failed) for rank, each in bound.items() if each.failed}
+
+    def _each(
+        self,
+        ranks: Ranks,
+        question: Question[A],
+        failed: Refusal,
+        numbers: Sequence[int] | None = None,
+        buffers: Sequence[Buffer] = (),
+    ) -> dict[int, A]:
+        """What all ranks, or these, answer. Raises what `failed` makes of the reasons of those that could not."""
+        chosen = list(range(self.size)) if numbers is None else numbers
+        return self._answers(ranks, chosen, ranks.ask(chosen, question, buffers), failed)
+
+    def _answers(
+        self, ranks: Ranks, chosen: Sequence[int], asked: Mapping[int, Future[Reply[A]]], failed: Refusal
+    ) -> dict[int, A]:
+        """What the `chosen` ranks answer. Raises WorldBroken, too, where one was dead before it could be asked."""
+        if len(asked) < len(chosen):
+            self._refuse_if_broken(ranks)
+        replies = self._all_replies(asked, chosen)
+        reasons = {rank: _reason(each) for rank, each in replies.items() if isinstance(each, RequestFailed)}
+        if reasons:
+            raise failed(self._by_rank(reasons))
+        return {rank: each.answer for rank, each in replies.items() if isinstance(each, Reply)}
+
+    def _by_rank(self, reasons: Mapping[int, str]) -> str:
+        """Sentences on ranks, with their hosts where these are several."""
+        said = []
+        for why, numbers in alike(reasons).items():
+            hosts = dict.fromkeys(self.snapshot.ranks[rank].host for rank in numbers)
+            where = f" on {', '.join(hosts)}" if not self.local else ""
+            said.append(f"{rank_label(numbers)}{where}: {why}.")
+        return " ".join(said)
+
+    def _equal(self, ranks: Ranks, prepared: Mapping[int, SavePrepared], failed: Refusal) -> list[str]:
+        """The keys of the arrays that are equal on all ranks."""
+        held = {rank: {each.key: each for each in answer.arrays} for rank, answer in prepared.items()}
+        if self.size == 1:
+            return list(held[0])
+        alike_by_sample = [
+            key for key, array in held[0].items() if all(arrays.get(key) == array for arrays in held.values())
+        ]
+        if not alike_by_sample:
+            return []
+        digests = self._each(ranks, CompareArrays(alike_by_sample), failed)
+        first = digests[0].digests
+        return [key for key in alike_by_sample if all(each.digests[key] == first[key] for each in digests.values())]
+
+    def _read_manifest(self, ranks: Ranks, path: str, version: str, failed: Refusal) -> StateManifest:
+        replies = self._all_replies(ranks.ask([0], ReadManifest(path=path, version=version)), [0])
+        if isinstance(reply := replies[0], RequestFailed):
+            raise failed(self._by_rank({0: _reason(reply)}))
+        try:
+            return StateManifest.decoded(reply.buffers[0])
+        except ValueError as error:
+            raise failed(f"{path}/{version}/{MANIFEST} was changed ({error}).") from None
+
+    def _end_save(self, remove: Removed) -> None:
+        """Have ranks drop their snapshots. One that does not keeps it until the next save."""
+        if self._ranks is not None:
+            wait(self._ranks.ask(range(self.size), EndSave(remove=remove)).values(), REMOVED_WITHIN)
+
+
+@dataclass(frozen=True)
+class _Snapshots:
+    """That ranks hold, and are to write."""
+
+    ranks: Ranks
+    folder: str
+    by_rank: Mapping[int, SavePrepared]
+    left: Mapping[str, str]
+    began: float
+
+
+def _cannot_save(folder: str) -> Refusal:
+    return lambda text: CannotSave(f"cannot save in {folder}: {text} {_advice(text)}".rstrip())
+
+
+def _cannot_load(folder: str) -> Refusal:
+    return lambda text: CannotLoad(f"cannot load {folder}: {text}")
+
+
+def _chosen(names: Sequence[str] | str | None) -> list[str] | None:
+    """Raises UsageError for what is no name."""
+    if names is None:
+        return None
+    chosen = [names] if isinstance(names, str) else list(dict.fromkeys(names))
+    if bad := [name for name in chosen if not name.isidentifier()]:
+        raise UsageError(f"{bad[0]!r} is not a variable name.")
+    if not chosen:
+        raise UsageError("no names given.")
+    return chosen
+
+
+@contextmanager
+def _adding(text: str) -> Iterator[None]:
+    """Add a sentence to what is raised within."""
+    try:
+        yield
+    except (CannotSave, CannotLoad, NoAnswer, WorldBroken, CellInterrupted) as error:
+        error.args = (f"{str(error).rstrip('.')}. {text}",)
+        raise
+
+
+def _advice(text: str) -> str:
+    """What to do about an error of a file system."""
+    if any(cause in text for cause in ("No space left", "quota exceeded", "File too large")):
+        return "Free space there, or save in another folder."
+    return "Save in another folder." if any(cause in text for cause in REFUSED) else ""
+
+
+def _reason(error: RequestFailed) -> str:
+    """Why a rank could not do it, without a full stop."""
+    text = re.sub(r"^\[Errno \d+\] ", "", str(error)).rstrip(".")
+    return text if error.kind in FORESEEN else f"{error.kind}: {text}"
+
+
+def _left(prepared: Mapping[int, SavePrepared], wanted: Sequence[str] | None, folder: str) -> dict[str, str]:
+    """Names that cannot be saved, and why. Raises CannotSave where one is `wanted`, UsageError where no rank has it."""
+    absent = [name for name in wanted or () if all(name in each.missing for each in prepared.values())]
+    if absent:
+        raise UsageError(f"no rank has a variable {', '.join(absent)} (%distributed vars lists them).")
+    left = dict[str, str]()
+    for name in dict.fromkeys(name for each in prepared.values() for name in each.left):
+        reasons = alike({rank: each.left[name] for rank, each in prepared.items() if name in each.left})
+        where = {
+            why: "" if len(numbers) == len(prepared) else f" on {rank_label(numbers)}"
+            for why, numbers in reasons.items()
+        }
+        left[name] = "; ".join(f"{why}{on}" for why, on in where.items())
+    if wanted is not None and left:
+        others = [name for name in wanted if name not in left]
+        advice = f" For the others: %distributed save {folder} {' '.join(others)}" if others else ""
+        raise CannotSave(f"cannot save {_listed(left)}. Nothing was written.{advice}")
+    return left
+
+
+def _refuse_pending_on_some(pending: Mapping[int, set[str]]) -> None:
+    """Raises WouldHang where a variable waits for a collective on some ranks, and on others it does not."""
+    everywhere = set.intersection(*pending.values())
+    for rank, names in pending.items():
+        if some := sorted(names - everywhere):
+            waits = "waits" if len(some) == 1 else "wait"
+            raise WouldHang(
+                f"{', '.join(some)} on rank {rank} {waits} for a collective that not all ranks would enter. Nothing "
+                "was saved. Delete it there, or name the variables to save."
+            )
+
+
+def _manifest(
+    folder: str,
+    prepared: Mapping[int, SavePrepared],
+    opened: Mapping[int, StateOpened],
+    written: Mapping[int, StateWritten],
+    equal: set[str],
+) -> StateManifest:
+    """What all ranks have written to this folder, where the arrays with these keys are `equal` on all of them."""
+    shared = next(each.crc32 for each in written.values() if each.first)
+    arrays, variables = dict[str, dict[int, StoredArray]](), dict[str, dict[int, StoredValue]]()
+    for rank, answer in prepared.items():
+        for each in answer.arrays:
+            arrays.setdefault(each.key, {})[rank] = StoredArray(
+                ranks=[],
+                library=each.library,
+                dtype=each.dtype,
+                shape=each.shape,
+                bytes=each.nbytes,
+                crc32=shared[each.key] if each.key in equal else written[rank].crc32[each.key],
+                file=f"{folder}/{SHARED if each.key in equal else arrays_file(rank)}",
+            )
+        for held in answer.variables:
+            variables.setdefault(held.name, {})[rank] = StoredValue(
+                ranks=[], type=held.type, digest=held.digest, dtype=held.dtype, shape=held.shape, arrays=held.arrays
+            )
+    grouped = {name: _grouped(values) for name, values in sorted(variables.items())}
+    return StateManifest(
+        version=folder,
+        world_size=len(prepared),
+        allranks=version("allranks"),
+        mlx=prepared[0].mlx,
+        python=prepared[0].python,
+        variables={
+            name: StoredVariable(
+                equal=len(values) == 1 and len(values[0].ranks) == len(prepared) and equal.issuperset(values[0].arrays),
+                values=values,
+            )
+            for name, values in grouped.items()
+        },
+        arrays={key: _grouped(each) for key, each in sorted(arrays.items())},
+        pickles={
+            rank: StoredPickle(file=f"{folder}/{pickle_file(rank)}", bytes=each.bytes, crc32=each.crc32)
+            for rank, each in opened.items()
+        },
+    )
+
+
+def _grouped(by_rank: Mapping[int, Grouped]) -> list[Grouped]:
+    """One entry for all ranks for which it is the same; those that are given name no ranks yet."""
+    found = dict[bytes, Grouped]()
+    for rank, each in by_rank.items():
+        key = msgspec.json.encode(each)
+        found.setdefault(key, each).ranks.append(rank)
+    return list(found.values())
+
+
+def _newest(found: Mapping[int, StateFound], failed: Refusal) -> str:
+    """The version to load: the one that all hosts have as theirs, or the newest that all of them have whole."""
+    current = {each.current for each in found.values()}
+    if len(current) == 1:
+        return current.pop()
+    common = set.intersection(*(set(each.versions) for each in found.values()))
+    if not common:
+        held = alike({rank: each.current for rank, each in found.items()})
+        said = "; ".join(f"{rank_label(numbers)} {version}" for version, numbers in held.items())
+        raise failed(f"the hosts have states of different saves ({said}).")
+    return max(common)
+
+
+def _fitting(
+    manifest: StateManifest, wanted: Sequence[str] | None, size: int, folder: str
+) -> tuple[list[str], list[str]]:
+    """The names to load into a world of this size, and what the user is told. Raises CannotLoad and UsageError."""
+    if absent := [name for name in wanted or () if name not in manifest.variables]:
+        has = ", ".join(name for name in manifest.variables if name != RANDOM_STATE)
+        raise UsageError(f"{folder} has no variable {', '.join(absent)}. It has {has}.")
+    names = list(manifest.variables if wanted is None else wanted)
+    if size == manifest.world_size:
+        return names, []
+    notes = list[str]()
+    if RANDOM_STATE in names and not manifest.variables[RANDOM_STATE].equal:
+        names.remove(RANDOM_STATE)
+        notes.append("Random states were not loaded: they differed between ranks.")
+    if differ := [name for name in names if not manifest.variables[name].equal]:
+        same = [name for name in names if name not in differ and name != RANDOM_STATE]
+        advice = f"%distributed load {folder} {' '.join(same)} loads the others. " if same else ""
+        raise CannotLoad(
+            f"cannot load {folder}: {ranks_text(manifest.world_size)} saved it, and this world has {size}. "
+            f"{', '.join(differ)} {'was' if len(differ) == 1 else 'were'} not equal on all ranks. {NOTHING_LOADED} "
+            f"{advice}For all: %distributed resize {manifest.world_size}, then load again."
+        )
+    return names, notes
+
+
+def _refuse_unloadable(manifest: StateManifest, failed: Mapping[int, Mapping[str, str]], refused: Refusal) -> None:
+    """Raises CannotLoad where ranks could not restore variables."""
+    lacking = {rank: _listed(each) for rank, each in failed.items() if each}
+    if not lacking:
+        return
+    said = "; ".join(f"{what} on {rank_label(numbers)}" for what, numbers in alike(lacking).items())
+    names = {name for each in failed.values() for name in each}
+    others = [name for name in manifest.variables if name not in names and name != RANDOM_STATE]
+    advice = f" To load the others, name them: {' '.join(others)}." if others else ""
+    versions = f" allranks {manifest.allranks}, mlx {manifest.mlx} and Python {manifest.python} saved it."
+    raise refused(f"{said}.{versions}{advice}")

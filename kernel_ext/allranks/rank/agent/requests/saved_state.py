@@ -1,0 +1,98 @@
+"""Requests about a state in a folder on the rank's host: saved, and loaded again."""
+
+from __future__ import annotations
+
+import platform
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from allranks.messages import requests
+from allranks.messages.questions import Reply
+from allranks.messages.requests import Nothing
+from allranks.messages.state_manifest import MANIFEST, RANDOM_STATE
+from allranks.rank.collectives.ledger import Ledger
+from allranks.rank.values import process_state, saved_state
+from allranks.rank.values.saved_state import StateReader, StateSnapshot, StateWriter
+from allranks.rank.world.given_names import GivenNames
+
+from .table import Buffers, RequestTable
+
+INVALID = "its collective was aborted, so it is invalid"
+NOT_HELD = "the rank no longer holds what was to be saved"
+
+
+class StateRequests(RequestTable):
+    def __init__(self, rank: int, user_ns: dict[str, Any], names: GivenNames, ledger: Ledger) -> None:
+        super().__init__()
+        self._rank, self._user_ns, self._names, self._ledger = rank, user_ns, names, ledger
+        self._snapshot: StateSnapshot | None = None
+        self._writer: StateWriter | None = None
+        self._loaded: dict[str, Any] = {}
+        """Values that are bound once all ranks have loaded theirs."""
+        self.answer(requests.PrepareSave, self._prepare_save)
+        self.answer(requests.CompareArrays, self._compare)
+        self.answer(requests.OpenState, self._open)
+        self.answer(requests.WriteState, self._write)
+        self.confirm(requests.CommitState, lambda _, buffers: self._open_writer().commit(buffers[0]))
+        self.confirm(requests.EndSave, self._end_save)
+        self.answer(requests.FindState, lambda request, _: Reply(saved_state.find(request.path)))
+        self.answer(requests.ReadManifest, self._read_manifest)
+        self.answer(requests.PrepareLoad, self._prepare_load)
+        self.answer(requests.DecideLoad, self._decide_load)
+
+    def _prepare_save(self, request: requests.PrepareSave, _: Buffers) -> Reply[requests.SavePrepared]:
+        self._snapshot = self._writer = None  # frees what a notebook left that ended before it had saved
+        variables, missing = self._names.user_variables(), list[str]()
+        if request.names is not None:
+            missing = [name for name in request.names if name not in variables]
+            variables = {name: variables[name] for name in request.names if name in variables}
+        left = dict.fromkeys(self._ledger.invalid.names(variables), INVALID)
+        self._snapshot = taken = StateSnapshot({**variables, RANDOM_STATE: process_state.random_states()}, left)
+        versions = version("mlx"), platform.python_version()
+        return Reply(requests.SavePrepared(taken.variables, taken.described(), taken.left, missing, *versions))
+
+    def _compare(self, request: requests.CompareArrays, _: Buffers) -> Reply[requests.ArrayDigests]:
+        return Reply(requests.ArrayDigests(self._taken().digests(request.keys)))
+
+    def _open(self, request: requests.OpenState, _: Buffers) -> Reply[requests.StateOpened]:
+        self._writer = writer = StateWriter(self._rank, self._taken(), request.path, request.version)
+        return Reply(requests.StateOpened(str(writer.folder), *writer.open()))
+
+    def _write(self, request: requests.WriteState, _: Buffers) -> Reply[requests.StateWritten]:
+        writer = self._open_writer()
+        checksums, written = writer.write(request.equal)
+        return Reply(requests.StateWritten(checksums, writer.first, written))
+
+    def _end_save(self, request: requests.EndSave, _: Buffers) -> None:
+        writer, self._writer, self._snapshot = self._writer, None, None
+        if writer is not None:
+            writer.end(request.remove)
+
+    def _taken(self) -> StateSnapshot:
+        if self._snapshot is None:
+            raise LookupError(NOT_HELD)
+        return self._snapshot
+
+    def _open_writer(self) -> StateWriter:
+        if self._writer is None:
+            raise LookupError(NOT_HELD)
+        return self._writer
+
+    def _read_manifest(self, request: requests.ReadManifest, _: Buffers) -> Reply[Nothing]:
+        return Reply(Nothing(), [Path(request.path, request.version, MANIFEST).read_bytes()])
+
+    def _prepare_load(self, request: requests.PrepareLoad, _: Buffers) -> Reply[requests.LoadPrepared]:
+        self._loaded = {}
+        reader = StateReader(Path(request.path), request.version, self._rank if request.own else None)
+        self._loaded, failed = reader.load(request.names, self._user_ns)
+        return Reply(requests.LoadPrepared(failed, reader.nbytes))
+
+    def _decide_load(self, request: requests.DecideLoad, _: Buffers) -> Reply[requests.Loaded]:
+        loaded, self._loaded = self._loaded, {}
+        if not request.bind:
+            return Reply(requests.Loaded({}))
+        random = loaded.pop(RANDOM_STATE, None)
+        self._user_ns.update(loaded)
+        self._names.hand_out()
+        return Reply(requests.Loaded(process_state.restore_random(random) if random is not None else {}))

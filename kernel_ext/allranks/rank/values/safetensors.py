@@ -1,0 +1,110 @@
+"""Read and write safetensors files: the length of a header (8 bytes), the header (JSON), and the bytes of all arrays.
+
+MLX's own function writes no float64 and reads lazily (0.32.4), so a file could change before it is read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from allranks.machine.files import write_all_at
+from allranks.messages.state_manifest import checksum
+
+DTYPES = {
+    "bool": "BOOL",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "float32": "F32",
+    "float64": "F64",
+    "complex64": "C64",
+    **{f"int{bits}": f"I{bits}" for bits in (8, 16, 32, 64)},
+    **{f"uint{bits}": f"U{bits}" for bits in (8, 16, 32, 64)},
+}
+"""MLX's dtypes, as the format calls them."""
+_LENGTH = struct.Struct("<Q")
+LONGEST_HEADER = 100 << 20
+"""Bytes, as in the format's reference implementation."""
+
+
+class Damaged(ValueError):
+    """A file is not what was written."""
+
+
+@dataclass(frozen=True)
+class ArrayBytes:
+    library: str
+    """``mlx`` or ``numpy``."""
+    dtype: str
+    shape: tuple[int, ...]
+    data: memoryview
+    """In row-major order."""
+
+
+def write(path: Path, arrays: Mapping[str, ArrayBytes]) -> tuple[int, dict[str, int]]:
+    """Write a new file, also to the disk itself; returns its size in bytes, and the arrays' checksums. Raises OSError.
+
+    Copying to the system's cache takes a core, and waiting for the disk none: checksums are made during the latter.
+    """
+    header, end = dict[str, Any](), 0
+    for key, array in arrays.items():
+        start, end = end, end + array.data.nbytes
+        header[key] = {"dtype": DTYPES[array.dtype], "shape": array.shape, "data_offsets": [start, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)  # so that arrays begin at a multiple of 8
+    offset = 0
+    with open(path, "xb", buffering=0) as file, ThreadPoolExecutor(1) as pool:
+        parts: list[bytes | memoryview] = [_LENGTH.pack(len(text)), text, *(array.data for array in arrays.values())]
+        for part in parts:
+            write_all_at(file.fileno(), part, offset)
+            offset += len(part)
+        on_disk = pool.submit(os.fsync, file.fileno())
+        checksums = {key: checksum(array.data) for key, array in arrays.items()}
+        on_disk.result()
+    return offset, checksums
+
+
+class SafetensorsFile:
+    """A file to read arrays from. Raises OSError, and Damaged."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = open(path, "rb", buffering=0)
+        size = os.fstat(self._file.fileno()).st_size
+        length = self._file.read(_LENGTH.size)
+        (header,) = _LENGTH.unpack(length) if len(length) == _LENGTH.size else (size,)
+        self._start = _LENGTH.size + header
+        if header > LONGEST_HEADER or self._start > size:
+            raise Damaged(f"{path} is incomplete")
+        try:
+            self._header = json.loads(self._file.read(header))
+            end = max((each["data_offsets"][1] for each in self._header.values()), default=0)
+        except (ValueError, TypeError, KeyError, AttributeError):
+            raise Damaged(f"{path} was changed") from None
+        if self._start + end != size:
+            raise Damaged(f"{path} is incomplete")
+
+    def read(self, key: str, dtype: str, shape: list[int], nbytes: int) -> bytearray:
+        """The bytes of the array, which is to be of this dtype, shape and size."""
+        found = self._header.get(key)
+        start = self._start + found["data_offsets"][0] if found else 0
+        offsets = [start - self._start, start - self._start + nbytes]
+        if found != {"dtype": DTYPES.get(dtype), "shape": shape, "data_offsets": offsets}:
+            raise Damaged(f"{self.path} was changed")
+        data = bytearray(nbytes)
+        self._file.seek(start)
+        view = memoryview(data)
+        while view:
+            if not (count := self._file.readinto(view)):
+                raise Damaged(f"{self.path} is incomplete")
+            view = view[count:]
+        return data
+
+    def close(self) -> None:
+        self._file.close()

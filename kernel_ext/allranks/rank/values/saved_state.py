@@ -1,0 +1,337 @@
+"""Save what this rank holds to a folder on its host, and load it again.
+
+Arrays go to safetensors files under readable keys, all else to one pickle for each rank. The files of one save are in
+a folder of their own (see `messages.state_manifest`). Replacing ``manifest.json``, which names that folder, is the
+last step: so the old state is there, or the new one, whenever a rank is killed.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import sys
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from allranks.messages import requests, values
+from allranks.messages.state_manifest import (
+    MANIFEST,
+    SHARED,
+    VERSION,
+    StateManifest,
+    arrays_file,
+    checksum,
+    digest,
+    pickle_file,
+)
+
+from . import checkpoint, safetensors
+from .safetensors import ArrayBytes, Damaged, SafetensorsFile
+from .variables import DEEPEST, PLAIN
+
+SAMPLE_PART = 4096
+SAMPLE_PARTS = 64
+"""A sample of an array has so many parts of so many bytes. What is smaller is sampled whole."""
+
+
+class StateSnapshot:
+    """What the variables held when it was taken: later cells do not change it. In the main thread."""
+
+    def __init__(self, variables: Mapping[str, Any], left: Mapping[str, str]) -> None:
+        """`left` are names that are not to be saved, and why."""
+        self.left = dict(left)
+        self.variables: list[requests.HeldVariable] = []
+        keys = _keys({name: value for name, value in variables.items() if name not in left})
+        stored = dict[str, Any]()
+        for name, value in sorted(variables.items()):
+            if name in left:
+                continue
+            try:
+                described, of_name = _described(name, value, keys)
+            except values.CannotTravel as error:
+                self.left[name] = error.reason
+                continue
+            self.variables.append(described)
+            stored |= of_name
+
+        def key_of(obj: Any) -> str | None:
+            return keys[id(obj)][0] if id(obj) in keys else None
+
+        packed = values.pack_names({each.name: variables[each.name] for each in self.variables}, key_of)
+        self.pickle = [bytes(each) for each in packed]
+        self.arrays = _snapshot(stored)
+
+    def described(self) -> list[requests.HeldArray]:
+        return [
+            requests.HeldArray(
+                key, each.library, each.dtype, list(each.shape), each.data.nbytes, digest(*_sampled(each.data))
+            )
+            for key, each in self.arrays.items()
+        ]
+
+    def digests(self, keys: Sequence[str]) -> dict[str, str]:
+        """Of the bytes of these arrays."""
+        return {key: digest(self.arrays[key].data) for key in keys}
+
+
+ArrayKeys: TypeAlias = Mapping[int, tuple[str, Any]]
+"""The key of each array, by its ``id``, and the array, so that no other object gets this."""
+
+
+def _described(name: str, value: Any, keys: ArrayKeys) -> tuple[requests.HeldVariable, dict[str, Any]]:
+    """What a variable is, and the arrays in it that have keys. Raises CannotTravel."""
+    arrays = dict[str, Any]()
+
+    def stored(obj: Any) -> str | None:
+        if id(obj) not in keys:
+            return None
+        key, _ = keys[id(obj)]
+        arrays[key] = obj
+        return key
+
+    packed = values.pack_to_compare(value, stored)
+    kind, dtype, shape = type(value), None, None
+    if _is_storable(value):
+        dtype, shape = str(value.dtype).removeprefix("mlx.core."), list(value.shape)
+    typed = f"{kind.__module__}.{kind.__qualname__}"
+    return requests.HeldVariable(name, typed, dtype, shape, list(arrays), digest(*packed)), arrays
+
+
+def _is_storable(value: Any) -> bool:
+    """Whether it is an array that the format has: of MLX, or of numpy, and no part of another one."""
+    if (mx := sys.modules.get("mlx.core")) is not None and type(value) is mx.array:
+        return True
+    numpy = sys.modules.get("numpy")
+    if numpy is None or type(value) is not numpy.ndarray:
+        return False
+    whole = value.base is None and value.flags.c_contiguous and value.flags.writeable
+    return bool(whole and value.dtype.isnative and value.dtype.name in safetensors.DTYPES)
+
+
+def _keys(variables: Mapping[str, Any]) -> ArrayKeys:
+    """The keys of the arrays that are found in the variables. One that several names have gets the key of the first."""
+    found, taken, seen = dict[int, tuple[str, Any]](), set[str](), dict[int, Any]()
+
+    def look(value: Any, path: str, depth: int) -> None:
+        if _is_storable(value):
+            if id(value) not in found:
+                key, number = path, 1
+                while key in taken:
+                    number += 1
+                    key = f"{path}#{number}"
+                taken.add(key)
+                found[id(value)] = (key, value)
+        elif type(value) not in PLAIN and depth < DEEPEST and id(value) not in seen:
+            seen[id(value)] = value
+            for name, each in _parts(value):
+                look(each, f"{path}.{name}", depth + 1)
+
+    for name, value in sorted(variables.items()):
+        look(value, name, 0)
+    return found
+
+
+def _parts(value: Any) -> Iterator[tuple[Any, Any]]:
+    """What a tree, a model, an optimizer or another object holds, each with its name there."""
+    if isinstance(value, dict):
+        yield from list(dict.items(value))
+    elif isinstance(value, (list, tuple)):
+        yield from enumerate(list(value))
+    elif (optimizers := sys.modules.get("mlx.optimizers")) is not None and isinstance(value, optimizers.Optimizer):
+        yield from list(value.state.items())
+    elif not isinstance(value, (type, types.ModuleType, types.FunctionType)):
+        yield from list(getattr(value, "__dict__", {}).items())
+
+
+def _snapshot(arrays: Mapping[str, Any]) -> dict[str, ArrayBytes]:
+    """The bytes of these arrays. MLX's share their memory, until an assignment such as ``x[0] = 1`` copies it."""
+    mx = sys.modules.get("mlx.core")
+    own = {
+        # There is no float64 on a GPU.
+        key: mx.contiguous(each, stream=mx.cpu if each.dtype == mx.float64 else None)
+        for key, each in arrays.items()
+        if mx is not None and type(each) is mx.array
+    }
+    if mx is not None:
+        mx.eval(list(own.values()))
+    taken = dict[str, ArrayBytes]()
+    for key, each in arrays.items():
+        if key in own:
+            dtype, shape, buffer = values.array_parts(own[key])
+            taken[key] = ArrayBytes("mlx", dtype, shape, buffer.raw())
+        else:
+            taken[key] = ArrayBytes("numpy", each.dtype.name, each.shape, memoryview(each.tobytes()))
+    return taken
+
+
+def _sampled(data: memoryview) -> Iterator[memoryview]:
+    size = data.nbytes
+    if size <= SAMPLE_PART * SAMPLE_PARTS:
+        yield data
+        return
+    for number in range(SAMPLE_PARTS):
+        start = number * (size - SAMPLE_PART) // (SAMPLE_PARTS - 1)
+        yield data[start : start + SAMPLE_PART]
+
+
+class StateWriter:
+    """Writes one snapshot. Raises OSError."""
+
+    def __init__(self, rank: int, snapshot: StateSnapshot, path: str, version: str) -> None:
+        self._rank, self._snapshot = rank, snapshot
+        self.folder = resolved(path)
+        self._files = self.folder / version
+        self.first = False
+        """Whether no lower rank writes to the same disk, as is known once all ranks have opened theirs."""
+
+    def open(self) -> tuple[int, int]:
+        """Make the folder, and write the pickle; returns its size and checksum."""
+        _refuse_others(self.folder)
+        self._files.mkdir(parents=True, exist_ok=True)
+        lengths = [checkpoint.LENGTH.pack(len(each)) for each in self._snapshot.pickle]
+        parts = [part for pair in zip(lengths, self._snapshot.pickle, strict=True) for part in pair]
+        with open(self._files / pickle_file(self._rank), "xb") as file:
+            file.writelines(parts)
+            file.flush()
+            os.fsync(file.fileno())
+        return sum(map(len, parts)), checksum(*parts)
+
+    def write(self, equal: Sequence[str]) -> tuple[dict[str, int], int]:
+        """Write the arrays; returns the checksums of those that this rank has written, and the bytes written."""
+        arrays, shared = self._snapshot.arrays, set(equal)
+        self.first = not any((self._files / pickle_file(rank)).exists() for rank in range(self._rank))
+        files = {arrays_file(self._rank): [key for key in arrays if key not in shared]}
+        if self.first:
+            files[SHARED] = list(equal)
+        checksums, written = dict[str, int](), 0
+        for name, keys in files.items():
+            if keys:
+                size, made = safetensors.write(self._files / name, {key: arrays[key] for key in keys})
+                checksums, written = checksums | made, written + size
+        _sync_folder(self._files)
+        return checksums, written
+
+    def commit(self, manifest: bytes | bytearray | memoryview) -> None:
+        """Put the manifest in place. The last step, and only on one rank for each disk."""
+        for folder in (self._files, self.folder):
+            new = folder / f".{MANIFEST}.new"  # one that a rank left which was killed is written over
+            with open(new, "wb") as file:
+                file.write(manifest)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(new, folder / MANIFEST)
+            _sync_folder(folder)
+        _sync_folder(self.folder.parent)
+
+    def end(self, remove: requests.Removed) -> None:
+        """Remove the files of this version, or of earlier ones: only on one rank for each disk."""
+        if remove == "this":
+            shutil.rmtree(self._files, ignore_errors=True)
+        elif remove == "earlier" and self.first:
+            for each in self.folder.glob("state-*"):
+                if each != self._files and VERSION.fullmatch(each.name):
+                    shutil.rmtree(each, ignore_errors=True)
+
+
+def resolved(path: str) -> Path:
+    """The absolute path, relative to the working folder."""
+    return Path(path).expanduser().absolute()
+
+
+def _refuse_others(folder: Path) -> None:
+    """Raises FileExistsError where a manifest of another program would be replaced."""
+    if (folder / MANIFEST).exists():
+        try:
+            StateManifest.decoded((folder / MANIFEST).read_bytes())
+        except ValueError:
+            raise FileExistsError(f"{folder / MANIFEST} is not one of allranks") from None
+
+
+def _sync_folder(folder: Path) -> None:
+    """Have the names in the folder reach the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def find(path: str) -> requests.StateFound:
+    """The state in a folder. Raises OSError, or ValueError where there is none."""
+    folder = resolved(path)
+    if not (folder / MANIFEST).exists():
+        raise FileNotFoundError(f"no saved state in {folder}" if folder.is_dir() else f"there is no folder {folder}")
+    current = read_manifest(folder)
+    versions = [each.name for each in folder.glob("state-*") if (each / MANIFEST).exists()]
+    return requests.StateFound(str(folder), current.version, sorted(versions))
+
+
+def read_manifest(folder: Path) -> StateManifest:
+    """Raises OSError, and ValueError where it is damaged, or of another program."""
+    try:
+        return StateManifest.decoded((folder / MANIFEST).read_bytes())
+    except ValueError as error:
+        raise ValueError(f"{folder / MANIFEST} is not the manifest of a saved state ({error})") from None
+
+
+class StateReader:
+    """Reads what one rank has saved, into a namespace. In the main thread."""
+
+    def __init__(self, folder: Path, version: str, rank: int | None) -> None:
+        """What this `rank` has saved; for None, any rank whose files are here. Raises OSError and ValueError."""
+        self._folder = folder
+        self._manifest = read_manifest(folder / version)
+        there = [number for number, each in self._manifest.pickles.items() if (folder / each.file).exists()]
+        self._rank = rank if rank is not None else min(there, default=0)
+        self._files = dict[str, SafetensorsFile]()
+        self._loaded = dict[str, Any]()
+        self.nbytes = 0
+        """Read so far."""
+
+    def load(self, names: Sequence[str], namespace: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+        """The values of these names, and of those that cannot be loaded, why. The namespace stays as it is."""
+        held = {name: value for name in names if (value := self._manifest.value(name, self._rank)) is not None}
+        wanted = {key for value in held.values() for key in value.arrays}
+        for key in sorted(wanted):
+            self._load_array(key)
+        stream, *buffers = self._read_pickle()
+        before = dict(namespace)
+        try:
+            # What restores an object may use the names before it, so they are bound meanwhile.
+            loaded = checkpoint.load_stream(stream, lambda: map(bytearray, buffers), namespace, stored=self._loaded.get)
+            found = {name: namespace[name] for name in loaded.names if name in held}
+        finally:
+            checkpoint.put_back(namespace, namespace.keys(), before)
+            for file in self._files.values():
+                file.close()
+        return found, {name: why for name, why in loaded.failed.items() if name in held}
+
+    def _load_array(self, key: str) -> None:
+        stored = self._manifest.array(key, self._rank)
+        path = self._folder / stored.file
+        if stored.file not in self._files:
+            self._files[stored.file] = SafetensorsFile(path)
+        data = self._files[stored.file].read(key, stored.dtype, stored.shape, stored.bytes)
+        if checksum(data) != stored.crc32:
+            raise Damaged(f"{path} was changed: {key} does not match its checksum")
+        self.nbytes += len(data)
+        if stored.library == "numpy":
+            import numpy
+
+            self._loaded[key] = numpy.frombuffer(data, stored.dtype).reshape(stored.shape).copy()
+        else:
+            self._loaded[key] = values.array_from_buffer(stored.dtype, stored.shape, data)
+
+    def _read_pickle(self) -> list[bytearray]:
+        stored = self._manifest.pickles[self._rank]
+        path = self._folder / stored.file
+        data = path.read_bytes()
+        if len(data) < stored.bytes:
+            raise Damaged(f"{path} is incomplete")
+        if checksum(data) != stored.crc32:
+            raise Damaged(f"{path} was changed: it does not match its checksum")
+        self.nbytes += len(data)
+        return list(checkpoint.frames(io.BytesIO(data), checkpoint.read_exactly))

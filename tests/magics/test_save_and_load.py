@@ -1,0 +1,55 @@
+"""``%distributed save`` and ``load``, and what ``up`` and ``down`` do with a saved state."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from tests.jupyter import Notebook
+
+SIZE_AND_TIME = r"\(\d[\d.]* \w?B, \d[\d.]* m?s\)"
+
+
+def test_down_saves_and_the_next_up_goes_on_from_there(kernel: Notebook, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    kernel.run("%distributed down")
+    kernel.ok("%distributed up -n 2")
+    kernel.ok("%%distributed\nw, shard, batches = mx.ones(3), mx.array([rank]), iter([1])")
+    assert re.fullmatch(
+        rf"Saved 2 variables of 2 ranks {SIZE_AND_TIME} in {folder}: 1 equal on all ranks, 1 per rank\.\n",
+        kernel.ok(f"%distributed save {folder} w shard").stdout,
+    )
+    again = kernel.ok(f"%distributed up -n 2 --load {folder}").stdout
+    assert f"Not loaded, since these ranks have variables already. To load: %distributed load {folder}" in again
+    kernel.ok("%%distributed\nw = w + 1; del batches")
+    ended = kernel.ok(f"%distributed down --save {folder}").stdout
+    assert ended.startswith("Saved 2 variables of 2 ranks") and ended.endswith("2 ranks ended.\n")
+    started = kernel.ok(f"%distributed up -n 2 --load {folder}").stdout
+    assert re.search(rf"\nLoaded 2 variables on 2 ranks {SIZE_AND_TIME} from {folder}\.\n$", started)
+    assert "array([2, 2, 2], dtype=float32), [1])" in kernel.ok("%%distributed\nw, shard.tolist()").stdout
+    kernel.ok("%distributed down")
+
+
+def test_ranks_that_cannot_load_are_up_and_those_that_cannot_save_stay(kernel: Notebook, tmp_path: Path) -> None:
+    kernel.run("%distributed down")
+    failed = kernel.run(f"%distributed up -n 2 --load {tmp_path}/none")
+    assert failed.error == (
+        f"CannotLoad: the ranks are up, without variables: cannot load {tmp_path}/none: ranks 0-1: there is no folder "
+        f"{tmp_path}/none."
+    )
+    kernel.ok("%%distributed\nx = 1")
+    (tmp_path / "file").write_text("")
+    assert "CannotSave: cannot save in" in kernel.run(f"%distributed down --save {tmp_path}/file").error
+    assert kernel.ok("%%distributed\nx").stdout == "ranks 0-1 │ 1\n"
+    kernel.ok("%distributed down")
+
+
+def test_a_cell_runs_while_the_files_are_written(kernel: Notebook, tmp_path: Path) -> None:
+    kernel.run("%distributed up -n 2")
+    kernel.ok("%%distributed\nx = mx.zeros(1 << 20) + rank; mx.eval(x)")
+    saving = kernel.ok(f"%distributed save {tmp_path}/a x --no-wait")
+    kernel.ok("%%distributed\nx[0] = 7; mx.eval(x)")
+    kernel.shows(saving, "Saved 1 variable of 2 ranks")
+    kernel.ok(f"%distributed load {tmp_path}/a")
+    assert kernel.ok("%%distributed\nx[0].item() == rank").stdout == "ranks 0-1 │ True\n"
+    kernel.ok("%distributed down")
