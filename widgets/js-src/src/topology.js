@@ -184,7 +184,7 @@ export class Topology {
   #rank(rank, plan) {
     const box = plan.ranks.get(rank);
     if (!box) return h("span");
-    const [word, what, blame] = [h("span.state"), h("span.doing"), h("span.doing.blame", { hidden: true }, "others wait for it")];
+    const [word, what, blame] = [h("span.state"), h("span.doing"), h("span.blame", { hidden: true }, "others wait for it")];
     const sign = icon("starting");
     const main = h(
       "button.rank-main",
