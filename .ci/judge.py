@@ -341,7 +341,7 @@ def parsed() -> argparse.Namespace:
     add("--docs", default="make docs", help="what is run at the end; an empty one is not")
     add("--table", type=Path, help="known unsteady tests (default: tests/unsteady.md)")
     add("--log", type=Path, default=unsteady.LOG, help="unsteady tests of this run and earlier ones")
-    add("--first-limit", type=float, default=45 * MINUTE, metavar="SECONDS")
+    add("--first-limit", type=float, default=60 * MINUTE, metavar="SECONDS")
     add("--second-limit", type=float, default=25 * MINUTE, metavar="SECONDS")
     add("--whole-limit", type=float, default=85 * MINUTE, metavar="SECONDS")
     add("--quiet", type=float, default=MINUTE, metavar="SECONDS", help="for what a pass started to be gone")
