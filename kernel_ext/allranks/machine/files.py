@@ -74,11 +74,15 @@ def write_all(descriptor: int, data: bytes) -> None:
         data = data[os.write(descriptor, data) :]
 
 
+MOST_AT_ONCE = 1 << 30
+"""Bytes in one write: macOS refuses 2 GiB and more."""
+
+
 def write_all_at(descriptor: int, data: bytes | bytearray | memoryview, offset: int) -> None:
     """Write all of it at this offset: a disk that is nearly full takes a part at a time. Raises OSError."""
     view = memoryview(data)
     while view:
-        written = os.pwrite(descriptor, view, offset)
+        written = os.pwrite(descriptor, view[:MOST_AT_ONCE], offset)
         view, offset = view[written:], offset + written
 
 
