@@ -1,7 +1,7 @@
 """Four ranks printing 20,000 lines each, to the last line shown, against %%px.
 
 In turn, on the same engines and on a second cluster as ``ipyparallel.Cluster`` makes it, all output captured the same
-way, and counted: every line must be shown whole for every rank that printed it. If several ranks print the same
+way, and counted: every line must be shown in full for every rank that printed it. If several ranks print the same
 line, allranks shows it once, under a label that names them.
 """
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from importlib.metadata import version
+from importlib.metadata import version as installed_version
 from typing import TypeVar
 
 import msgspec
@@ -201,7 +201,7 @@ class ClusterSavedState(ClusterBase):
         failed, stop = _cannot_save(folder), Stop(in_waits=True)
         remove: Removed = "this"
         try:
-            with _adding(f"What {folder} held before is still there."):
+            with _adding(f"The state before, if {folder} had one, is still there."):
                 equal = self._equal(ranks, snapshots.by_rank, failed)
                 opened = self._each(ranks, OpenState(path=folder, version=version), failed)
                 written = self._each(ranks, WriteState(equal=equal), failed)
@@ -337,7 +337,7 @@ class ClusterSavedState(ClusterBase):
 
 @dataclass(frozen=True)
 class _Snapshots:
-    """That ranks hold, and are to write."""
+    """The snapshots that ranks hold until they have written them."""
 
     ranks: Ranks
     folder: str
@@ -422,13 +422,13 @@ def _refuse_pending_on_some(pending: Mapping[int, set[str]]) -> None:
 
 
 def _manifest(
-    folder: str,
+    version: str,
     prepared: Mapping[int, SavePrepared],
     opened: Mapping[int, StateOpened],
     written: Mapping[int, StateWritten],
     equal: set[str],
 ) -> StateManifest:
-    """What all ranks have written to this folder, where the arrays with these keys are `equal` on all of them."""
+    """What all ranks have written as this version, where the arrays with these keys are `equal` on all of them."""
     shared = next(each.crc32 for each in written.values() if each.first)
     arrays, variables = dict[str, dict[int, StoredArray]](), dict[str, dict[int, StoredValue]]()
     for rank, answer in prepared.items():
@@ -440,7 +440,7 @@ def _manifest(
                 shape=each.shape,
                 bytes=each.nbytes,
                 crc32=shared[each.key] if each.key in equal else written[rank].crc32[each.key],
-                file=f"{folder}/{SHARED if each.key in equal else arrays_file(rank)}",
+                file=f"{version}/{SHARED if each.key in equal else arrays_file(rank)}",
             )
         for held in answer.variables:
             variables.setdefault(held.name, {})[rank] = StoredValue(
@@ -448,9 +448,9 @@ def _manifest(
             )
     grouped = {name: _grouped(values) for name, values in sorted(variables.items())}
     return StateManifest(
-        version=folder,
+        version=version,
         world_size=len(prepared),
-        allranks=version("allranks"),
+        allranks=installed_version("allranks"),
         mlx=prepared[0].mlx,
         python=prepared[0].python,
         variables={
@@ -462,7 +462,7 @@ def _manifest(
         },
         arrays={key: _grouped(each) for key, each in sorted(arrays.items())},
         pickles={
-            rank: StoredPickle(file=f"{folder}/{pickle_file(rank)}", bytes=each.bytes, crc32=each.crc32)
+            rank: StoredPickle(file=f"{version}/{pickle_file(rank)}", bytes=each.bytes, crc32=each.crc32)
             for rank, each in opened.items()
         },
     )
@@ -493,7 +493,7 @@ def _newest(found: Mapping[int, StateFound], failed: Refusal) -> str:
 def _fitting(
     manifest: StateManifest, wanted: Sequence[str] | None, size: int, folder: str
 ) -> tuple[list[str], list[str]]:
-    """The names to load into a world of this size, and what the user is told. Raises CannotLoad and UsageError."""
+    """The names to load into a world of this size, and notes for the user. Raises CannotLoad and UsageError."""
     if absent := [name for name in wanted or () if name not in manifest.variables]:
         has = ", ".join(name for name in manifest.variables if name != RANDOM_STATE)
         raise UsageError(f"{folder} has no variable {', '.join(absent)}. It has {has}.")

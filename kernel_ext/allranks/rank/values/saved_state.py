@@ -34,7 +34,7 @@ from .variables import DEEPEST, PLAIN
 
 SAMPLE_PART = 4096
 SAMPLE_PARTS = 64
-"""A sample of an array has so many parts of so many bytes. What is smaller is sampled whole."""
+"""The number of parts in the sample of an array, and the bytes of each. A smaller array is its own sample."""
 
 
 class StateSnapshot:
