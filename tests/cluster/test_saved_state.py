@@ -15,7 +15,17 @@ import mlx.core as mx
 import pytest
 
 from allranks import Cluster
-from allranks.errors import AllranksError, Busy, CannotLoad, CannotSave, UsageError, WorldBroken, WouldHang
+from allranks.cluster import saved_state
+from allranks.errors import (
+    AllranksError,
+    Busy,
+    CannotLoad,
+    CannotSave,
+    CellInterrupted,
+    UsageError,
+    WorldBroken,
+    WouldHang,
+)
 from tests.waiting import WITHIN, comes_true
 
 TRAINING = """
@@ -195,7 +205,7 @@ def test_what_cannot_be_saved_is_named_before_anything_is_written(ring2: Cluster
     )
     assert not (tmp_path / "a").exists()
     saved = ring2.save(tmp_path / "a")
-    assert {"x", "lock"} & set(saved.variables) == {"x", "lock"} and set(saved.left) == {"batches", "lock"}
+    assert {"x", "lock"} & set(saved.variables) == {"x", "lock"} and set(saved.not_saved) == {"batches", "lock"}
     assert "\nNot saved: batches (cannot pickle 'generator' object); lock (" in str(saved)
 
 
@@ -207,9 +217,9 @@ def test_where_there_is_no_state_or_none_can_be_written(ring2: Cluster, tmp_path
     with pytest.raises(CannotLoad, match=rf"ranks 0-1: no saved state in {tmp_path}/a\."):
         ring2.load(tmp_path / "a")
     (tmp_path / "a" / "manifest.json").write_text('{"format": "web app"}')
-    with pytest.raises(CannotLoad, match=r"manifest\.json is not the manifest of a saved state \(it was not"):
+    with pytest.raises(CannotLoad, match=r"manifest\.json was not written by allranks\."):
         ring2.load(tmp_path / "a")
-    with pytest.raises(CannotSave, match=r"manifest\.json is not one of allranks\. Save in another folder\."):
+    with pytest.raises(CannotSave, match=r"not written by allranks, and is not replaced\. Save in another folder\."):
         ring2.save(tmp_path / "a")
     (tmp_path / "file").write_text("")
     with pytest.raises(CannotSave, match=rf"cannot save in .*: ranks 0-1: .*{tmp_path}/file.*another folder"):
@@ -379,3 +389,150 @@ def test_disks_that_are_not_shared_have_what_their_ranks_need(ring2: Cluster, tm
         assert values(ring2, "(w.tolist(), shard.item())") == [([0, 1, 2], 0), ([0, 1, 2], 1)]
     finally:
         ring2.run("os.chdir(before)").check()
+
+
+def test_hosts_in_another_order_load_what_was_equal(ring2: Cluster, tmp_path: Path) -> None:
+    for rank in range(2):
+        (tmp_path / str(rank)).mkdir()
+    ring2.run(f"import os; before = os.getcwd(); os.chdir(os.path.join({str(tmp_path)!r}, str(rank)))").check()
+    try:
+        ring2.run("w, shard = mx.arange(3), mx.array([rank])").check()
+        ring2.save("a", ["w", "shard"])
+        ring2.run("os.chdir(os.path.join('..', str(1 - rank))); w = shard = None").check()
+        with pytest.raises(CannotLoad, match=r"rank 0: what rank 0 saved is not in .*/1/a, but on another host\."):
+            ring2.load("a")
+        ring2.load("a", "w")
+        assert values(ring2, "(w.tolist(), shard)") == [([0, 1, 2], None)] * 2
+    finally:
+        ring2.run("os.chdir(before)").check()
+
+
+def test_a_name_that_one_rank_alone_has_changes_no_key(ring2: Cluster, tmp_path: Path) -> None:
+    ring2.run("w = [mx.arange(1000)]\nif rank: a = w[0]").check()
+    saved = ring2.save(tmp_path / "a", ["a", "w"])
+    assert (saved.variables, saved.equal) == (("a", "w"), ("w",))
+    assert list(json.loads((tmp_path / "a" / "manifest.json").read_text())["arrays"]) == ["w.0"]
+    ring2.run("w = None; globals().pop('a', None)").check()
+    ring2.load(tmp_path / "a")
+    assert values(ring2, "'a' in globals() and a is w[0]") == [False, True]
+    ring2.run("globals().pop('a', None)").check()
+
+
+def test_loading_a_name_changes_nothing_else(ring2: Cluster, tmp_path: Path) -> None:
+    ring2.run("class Counter:\n    count = 1\nmade, x = Counter(), mx.zeros(3)").check()
+    ring2.save(tmp_path / "a", ["Counter", "made", "x"])
+    ring2.run("Counter.count, x = 2, None").check()
+    ring2.load(tmp_path / "a", "x")
+    assert values(ring2, "(Counter.count, made.count, x.tolist())") == [(2, 2, [0.0, 0.0, 0.0])] * 2
+    ring2.load(tmp_path / "a", ["Counter", "made"])
+    assert values(ring2, "(Counter.count, made.count, type(made) is Counter)") == [(1, 1, True)] * 2
+
+
+def test_functions_of_another_python_are_refused(ring2: Cluster, tmp_path: Path) -> None:
+    ring2.run("x, double = 1, lambda a: a * 2").check()
+    ring2.save(tmp_path / "a", ["x", "double"])
+    ring2.run("import sys; _version = sys.version_info; sys.version_info = (3, 99, 0); x = double = None").check()
+    try:
+        said = r"double \(RuntimeError: Python 3\.\d+ compiled its functions, and this is Python 3\.99\) on ranks 0-1"
+        with pytest.raises(CannotLoad, match=rf"{said}.* To load the others, name them: x\. Nothing was loaded\."):
+            ring2.load(tmp_path / "a")
+        ring2.load(tmp_path / "a", "x")
+        assert values(ring2, "(x, double)") == [(1, None)] * 2
+    finally:
+        ring2.run("sys.version_info = _version").check()
+
+
+def test_two_that_save_in_one_folder_at_a_time_leave_one_state(
+    ring2: Cluster, ring4: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "a"
+    ring2.run("x = mx.array([rank])").check()
+    ring4.run("x = mx.array([10 + rank])").check()
+    written, goes_on, manifest = threading.Event(), threading.Event(), saved_state._manifest
+
+    def waits(version: str, taken: Any, *given: Any) -> Any:
+        if len(taken) == 2:
+            written.set()
+            assert goes_on.wait(WITHIN)
+        return manifest(version, taken, *given)
+
+    monkeypatch.setattr(saved_state, "_manifest", waits)
+    saving = ring2.begin_save(folder, "x")
+    assert written.wait(WITHIN)
+    ring4.save(folder, "x")
+    assert len(list(folder.glob("state-*"))) == 2
+    assert values(ring4, "x.item()") == [10, 11, 12, 13]
+    goes_on.set()
+    saving.result(WITHIN)
+    ring2.run("x = None").check()
+    ring2.load(folder)
+    assert values(ring2, "x.item()") == [0, 1]
+    assert len(list(folder.glob("state-*"))) == 1
+
+
+def test_what_a_save_that_was_killed_left_is_removed_by_the_next(ring2: Cluster, tmp_path: Path) -> None:
+    left = tmp_path / "a" / "state-20260102-030405-000006"
+    left.mkdir(parents=True)
+    (left / "rank-0.pickle").write_bytes(b"part")
+    (tmp_path / "a" / "state-of-mine").mkdir()
+    ring2.run("x = 1").check()
+    ring2.save(tmp_path / "a", "x")
+    assert not left.exists() and (tmp_path / "a" / "state-of-mine").is_dir()
+
+
+def test_ranks_that_are_removed_while_they_are_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    resized = threading.Event()
+    with Cluster(2, backend="ring") as cluster:
+        cluster.run("x = mx.array([rank])").check()
+        compare = cluster._equal
+
+        def waits(*given: Any) -> list[str]:
+            assert resized.wait(WITHIN)
+            return compare(*given)
+
+        monkeypatch.setattr(cluster, "_equal", waits)
+        saving = cluster.begin_save(tmp_path / "a", "x")
+        cluster.resize(1)
+        resized.set()
+        with pytest.raises(CannotSave, match=r"rank 1 was removed in the meantime\. The state before"):
+            saving.result(WITHIN)
+        assert not list((tmp_path / "a").glob("state-*"))
+        assert cluster.save(tmp_path / "a", "x").size == 1
+
+
+def test_a_snapshot_that_nobody_waits_for_is_dropped(ring2: Cluster, tmp_path: Path) -> None:
+    ring2.run(
+        "import gc, time\n"
+        "class Slow:\n    def __reduce__(self):\n        time.sleep(0.5); return (Slow, ())\n"
+        "slow = [Slow() for _ in range(2)]"
+    ).check()
+    pressed = threading.Timer(1.5, os.kill, (os.getpid(), signal.SIGINT))
+    pressed.start()
+    with pytest.raises((CellInterrupted, KeyboardInterrupt)):
+        ring2.save(tmp_path / "a", "slow")
+    pressed.join()
+    held = "len([each for each in gc.get_objects() if type(each).__name__ == 'StateSnapshot'])"
+    assert values(ring2, held) == [0, 0]
+    ring2.run("del slow, Slow").check()
+
+
+def test_arrays_in_objects_are_looked_at_as_well(ring2: Cluster, tmp_path: Path) -> None:
+    ring2.run("class Box:\n    pass\nbox = Box(); box.x = mx.distributed.all_sum(mx.ones(3)) if rank else 0").check()
+    with pytest.raises(WouldHang, match=r"box on rank 1 waits for a collective"):
+        ring2.save(tmp_path / "a", "box")
+    ring2.run("box.x = 0; x = mx.distributed.all_sum(mx.ones(3)); box.x = x").check()
+    ring2.run("if rank: raise ValueError\nmx.eval(x)")
+    with pytest.raises(CannotSave, match=r"box, x \(its collective was aborted, so it is invalid\)"):
+        ring2.save(tmp_path / "a", ["box", "x"])
+    ring2.run("del box, x, Box").check()
+
+
+def test_an_object_whose_own_code_fails_is_left_out_alone(ring2: Cluster, tmp_path: Path) -> None:
+    ring2.run(
+        "class Odd:\n    @property\n    def __dict__(self): raise RuntimeError('odd')\n"
+        "    def __reduce__(self): raise RuntimeError('odd')\n"
+        "odd, x = Odd(), 1"
+    ).check()
+    saved = ring2.save(tmp_path / "a")
+    assert saved.not_saved["odd"] == "odd" and "x" in saved.variables
+    ring2.run("del odd, Odd").check()

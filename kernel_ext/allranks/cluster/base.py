@@ -99,6 +99,8 @@ class ClusterBase:
         """Held from the first check of a cell until every rank has been sent it, and while the ranks are started."""
         self._pushing = threading.Lock()
         """Held during a push: a rank holds the variables of one at a time."""
+        self.saves_to: str | None = None
+        """The folder to which `begin_save` still writes."""
         self._saving = threading.Lock()
         """Held during a save or a load: a rank holds the snapshot, or the values, of one at a time."""
         self._watch = Watch(lambda: self.snapshot, lambda seen: self._logs.since(seen))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version as installed_version
 from typing import TypeVar
@@ -23,19 +24,20 @@ from allranks.messages.requests import (
     CompareArrays,
     DecideLoad,
     EndSave,
+    FindSavable,
     FindState,
     LoadPrepared,
     OpenState,
-    Pending,
     PrepareLoad,
-    PrepareSave,
     Question,
     ReadManifest,
     Removed,
-    SavePrepared,
+    Savable,
+    SnapshotTaken,
     StateFound,
     StateOpened,
     StateWritten,
+    TakeSnapshot,
     WriteState,
 )
 from allranks.messages.state_manifest import (
@@ -74,7 +76,7 @@ REFUSED = (
     "Read-only file system",
     "Not a directory",
     "File exists",
-    "is not one of allranks",
+    "is not replaced",
 )
 NOTHING_LOADED = "Nothing was loaded."
 
@@ -93,7 +95,7 @@ class SavedState:
     nbytes: int
     """Written, by all ranks together."""
     seconds: float
-    left: Mapping[str, str] = field(default_factory=dict)
+    not_saved: Mapping[str, str] = field(default_factory=dict)
     """Names that cannot be saved, and why."""
 
     def __str__(self) -> str:
@@ -103,7 +105,7 @@ class SavedState:
             f"Saved {_variables(len(self.variables))} of {ranks_text(self.size)} ({human_bytes(self.nbytes)}, "
             f"{seconds_text(self.seconds)}) in {self.path}: {said}."
         )
-        return f"{text}\nNot saved: {_listed(self.left)}." if self.left else text
+        return f"{text}\nNot saved: {_listed(self.not_saved)}." if self.not_saved else text
 
 
 @dataclass(frozen=True)
@@ -162,65 +164,75 @@ class ClusterSavedState(ClusterBase):
     def begin_save(self, path: str | os.PathLike[str], names: Sequence[str] | str | None = None) -> Future[SavedState]:
         """`save` that returns once ranks have a snapshot of their variables; cells may run while it is written.
 
-        What they change is not in what is saved. The future raises what `save` raises while it writes.
+        What they change is not in what is saved. The future raises what `save` raises while it writes; it cannot be
+        cancelled.
         """
-        self._saving.acquire()
-        try:
-            snapshots = self._take_snapshots(path, names)
-        except BaseException:
-            self._saving.release()
-            raise
         saved = Future[SavedState]()
+        saved.set_running_or_notify_cancel()
+        with ExitStack() as turn:
+            turn.enter_context(self._turn_to_save())
+            snapshots = self._take_snapshots(path, names)
 
-        def write() -> None:
-            try:
-                saved.set_result(self._write(snapshots))
-            except BaseException as error:
-                saved.set_exception(error)
-            finally:
-                self._saving.release()
+            def write(its_turn: ExitStack) -> None:
+                with its_turn:
+                    try:
+                        saved.set_result(self._write(snapshots))
+                    except BaseException as error:
+                        saved.set_exception(error)
 
-        threading.Thread(target=write, name="allranks-save", daemon=True).start()
+            stop = Stop(in_waits=True)
+            with stop.noted():  # a press meanwhile would leave the turn to both threads, or to none
+                stop.put_off()
+                self.saves_to = snapshots.folder
+                threading.Thread(target=write, args=[turn.pop_all()], name="allranks-save", daemon=True).start()
         return saved
 
     def _take_snapshots(self, path: str | os.PathLike[str], names: Sequence[str] | str | None) -> _Snapshots:
         folder, wanted, began = os.fspath(path), _chosen(names), time.monotonic()
+        failed, numbers, version = _cannot_save(folder), range(self.size), new_version()
         with self._starting:  # a cell of another thread comes before on all ranks, or after
-            ranks = self._refuse_if_unable(range(self.size))
-            pending = self._each(ranks, Pending(None if wanted is None else " ".join(wanted)), _cannot_save(folder))
-            _refuse_pending_on_some({rank: set(each.names) for rank, each in pending.items()})
+            ranks = self._refuse_if_unable(numbers)
+            savable = self._each(ranks, FindSavable(names=wanted), failed, numbers)
+            not_saved = _not_saved(savable, wanted, folder)
+            _refuse_pending_on_some({rank: set(each.pending) for rank, each in savable.items()})
+            everywhere = set.intersection(*(set(each.names) for each in savable.values()))
+            asked = dict[int, Future[Reply[SnapshotTaken]]]()
             try:
-                taken = self._each(ranks, PrepareSave(names=wanted), _cannot_save(folder))
-                return _Snapshots(ranks, folder, taken, _left(taken, wanted, folder), began)
+                for rank, each in savable.items():
+                    # Those that all ranks have are first, so that their arrays have the same keys.
+                    chosen = sorted(each.names, key=lambda name: (name not in everywhere, name))
+                    asked |= ranks.ask([rank], TakeSnapshot(version=version, names=chosen))
+                taken = self._answers(ranks, numbers, asked, failed)
             except BaseException:
-                self._end_save("nothing")
+                self._end_save(ranks, numbers, version, "nothing")
                 raise
+        return _Snapshots(ranks, folder, version, taken, not_saved, began)
 
     def _write(self, snapshots: _Snapshots) -> SavedState:
-        ranks, folder, version = snapshots.ranks, snapshots.folder, new_version()
-        failed, stop = _cannot_save(folder), Stop(in_waits=True)
+        ranks, folder, version = snapshots.ranks, snapshots.folder, snapshots.version
+        numbers, failed, stop = list(snapshots.by_rank), _cannot_save(folder), Stop(in_waits=True)
         remove: Removed = "this"
         try:
             with _adding(f"The state before, if {folder} had one, is still there."):
-                equal = self._equal(ranks, snapshots.by_rank, failed)
-                opened = self._each(ranks, OpenState(path=folder, version=version), failed)
-                written = self._each(ranks, WriteState(equal=equal), failed)
+                equal = self._equal(snapshots, failed)
+                opened = self._each(ranks, OpenState(path=folder, version=version), failed, numbers)
+                written = self._each(ranks, WriteState(version=version, equal=equal), failed, numbers)
             manifest = _manifest(version, snapshots.by_rank, opened, written, set(equal))
             first = [rank for rank, reply in written.items() if reply.first]
             remove = "nothing"  # the manifest of a host may name this version already, and that of another the last one
             with _adding(f"{folder} has the new state, or the one before."), stop.noted():
                 stop.put_off()
-                self._each(ranks, CommitState(), failed, first, [manifest.encoded()])
-            remove = "earlier"
+                self._each(ranks, CommitState(version=version), failed, first, [manifest.encoded()])
+            remove = "others"
         finally:
-            self._end_save(remove)
+            self._end_save(ranks, numbers, version, remove)
         if stop.pressed:
             raise CellInterrupted(f"stopped once {folder} had the new state")
         names = [name for name in manifest.variables if name != RANDOM_STATE]
         nbytes = sum(each.bytes for each in opened.values()) + sum(each.bytes for each in written.values())
         same = tuple(name for name in names if manifest.variables[name].equal)
         seconds = time.monotonic() - snapshots.began
-        return SavedState(folder, tuple(names), same, len(opened), nbytes, seconds, snapshots.left)
+        return SavedState(folder, tuple(names), same, len(opened), nbytes, seconds, snapshots.not_saved)
 
     def load(self, path: str | os.PathLike[str], names: Sequence[str] | str | None = None) -> LoadedState:
         """Load what `save` wrote to the folder `path`: all variables and the random states, or only these `names`.
@@ -237,7 +249,7 @@ class ClusterSavedState(ClusterBase):
         failed = _cannot_load(folder)
         with self._saving, self._starting:
             ranks = self._refuse_if_unable(range(self.size))
-            found = self._each(ranks, FindState(folder), failed)
+            found = self._each(ranks, FindState(folder), failed, range(self.size))
             version = _newest(found, failed)
             manifest = self._read_manifest(ranks, found[0].path, version, failed)
             chosen, notes = _fitting(manifest, wanted, self.size, folder)
@@ -263,7 +275,7 @@ class ClusterSavedState(ClusterBase):
                 _refuse_unloadable(manifest, {rank: each.failed for rank, each in loaded.items()}, failed)
             with _adding("The other ranks may have loaded it."), stop.noted():
                 stop.put_off()
-                bound = self._each(ranks, DecideLoad(bind=True), failed)
+                bound = self._each(ranks, DecideLoad(bind=True), failed, list(paths))
         except BaseException:
             if self._ranks is ranks:
                 ranks.ask(list(paths), DecideLoad(bind=False))
@@ -278,11 +290,12 @@ class ClusterSavedState(ClusterBase):
         ranks: Ranks,
         question: Question[A],
         failed: Refusal,
-        numbers: Sequence[int] | None = None,
+        chosen: Sequence[int],
         buffers: Sequence[Buffer] = (),
     ) -> dict[int, A]:
-        """What all ranks, or these, answer. Raises what `failed` makes of the reasons of those that could not."""
-        chosen = list(range(self.size)) if numbers is None else numbers
+        """What these ranks answer. Raises what `failed` makes of the reasons of those that could not."""
+        if removed := [rank for rank in chosen if rank >= len(ranks.monitor.ranks)]:
+            raise failed(f"{rank_label(removed)} {'was' if len(removed) == 1 else 'were'} removed in the meantime.")
         return self._answers(ranks, chosen, ranks.ask(chosen, question, buffers), failed)
 
     def _answers(
@@ -306,17 +319,18 @@ class ClusterSavedState(ClusterBase):
             said.append(f"{rank_label(numbers)}{where}: {why}.")
         return " ".join(said)
 
-    def _equal(self, ranks: Ranks, prepared: Mapping[int, SavePrepared], failed: Refusal) -> list[str]:
+    def _equal(self, snapshots: _Snapshots, failed: Refusal) -> list[str]:
         """The keys of the arrays that are equal on all ranks."""
-        held = {rank: {each.key: each for each in answer.arrays} for rank, answer in prepared.items()}
-        if self.size == 1:
+        held = {rank: {each.key: each for each in answer.arrays} for rank, answer in snapshots.by_rank.items()}
+        if len(held) == 1:
             return list(held[0])
         alike_by_sample = [
             key for key, array in held[0].items() if all(arrays.get(key) == array for arrays in held.values())
         ]
         if not alike_by_sample:
             return []
-        digests = self._each(ranks, CompareArrays(alike_by_sample), failed)
+        question = CompareArrays(version=snapshots.version, keys=alike_by_sample)
+        digests = self._each(snapshots.ranks, question, failed, list(held))
         first = digests[0].digests
         return [key for key in alike_by_sample if all(each.digests[key] == first[key] for each in digests.values())]
 
@@ -327,12 +341,21 @@ class ClusterSavedState(ClusterBase):
         try:
             return StateManifest.decoded(reply.buffers[0])
         except ValueError as error:
-            raise failed(f"{path}/{version}/{MANIFEST} was changed ({error}).") from None
+            raise failed(f"{path}/{version}/{MANIFEST} {error}.") from None
 
-    def _end_save(self, remove: Removed) -> None:
+    @contextmanager
+    def _turn_to_save(self) -> Iterator[None]:
+        with self._saving:
+            try:
+                yield
+            finally:
+                self.saves_to = None
+
+    def _end_save(self, ranks: Ranks, numbers: Sequence[int], version: str, remove: Removed) -> None:
         """Have ranks drop their snapshots. One that does not keeps it until the next save."""
-        if self._ranks is not None:
-            wait(self._ranks.ask(range(self.size), EndSave(remove=remove)).values(), REMOVED_WITHIN)
+        if self._ranks is ranks:
+            there = [rank for rank in numbers if rank < len(ranks.monitor.ranks)]
+            wait(ranks.ask(there, EndSave(version=version, remove=remove)).values(), REMOVED_WITHIN)
 
 
 @dataclass(frozen=True)
@@ -341,8 +364,9 @@ class _Snapshots:
 
     ranks: Ranks
     folder: str
-    by_rank: Mapping[int, SavePrepared]
-    left: Mapping[str, str]
+    version: str
+    by_rank: Mapping[int, SnapshotTaken]
+    not_saved: Mapping[str, str]
     began: float
 
 
@@ -372,7 +396,8 @@ def _adding(text: str) -> Iterator[None]:
     try:
         yield
     except (CannotSave, CannotLoad, NoAnswer, WorldBroken, CellInterrupted) as error:
-        error.args = (f"{str(error).rstrip('.')}. {text}",)
+        said = str(error).rstrip(".")
+        error.args = (f"{said}. {text}" if said else text,)
         raise
 
 
@@ -389,24 +414,24 @@ def _reason(error: RequestFailed) -> str:
     return text if error.kind in FORESEEN else f"{error.kind}: {text}"
 
 
-def _left(prepared: Mapping[int, SavePrepared], wanted: Sequence[str] | None, folder: str) -> dict[str, str]:
+def _not_saved(savable: Mapping[int, Savable], wanted: Sequence[str] | None, folder: str) -> dict[str, str]:
     """Names that cannot be saved, and why. Raises CannotSave where one is `wanted`, UsageError where no rank has it."""
-    absent = [name for name in wanted or () if all(name in each.missing for each in prepared.values())]
+    absent = [name for name in wanted or () if all(name in each.missing for each in savable.values())]
     if absent:
         raise UsageError(f"no rank has a variable {', '.join(absent)} (%distributed vars lists them).")
-    left = dict[str, str]()
-    for name in dict.fromkeys(name for each in prepared.values() for name in each.left):
-        reasons = alike({rank: each.left[name] for rank, each in prepared.items() if name in each.left})
+    found = dict[str, str]()
+    for name in dict.fromkeys(name for each in savable.values() for name in each.not_saved):
+        reasons = alike({rank: each.not_saved[name] for rank, each in savable.items() if name in each.not_saved})
         where = {
-            why: "" if len(numbers) == len(prepared) else f" on {rank_label(numbers)}"
+            why: "" if len(numbers) == len(savable) else f" on {rank_label(numbers)}"
             for why, numbers in reasons.items()
         }
-        left[name] = "; ".join(f"{why}{on}" for why, on in where.items())
-    if wanted is not None and left:
-        others = [name for name in wanted if name not in left]
-        advice = f" For the others: %distributed save {folder} {' '.join(others)}" if others else ""
-        raise CannotSave(f"cannot save {_listed(left)}. Nothing was written.{advice}")
-    return left
+        found[name] = "; ".join(f"{why}{on}" for why, on in where.items())
+    if wanted is not None and found:
+        others = [name for name in wanted if name not in found]
+        advice = f" For the others: %distributed save {shlex.quote(folder)} {' '.join(others)}" if others else ""
+        raise CannotSave(f"cannot save {_listed(found)}. Nothing was written.{advice}")
+    return found
 
 
 def _refuse_pending_on_some(pending: Mapping[int, set[str]]) -> None:
@@ -423,7 +448,7 @@ def _refuse_pending_on_some(pending: Mapping[int, set[str]]) -> None:
 
 def _manifest(
     version: str,
-    prepared: Mapping[int, SavePrepared],
+    taken: Mapping[int, SnapshotTaken],
     opened: Mapping[int, StateOpened],
     written: Mapping[int, StateWritten],
     equal: set[str],
@@ -431,7 +456,7 @@ def _manifest(
     """What all ranks have written as this version, where the arrays with these keys are `equal` on all of them."""
     shared = next(each.crc32 for each in written.values() if each.first)
     arrays, variables = dict[str, dict[int, StoredArray]](), dict[str, dict[int, StoredValue]]()
-    for rank, answer in prepared.items():
+    for rank, answer in taken.items():
         for each in answer.arrays:
             arrays.setdefault(each.key, {})[rank] = StoredArray(
                 ranks=[],
@@ -449,13 +474,13 @@ def _manifest(
     grouped = {name: _grouped(values) for name, values in sorted(variables.items())}
     return StateManifest(
         version=version,
-        world_size=len(prepared),
+        world_size=len(taken),
         allranks=installed_version("allranks"),
-        mlx=prepared[0].mlx,
-        python=prepared[0].python,
+        mlx=taken[0].mlx,
+        python=taken[0].python,
         variables={
             name: StoredVariable(
-                equal=len(values) == 1 and len(values[0].ranks) == len(prepared) and equal.issuperset(values[0].arrays),
+                equal=len(values) == 1 and len(values[0].ranks) == len(taken) and equal.issuperset(values[0].arrays),
                 values=values,
             )
             for name, values in grouped.items()
@@ -506,7 +531,7 @@ def _fitting(
         notes.append("Random states were not loaded: they differed between ranks.")
     if differ := [name for name in names if not manifest.variables[name].equal]:
         same = [name for name in names if name not in differ and name != RANDOM_STATE]
-        advice = f"%distributed load {folder} {' '.join(same)} loads the others. " if same else ""
+        advice = f"%distributed load {shlex.quote(folder)} {' '.join(same)} loads the others. " if same else ""
         raise CannotLoad(
             f"cannot load {folder}: {ranks_text(manifest.world_size)} saved it, and this world has {size}. "
             f"{', '.join(differ)} {'was' if len(differ) == 1 else 'were'} not equal on all ranks. {NOTHING_LOADED} "

@@ -6,6 +6,7 @@ import argparse
 import contextvars
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from shlex import quote
 from typing import Any
 
 from IPython.display import display
@@ -105,7 +106,7 @@ class Verbs:
             try:
                 print(cluster.load(options.load))
             except AllranksError as error:
-                error.args = (f"the ranks are up, without variables: {error}",)
+                error.args = (f"{error} The ranks are up, and have no variables.",)
                 raise
 
     def _setup(self, options: argparse.Namespace) -> None:
@@ -178,6 +179,7 @@ class Verbs:
     def _down(self, options: argparse.Namespace) -> None:
         cluster = self._need()
         if options.save is not None:  # where that fails, the ranks stay
+            _say_what_comes_first(cluster)
             print(cluster.save(options.save))
         self.ended, self.cluster = cluster, None
         print(end(cluster))
@@ -289,6 +291,7 @@ class Verbs:
 
     def _save(self, options: argparse.Namespace) -> None:
         cluster, names = self._need(), options.names or None
+        _say_what_comes_first(cluster)
         if not options.no_wait:
             print(cluster.save(options.path, names))
             return
@@ -304,7 +307,9 @@ class Verbs:
         threading.Thread(target=contextvars.copy_context().run, args=(report,), daemon=True).start()
 
     def _load(self, options: argparse.Namespace) -> None:
-        print(self._need().load(options.path, options.names or None))
+        cluster = self._need()
+        _say_what_comes_first(cluster)
+        print(cluster.load(options.path, options.names or None))
 
     def _discover(self, options: argparse.Namespace) -> None:
         discover.run(options, display, "%distributed discover")
@@ -442,9 +447,14 @@ def end(cluster: Cluster) -> str:
     )
 
 
+def _say_what_comes_first(cluster: Cluster) -> None:
+    if (folder := cluster.saves_to) is not None:
+        print(f"Waiting until {folder} is saved.")
+
+
 def _say_not_loaded(options: argparse.Namespace) -> None:
     if options.load is not None:
-        print(f"Not loaded, since these ranks have variables already. To load: %distributed load {options.load}")
+        print(f"Not loaded, since these ranks have variables already. To load: %distributed load {quote(options.load)}")
 
 
 def _as_it_is_now(cluster: Cluster) -> dict[str, Any]:

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-import secrets
-import time
 import zlib
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -22,12 +21,12 @@ SHARED = "shared.safetensors"
 """Has the arrays that are equal on all ranks."""
 RANDOM_STATE = "(random state)"
 """Stands among the variables for the states of ``mx.random``, ``random`` and ``numpy.random``."""
-VERSION = re.compile(r"state-\d{8}-\d{6}-[0-9a-f]{6}")
+VERSION = re.compile(r"state-\d{8}-\d{6}-\d{6}")
 """The folder of one save. The last of them, in the order of their names, is the newest."""
 
 
 def new_version() -> str:
-    return time.strftime(f"state-%Y%m%d-%H%M%S-{secrets.token_hex(3)}", time.gmtime())
+    return datetime.now(UTC).strftime("state-%Y%m%d-%H%M%S-%f")
 
 
 def arrays_file(rank: int) -> str:
@@ -35,7 +34,7 @@ def arrays_file(rank: int) -> str:
     return f"rank-{rank}.safetensors"
 
 
-def pickle_file(rank: int) -> str:
+def pickle_file(rank: int | str) -> str:
     """Has all else of one rank."""
     return f"rank-{rank}.pickle"
 
@@ -115,13 +114,19 @@ class StateManifest(Struct, kw_only=True):
 
     @classmethod
     def decoded(cls, data: bytes | bytearray | memoryview) -> StateManifest:
-        """Raises ValueError where it is none, or one of a later format."""
-        known = msgspec.json.decode(data, type=_Known)
-        if known.format != FORMAT:
-            raise ValueError("it was not written by allranks")
-        if known.format_version != FORMAT_VERSION:
-            raise ValueError(f"it has format version {known.format_version}; this allranks reads {FORMAT_VERSION}")
-        return msgspec.json.decode(data, type=cls)
+        """Raises ValueError, with a clause on the file, where it is none, or one of a later format."""
+        try:
+            known = msgspec.json.decode(data, type=_Known)
+            if known.format != FORMAT:
+                raise ValueError("was not written by allranks")
+            if known.format_version != FORMAT_VERSION:
+                raise ValueError(
+                    f"has format version {known.format_version}, which a later allranks has written: this one reads "
+                    f"{FORMAT_VERSION}"
+                )
+            return msgspec.json.decode(data, type=cls)
+        except msgspec.DecodeError as error:
+            raise ValueError(f"was changed ({error})") from None
 
     def value(self, name: str, rank: int) -> StoredValue | None:
         """What a variable is on this rank; None where that has none of this name."""

@@ -131,6 +131,11 @@ def pack_to_compare(value: Any, stored: Stored) -> list[Any]:
     return _packed(lambda _: [value], for_rank=True, to_keep=True, stored=stored, to_compare=True)
 
 
+def refuse_unpackable(value: Any) -> None:
+    """Raises CannotTravel where `pack_names` could not pack the value; evaluates no MLX array."""
+    _packed(lambda _: [value], for_rank=True, to_keep=True, dry=True)
+
+
 def unpack_names(unpickler: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
     """Each name of `pack_names`, with what loads its value, which is to be called before the next name is asked for."""
     for name in unpickler.load():
@@ -253,7 +258,7 @@ class _Pickler(cloudpickle.Pickler):
             return own
         if type(obj) is types.CodeType:
             file = "" if self.to_compare else obj.co_filename  # IPython's names of cells have the process's number
-            return _code_of_file, (file, *self.dispatch_table[types.CodeType](obj)[1])
+            return _code, (sys.version_info[:2], file, *self.dispatch_table[types.CodeType](obj)[1])
         if type(obj).__name__ == "_gc_func":  # it would arrive as the function it was made of
             raise pickle.PicklingError("MLX does not expose the function that was transformed")
         cloudpickled = super().reducer_override(obj)
@@ -265,8 +270,8 @@ class _Pickler(cloudpickle.Pickler):
                 self.files.add(obj.__code__.co_filename)
         if isinstance(obj, type) and isinstance(cloudpickled, tuple):
             keep_slots(cloudpickled, obj)
-            if self.to_compare and cloudpickled[0].__name__ in ("_make_skeleton_class", "_make_skeleton_enum"):
-                # cloudpickle (3.1) gives a class another id in each process.
+            if self.stored is not None and cloudpickled[0].__name__ in ("_make_skeleton_class", "_make_skeleton_enum"):
+                # By this id, cloudpickle (3.1) finds the class again in the process that had it, and changes that one.
                 *args, _id, extra = cloudpickled[1]
                 return (cloudpickled[0], (*args, None, extra), *cloudpickled[2:])
         return cloudpickled
@@ -308,8 +313,14 @@ def _leave_globals(reduced: Any) -> dict[str, Any]:
     return {name: names.pop(name) for name in list(names) if not name.startswith("_")}
 
 
-def _code_of_file(file: str, *args: Any) -> types.CodeType:
-    """Code with the name of its file, from which lines are read: cloudpickle 3.1.3 sends ``<dynamic-code>`` for it."""
+def _code(python: tuple[int, int], file: str, *args: Any) -> types.CodeType:
+    """Code with the name of its file, from which lines are read: cloudpickle 3.1.3 sends ``<dynamic-code>`` for it.
+
+    Raises RuntimeError where another version of `python` has compiled it: running it could end the process.
+    """
+    if python != sys.version_info[:2]:
+        here = ".".join(map(str, sys.version_info[:2]))
+        raise RuntimeError(f"Python {'.'.join(map(str, python))} compiled its functions, and this is Python {here}")
     return types.CodeType(*args).replace(co_filename=file)
 
 

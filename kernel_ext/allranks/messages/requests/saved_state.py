@@ -1,7 +1,7 @@
 """About a state in a folder on the ranks' hosts: saved, and loaded again.
 
-To save, the head asks all ranks in this order: `PrepareSave`, `CompareArrays`, `OpenState`, `WriteState`,
-`CommitState`, `EndSave`. To load: `FindState`, `ReadManifest`, `PrepareLoad`, `DecideLoad`.
+To save, the head asks all ranks in this order: `FindSavable`, `TakeSnapshot`, `CompareArrays`, `OpenState`,
+`WriteState`, `CommitState`, `EndSave`. To load: `FindState`, `ReadManifest`, `PrepareLoad`, `DecideLoad`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,23 @@ from msgspec import Struct
 
 from .base import Answer, Nothing, Question
 from .variables import Loaded
+
+
+class Savable(Answer):
+    names: list[str]
+    not_saved: dict[str, str]
+    """Names that cannot be saved, and why."""
+    missing: list[str]
+    """Names that this rank does not have."""
+    pending: list[str]
+    """Those of the `names` that wait for a collective."""
+
+
+class FindSavable(Question[Savable]):
+    """Which of the user's variables, or of these `names`, can be saved. Evaluates nothing."""
+
+    runs = "main"
+    names: list[str] | None = None
 
 
 class HeldArray(Struct):
@@ -37,22 +54,23 @@ class HeldVariable(Struct):
     """Of all but these arrays."""
 
 
-class SavePrepared(Answer):
+class SnapshotTaken(Answer):
     variables: list[HeldVariable]
     arrays: list[HeldArray]
-    left: dict[str, str]
-    """Names that cannot be saved, and why."""
-    missing: list[str]
-    """Names that this rank does not have."""
     mlx: str
     python: str
 
 
-class PrepareSave(Question[SavePrepared]):
-    """Take a snapshot of the user's variables, or of those of these `names`; writes nothing."""
+class TakeSnapshot(Question[SnapshotTaken]):
+    """Take a snapshot of the variables of these `names`, and of the random states; writes nothing.
+
+    The rank keeps it until `EndSave` of this `version`, or until the next one. An array that several names have gets
+    its key from the first of them.
+    """
 
     runs = "main"
-    names: list[str] | None = None
+    version: str
+    names: list[str]
 
 
 class ArrayDigests(Answer):
@@ -64,6 +82,7 @@ class CompareArrays(Question[ArrayDigests]):
     """The digests of these arrays of the snapshot."""
 
     runs = "thread"
+    version: str
     keys: list[str]
 
 
@@ -96,6 +115,7 @@ class WriteState(Question[StateWritten]):
     """Write the arrays, those that are `equal` on all ranks only where this rank is the first on its disk."""
 
     runs = "thread"
+    version: str
     equal: list[str]
 
 
@@ -103,16 +123,18 @@ class CommitState(Question[Nothing]):
     """Put the manifest, which is in the buffers, in place: from then on, this version is the state in the folder."""
 
     runs = "thread"
+    version: str
 
 
-Removed = Literal["earlier", "this", "nothing"]
-"""Versions whose files are removed at the end of a save."""
+Removed = Literal["others", "this", "nothing"]
+"""Versions whose files are removed at the end of a save; never those that another save is writing."""
 
 
 class EndSave(Question[Nothing]):
-    """Drop the snapshot, and remove files."""
+    """Drop the snapshot of this version, also where it is still being taken, and remove files."""
 
     runs = "thread"
+    version: str
     remove: Removed
 
 

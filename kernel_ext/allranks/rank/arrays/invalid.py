@@ -99,11 +99,15 @@ class InvalidArrays:
 
     def names(self, variables: Mapping[str, Any], arrays: Arrays | None = None) -> list[str]:
         """Those of the user's variables that are, or hold, such arrays, or some of them."""
-        references = self._arrays if arrays is None else arrays
-        alive = {id(array): array for reference in references if (array := reference()) is not None}
+        alive = self.alive(arrays)
         if not alive:
             return []
         return sorted(name for name, value in variables.items() if any(id(each) in alive for each in arrays_in(value)))
+
+    def alive(self, arrays: Arrays | None = None) -> dict[int, Any]:
+        """Such arrays, or those of them, by their ``id``."""
+        references = self._arrays if arrays is None else arrays
+        return {id(array): array for reference in references if (array := reference()) is not None}
 
 
 def arrays_in(value: Any) -> Iterator[Any]:

@@ -7,14 +7,16 @@ last step: so the old state is there, or the new one, whenever a rank is killed.
 
 from __future__ import annotations
 
+import fcntl
 import io
 import os
 import shutil
 import sys
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import IO, Any, TypeAlias
 
 from allranks.messages import requests, values
 from allranks.messages.state_manifest import (
@@ -37,31 +39,46 @@ SAMPLE_PARTS = 64
 """The number of parts in the sample of an array, and the bytes of each. A smaller array is its own sample."""
 
 
+INVALID = "its collective was aborted, so it is invalid"
+
+
+def find_savable(variables: Mapping[str, Any], invalid: Container[int]) -> tuple[dict[str, list[Any]], dict[str, str]]:
+    """The names that can be saved, each with the MLX arrays in it, and of the others, why. Evaluates no array.
+
+    `invalid` has the ``id`` of each array that is not to be saved. In the main thread.
+    """
+    found, not_saved = dict[str, list[Any]](), dict[str, str]()
+    for name, value in sorted(variables.items()):
+        arrays = [array for _, array in _arrays_in(value, name, {}) if type(array).__module__ != "numpy"]
+        if any(id(array) in invalid for array in arrays):
+            not_saved[name] = INVALID
+            continue
+        try:
+            values.refuse_unpackable(value)
+        except values.CannotTravel as error:
+            not_saved[name] = error.reason
+        else:
+            found[name] = arrays
+    return found, not_saved
+
+
 class StateSnapshot:
     """What the variables held when it was taken: later cells do not change it. In the main thread."""
 
-    def __init__(self, variables: Mapping[str, Any], left: Mapping[str, str]) -> None:
-        """`left` are names that are not to be saved, and why."""
-        self.left = dict(left)
+    def __init__(self, variables: Mapping[str, Any]) -> None:
+        """An array that several names have gets its key from the first of them. Raises CannotTravel."""
+        keys = _keys(variables)
         self.variables: list[requests.HeldVariable] = []
-        keys = _keys({name: value for name, value in variables.items() if name not in left})
         stored = dict[str, Any]()
-        for name, value in sorted(variables.items()):
-            if name in left:
-                continue
-            try:
-                described, of_name = _described(name, value, keys)
-            except values.CannotTravel as error:
-                self.left[name] = error.reason
-                continue
+        for name, value in variables.items():
+            described, of_name = _described(name, value, keys)
             self.variables.append(described)
             stored |= of_name
 
         def key_of(obj: Any) -> str | None:
             return keys[id(obj)][0] if id(obj) in keys else None
 
-        packed = values.pack_names({each.name: variables[each.name] for each in self.variables}, key_of)
-        self.pickle = [bytes(each) for each in packed]
+        self.pickle = [bytes(each) for each in values.pack_names(variables, key_of)]
         self.arrays = _snapshot(stored)
 
     def described(self) -> list[requests.HeldArray]:
@@ -108,42 +125,50 @@ def _is_storable(value: Any) -> bool:
     if numpy is None or type(value) is not numpy.ndarray:
         return False
     whole = value.base is None and value.flags.c_contiguous and value.flags.writeable
-    return bool(whole and value.dtype.isnative and value.dtype.name in safetensors.DTYPES)
+    dtype = value.dtype
+    # Another library's bfloat16 (kind V) has the same name as MLX's, and no numpy can read it without that library.
+    return bool(whole and dtype.kind in "biufc" and dtype.isnative and dtype.name in safetensors.DTYPES)
 
 
 def _keys(variables: Mapping[str, Any]) -> ArrayKeys:
     """The keys of the arrays that are found in the variables. One that several names have gets the key of the first."""
     found, taken, seen = dict[int, tuple[str, Any]](), set[str](), dict[int, Any]()
-
-    def look(value: Any, path: str, depth: int) -> None:
-        if _is_storable(value):
-            if id(value) not in found:
+    for name, value in variables.items():
+        for path, array in _arrays_in(value, name, seen):
+            if id(array) not in found:
                 key, number = path, 1
                 while key in taken:
                     number += 1
                     key = f"{path}#{number}"
                 taken.add(key)
-                found[id(value)] = (key, value)
-        elif type(value) not in PLAIN and depth < DEEPEST and id(value) not in seen:
-            seen[id(value)] = value
-            for name, each in _parts(value):
-                look(each, f"{path}.{name}", depth + 1)
-
-    for name, value in sorted(variables.items()):
-        look(value, name, 0)
+                found[id(array)] = (key, array)
     return found
 
 
-def _parts(value: Any) -> Iterator[tuple[Any, Any]]:
+def _arrays_in(value: Any, path: str, seen: dict[int, Any], depth: int = 0) -> Iterator[tuple[str, Any]]:
+    """The arrays that are found in a value, each with its path, without what is in other values that were `seen`."""
+    if _is_storable(value):
+        yield path, value
+    elif type(value) not in PLAIN and depth < DEEPEST and id(value) not in seen:
+        seen[id(value)] = value
+        for name, each in _parts(value):
+            yield from _arrays_in(each, f"{path}.{name}", seen, depth + 1)
+
+
+def _parts(value: Any) -> list[tuple[Any, Any]]:
     """What a tree, a model, an optimizer or another object holds, each with its name there."""
     if isinstance(value, dict):
-        yield from list(dict.items(value))
-    elif isinstance(value, (list, tuple)):
-        yield from enumerate(list(value))
-    elif (optimizers := sys.modules.get("mlx.optimizers")) is not None and isinstance(value, optimizers.Optimizer):
-        yield from list(value.state.items())
-    elif not isinstance(value, (type, types.ModuleType, types.FunctionType)):
-        yield from list(getattr(value, "__dict__", {}).items())
+        return list(dict.items(value))
+    if isinstance(value, (list, tuple)):
+        return list(enumerate(list(value)))
+    if (optimizers := sys.modules.get("mlx.optimizers")) is not None and isinstance(value, optimizers.Optimizer):
+        return list(value.state.items())
+    if isinstance(value, (type, types.ModuleType, types.FunctionType)):
+        return []
+    try:
+        return list(getattr(value, "__dict__", {}).items())
+    except Exception:  # the object's own code; what is in it is pickled
+        return []
 
 
 def _snapshot(arrays: Mapping[str, Any]) -> dict[str, ArrayBytes]:
@@ -178,12 +203,18 @@ def _sampled(data: memoryview) -> Iterator[memoryview]:
 
 
 class StateWriter:
-    """Writes one snapshot. Raises OSError."""
+    """Writes one snapshot. Raises OSError.
+
+    Its pickle is locked until the end, so that no other save takes its files for those of one that was killed.
+    """
 
     def __init__(self, rank: int, snapshot: StateSnapshot, path: str, version: str) -> None:
         self._rank, self._snapshot = rank, snapshot
         self.folder = resolved(path)
         self._files = self.folder / version
+        self._pickle: IO[bytes] | None = None
+        self._replaced: str | None = None
+        """The version that the manifest in the folder named before."""
         self.first = False
         """Whether no lower rank writes to the same disk, as is known once all ranks have opened theirs."""
 
@@ -193,10 +224,12 @@ class StateWriter:
         self._files.mkdir(parents=True, exist_ok=True)
         lengths = [checkpoint.LENGTH.pack(len(each)) for each in self._snapshot.pickle]
         parts = [part for pair in zip(lengths, self._snapshot.pickle, strict=True) for part in pair]
-        with open(self._files / pickle_file(self._rank), "xb") as file:
-            file.writelines(parts)
-            file.flush()
-            os.fsync(file.fileno())
+        self._pickle = file = open(self._files / pickle_file(self._rank), "xb")
+        with suppress(OSError):  # not all file systems have locks
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        file.writelines(parts)
+        file.flush()
+        os.fsync(file.fileno())
         return sum(map(len, parts)), checksum(*parts)
 
     def write(self, equal: Sequence[str]) -> tuple[dict[str, int], int]:
@@ -205,6 +238,7 @@ class StateWriter:
         self.first = not any((self._files / pickle_file(rank)).exists() for rank in range(self._rank))
         files = {arrays_file(self._rank): [key for key in arrays if key not in shared]}
         if self.first:
+            self._remove_others(incomplete=True)
             files[SHARED] = list(equal)
         checksums, written = dict[str, int](), 0
         for name, keys in files.items():
@@ -212,10 +246,12 @@ class StateWriter:
                 size, made = safetensors.write(self._files / name, {key: arrays[key] for key in keys})
                 checksums, written = checksums | made, written + size
         _sync_folder(self._files)
+        _sync_folder(self.folder)
         return checksums, written
 
     def commit(self, manifest: bytes | bytearray | memoryview) -> None:
         """Put the manifest in place. The last step, and only on one rank for each disk."""
+        self._replaced = _current(self.folder)
         for folder in (self._files, self.folder):
             new = folder / f".{MANIFEST}.new"  # one that a rank left which was killed is written over
             with open(new, "wb") as file:
@@ -227,13 +263,42 @@ class StateWriter:
         _sync_folder(self.folder.parent)
 
     def end(self, remove: requests.Removed) -> None:
-        """Remove the files of this version, or of earlier ones: only on one rank for each disk."""
+        """Remove the files of this version, or of others: these only on one rank for each disk."""
         if remove == "this":
             shutil.rmtree(self._files, ignore_errors=True)
-        elif remove == "earlier" and self.first:
-            for each in self.folder.glob("state-*"):
-                if each != self._files and VERSION.fullmatch(each.name):
-                    shutil.rmtree(each, ignore_errors=True)
+        elif remove == "others" and self.first:
+            self._remove_others()
+        if self._pickle is not None:
+            self._pickle.close()
+
+    def _remove_others(self, incomplete: bool = False) -> None:
+        """Remove what no manifest will name again, or only what has none: saves that were killed left it."""
+        keep = {self._files.name, _current(self.folder)}
+        for each in self.folder.glob("state-*"):
+            if each.name in keep or not VERSION.fullmatch(each.name) or (incomplete and (each / MANIFEST).exists()):
+                continue
+            if each.name == self._replaced or not _may_be_written(each):
+                shutil.rmtree(each, ignore_errors=True)
+
+
+def _may_be_written(files: Path) -> bool:
+    """Whether a save may be writing these files: their lock cannot be had, or they are not there yet."""
+    pickles = list(files.glob(pickle_file("*")))
+    for each in pickles:
+        try:
+            with open(each, "r+b") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return True
+    return not pickles
+
+
+def _current(folder: Path) -> str | None:
+    """The version that the manifest in the folder names."""
+    try:
+        return read_manifest(folder).version
+    except (OSError, ValueError):
+        return None
 
 
 def resolved(path: str) -> Path:
@@ -246,8 +311,8 @@ def _refuse_others(folder: Path) -> None:
     if (folder / MANIFEST).exists():
         try:
             StateManifest.decoded((folder / MANIFEST).read_bytes())
-        except ValueError:
-            raise FileExistsError(f"{folder / MANIFEST} is not one of allranks") from None
+        except ValueError as error:
+            raise FileExistsError(f"{folder / MANIFEST} {error}, and is not replaced") from None
 
 
 def _sync_folder(folder: Path) -> None:
@@ -274,7 +339,7 @@ def read_manifest(folder: Path) -> StateManifest:
     try:
         return StateManifest.decoded((folder / MANIFEST).read_bytes())
     except ValueError as error:
-        raise ValueError(f"{folder / MANIFEST} is not the manifest of a saved state ({error})") from None
+        raise ValueError(f"{folder / MANIFEST} {error}") from None
 
 
 class StateReader:
@@ -284,8 +349,8 @@ class StateReader:
         """What this `rank` has saved; for None, any rank whose files are here. Raises OSError and ValueError."""
         self._folder = folder
         self._manifest = read_manifest(folder / version)
-        there = [number for number, each in self._manifest.pickles.items() if (folder / each.file).exists()]
-        self._rank = rank if rank is not None else min(there, default=0)
+        self._there = [number for number, each in self._manifest.pickles.items() if (folder / each.file).exists()]
+        self._rank = rank if rank is not None else min(self._there, default=0)
         self._files = dict[str, SafetensorsFile]()
         self._loaded = dict[str, Any]()
         self.nbytes = 0
@@ -293,6 +358,10 @@ class StateReader:
 
     def load(self, names: Sequence[str], namespace: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
         """The values of these names, and of those that cannot be loaded, why. The namespace stays as it is."""
+        if self._rank not in self._there:
+            if not (self._there and all(self._manifest.variables[name].equal for name in names)):
+                raise FileNotFoundError(f"what rank {self._rank} saved is not in {self._folder}, but on another host")
+            self._rank = self._there[0]
         held = {name: value for name in names if (value := self._manifest.value(name, self._rank)) is not None}
         wanted = {key for value in held.values() for key in value.arrays}
         for key in sorted(wanted):

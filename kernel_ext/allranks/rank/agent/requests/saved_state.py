@@ -11,6 +11,7 @@ from allranks.messages import requests
 from allranks.messages.questions import Reply
 from allranks.messages.requests import Nothing
 from allranks.messages.state_manifest import MANIFEST, RANDOM_STATE
+from allranks.rank.arrays.pending import waiting
 from allranks.rank.collectives.ledger import Ledger
 from allranks.rank.values import process_state, saved_state
 from allranks.rank.values.saved_state import StateReader, StateSnapshot, StateWriter
@@ -18,65 +19,81 @@ from allranks.rank.world.given_names import GivenNames
 
 from .table import Buffers, RequestTable
 
-INVALID = "its collective was aborted, so it is invalid"
-NOT_HELD = "the rank no longer holds what was to be saved"
+GONE = "its snapshot is gone: the rank was started again since it was taken"
 
 
 class StateRequests(RequestTable):
     def __init__(self, rank: int, user_ns: dict[str, Any], names: GivenNames, ledger: Ledger) -> None:
         super().__init__()
         self._rank, self._user_ns, self._names, self._ledger = rank, user_ns, names, ledger
+        self._version = ""
+        """Of the save that has the snapshot."""
         self._snapshot: StateSnapshot | None = None
         self._writer: StateWriter | None = None
+        self._ended = ""
+        """The version whose save has ended last."""
         self._loaded: dict[str, Any] = {}
         """Values that are bound once all ranks have loaded theirs."""
-        self.answer(requests.PrepareSave, self._prepare_save)
+        self.answer(requests.FindSavable, self._find_savable)
+        self.answer(requests.TakeSnapshot, self._take_snapshot)
         self.answer(requests.CompareArrays, self._compare)
         self.answer(requests.OpenState, self._open)
         self.answer(requests.WriteState, self._write)
-        self.confirm(requests.CommitState, lambda _, buffers: self._open_writer().commit(buffers[0]))
+        self.confirm(requests.CommitState, lambda request, buffers: self._opened(request.version).commit(buffers[0]))
         self.confirm(requests.EndSave, self._end_save)
         self.answer(requests.FindState, lambda request, _: Reply(saved_state.find(request.path)))
         self.answer(requests.ReadManifest, self._read_manifest)
         self.answer(requests.PrepareLoad, self._prepare_load)
         self.answer(requests.DecideLoad, self._decide_load)
 
-    def _prepare_save(self, request: requests.PrepareSave, _: Buffers) -> Reply[requests.SavePrepared]:
-        self._snapshot = self._writer = None  # frees what a notebook left that ended before it had saved
+    def _find_savable(self, request: requests.FindSavable, _: Buffers) -> Reply[requests.Savable]:
         variables, missing = self._names.user_variables(), list[str]()
         if request.names is not None:
             missing = [name for name in request.names if name not in variables]
             variables = {name: variables[name] for name in request.names if name in variables}
-        left = dict.fromkeys(self._ledger.invalid.names(variables), INVALID)
-        self._snapshot = taken = StateSnapshot({**variables, RANDOM_STATE: process_state.random_states()}, left)
+        found, not_saved = saved_state.find_savable(variables, self._ledger.invalid.alive())
+        pending = waiting(array for arrays in found.values() for array in arrays)
+        waits = [name for name, arrays in found.items() if any(id(array) in pending for array in arrays)]
+        return Reply(requests.Savable(list(found), not_saved, missing, waits))
+
+    def _take_snapshot(self, request: requests.TakeSnapshot, _: Buffers) -> Reply[requests.SnapshotTaken]:
+        self._snapshot = self._writer = None  # frees what a notebook left that ended before it had saved
+        named = {name: self._user_ns[name] for name in request.names}
+        taken = StateSnapshot({**named, RANDOM_STATE: process_state.random_states()})
+        self._version, self._snapshot = request.version, taken
+        if self._ended == request.version:  # the user was tired of waiting
+            self._snapshot = None
         versions = version("mlx"), platform.python_version()
-        return Reply(requests.SavePrepared(taken.variables, taken.described(), taken.left, missing, *versions))
+        return Reply(requests.SnapshotTaken(taken.variables, taken.described(), *versions))
 
     def _compare(self, request: requests.CompareArrays, _: Buffers) -> Reply[requests.ArrayDigests]:
-        return Reply(requests.ArrayDigests(self._taken().digests(request.keys)))
+        return Reply(requests.ArrayDigests(self._taken(request.version).digests(request.keys)))
 
     def _open(self, request: requests.OpenState, _: Buffers) -> Reply[requests.StateOpened]:
-        self._writer = writer = StateWriter(self._rank, self._taken(), request.path, request.version)
+        taken = self._taken(request.version)
+        self._writer = writer = StateWriter(self._rank, taken, request.path, request.version)
         return Reply(requests.StateOpened(str(writer.folder), *writer.open()))
 
     def _write(self, request: requests.WriteState, _: Buffers) -> Reply[requests.StateWritten]:
-        writer = self._open_writer()
+        writer = self._opened(request.version)
         checksums, written = writer.write(request.equal)
         return Reply(requests.StateWritten(checksums, writer.first, written))
 
     def _end_save(self, request: requests.EndSave, _: Buffers) -> None:
-        writer, self._writer, self._snapshot = self._writer, None, None
-        if writer is not None:
-            writer.end(request.remove)
+        self._ended = request.version
+        if self._version == request.version:
+            writer, self._writer, self._snapshot = self._writer, None, None
+            if writer is not None:
+                writer.end(request.remove)
 
-    def _taken(self) -> StateSnapshot:
-        if self._snapshot is None:
-            raise LookupError(NOT_HELD)
+    def _taken(self, of: str) -> StateSnapshot:
+        if self._snapshot is None or self._version != of:
+            raise LookupError(GONE)
         return self._snapshot
 
-    def _open_writer(self) -> StateWriter:
-        if self._writer is None:
-            raise LookupError(NOT_HELD)
+    def _opened(self, of: str) -> StateWriter:
+        if self._writer is None or self._version != of:
+            raise LookupError(GONE)
         return self._writer
 
     def _read_manifest(self, request: requests.ReadManifest, _: Buffers) -> Reply[Nothing]:
