@@ -321,18 +321,24 @@ class ClusterBase:
         if silent and self._ranks is not None:
             monitor = self._ranks.monitor
             # A connection closes with its process, whose parent says a moment later that it is dead.
-            monitor.wait(lambda: all(monitor.ranks[rank].dead for rank in silent), DEATH_KNOWN_WITHIN)
+            known = monitor.ranks
+            monitor.wait(lambda: all(rank >= len(known) or known[rank].dead for rank in silent), DEATH_KNOWN_WITHIN)
         views = self.snapshot.ranks
         for rank in silent:
             if rank >= len(views) or views[rank].state == "dead":
-                cause = views[rank].cause if rank < len(views) else "the cluster went down"
+                if rank >= len(views):
+                    what = "it was removed" if views else "the cluster went down"
+                    raise WorldBroken(f"rank {rank} ended in the meantime: {what}.")
+                cause = views[rank].cause
                 raise WorldBroken(f"rank {rank} ended in the meantime: {cause}. {HEALS}.")
         return replies, silent
 
     def _moved(self, rank: int) -> tuple[int, int]:
         """How many bytes of large values have moved from and to a rank, and of how many."""
         ranks = self._ranks
-        return ranks.lifeline.moved(ranks.monitor.ranks[rank].uuid) if ranks is not None else (0, 0)
+        if ranks is None or rank >= len(ranks.monitor.ranks):
+            return (0, 0)
+        return ranks.lifeline.moved(ranks.monitor.ranks[rank].uuid)
 
     def _stopped(self, asked: Mapping[int, Future[Reply[A]]]) -> CellInterrupted:
         """Ctrl-C while ranks were asked something: values that are on their way do not go on."""

@@ -174,23 +174,30 @@ class ClusterSavedState(ClusterBase):
             snapshots = self._take_snapshots(path, names)
 
             def write(its_turn: ExitStack) -> None:
-                with its_turn:
-                    try:
-                        saved.set_result(self._write(snapshots))
-                    except BaseException as error:
-                        saved.set_exception(error)
+                try:
+                    with its_turn:
+                        result = self._write(snapshots)
+                except BaseException as error:
+                    saved.set_exception(error)
+                else:
+                    saved.set_result(result)
 
             stop = Stop(in_waits=True)
             with stop.noted():  # a press meanwhile would leave the turn to both threads, or to none
                 stop.put_off()
-                self.saves_to = snapshots.folder
-                threading.Thread(target=write, args=[turn.pop_all()], name="allranks-save", daemon=True).start()
+                self.saves_to, its_turn = snapshots.folder, turn.pop_all()
+                try:
+                    threading.Thread(target=write, args=[its_turn], name="allranks-save", daemon=True).start()
+                except BaseException:
+                    its_turn.close()
+                    raise
         return saved
 
     def _take_snapshots(self, path: str | os.PathLike[str], names: Sequence[str] | str | None) -> _Snapshots:
         folder, wanted, began = os.fspath(path), _chosen(names), time.monotonic()
-        failed, numbers, version = _cannot_save(folder), range(self.size), new_version()
+        failed, version = _cannot_save(folder), new_version()
         with self._starting:  # a cell of another thread comes before on all ranks, or after
+            numbers = range(self.size)
             ranks = self._refuse_if_unable(numbers)
             savable = self._each(ranks, FindSavable(names=wanted), failed, numbers)
             not_saved = _not_saved(savable, wanted, folder)
@@ -252,20 +259,33 @@ class ClusterSavedState(ClusterBase):
             found = self._each(ranks, FindState(folder), failed, range(self.size))
             version = _newest(found, failed)
             manifest = self._read_manifest(ranks, found[0].path, version, failed)
-            chosen, notes = _fitting(manifest, wanted, self.size, folder)
+            _refuse_absent(manifest, wanted, folder)
+            away = [rank for rank, each in found.items() if rank not in each.versions.get(version, ())]
+            own = manifest.world_size == len(found) and not away
+            chosen, notes = (
+                (wanted or list(manifest.variables), []) if own else _equal_ones(manifest, wanted, len(found), folder)
+            )
             paths = {rank: each.path for rank, each in found.items()}
-            nbytes, lacking = self._load(ranks, paths, manifest, chosen, failed)
+            nbytes, lacking = self._load(ranks, paths, manifest, chosen, own, failed)
         notes += [f"Not restored on {rank_label(numbers)}: {what}." for what, numbers in alike(lacking).items()]
         variables = tuple(name for name in chosen if name != RANDOM_STATE)
         seconds = time.monotonic() - began
         return LoadedState(folder, variables, self.size, manifest.world_size, nbytes, seconds, tuple(notes))
 
     def _load(
-        self, ranks: Ranks, paths: Mapping[int, str], manifest: StateManifest, names: Sequence[str], failed: Refusal
+        self,
+        ranks: Ranks,
+        paths: Mapping[int, str],
+        manifest: StateManifest,
+        names: Sequence[str],
+        own: bool,
+        failed: Refusal,
     ) -> tuple[int, dict[int, str]]:
-        """Have all ranks load these names; returns the bytes read, and what ranks could not restore."""
-        own, asked = manifest.world_size == len(paths), dict[int, Future[Reply[LoadPrepared]]]()
-        stop = Stop(in_waits=True)
+        """Have all ranks load these names; returns the bytes read, and what ranks could not restore.
+
+        With `own`, each loads what the rank of the same number had.
+        """
+        asked, stop = dict[int, Future[Reply[LoadPrepared]]](), Stop(in_waits=True)
         try:
             with _adding(NOTHING_LOADED):
                 for rank, path in paths.items():
@@ -294,8 +314,7 @@ class ClusterSavedState(ClusterBase):
         buffers: Sequence[Buffer] = (),
     ) -> dict[int, A]:
         """What these ranks answer. Raises what `failed` makes of the reasons of those that could not."""
-        if removed := [rank for rank in chosen if rank >= len(ranks.monitor.ranks)]:
-            raise failed(f"{rank_label(removed)} {'was' if len(removed) == 1 else 'were'} removed in the meantime.")
+        _refuse_removed(ranks, chosen, failed)
         return self._answers(ranks, chosen, ranks.ask(chosen, question, buffers), failed)
 
     def _answers(
@@ -304,7 +323,11 @@ class ClusterSavedState(ClusterBase):
         """What the `chosen` ranks answer. Raises WorldBroken, too, where one was dead before it could be asked."""
         if len(asked) < len(chosen):
             self._refuse_if_broken(ranks)
-        replies = self._all_replies(asked, chosen)
+        try:
+            replies = self._all_replies(asked, chosen)
+        except (UsageError, WorldBroken):
+            _refuse_removed(ranks, chosen, failed)
+            raise
         reasons = {rank: _reason(each) for rank, each in replies.items() if isinstance(each, RequestFailed)}
         if reasons:
             raise failed(self._by_rank(reasons))
@@ -345,6 +368,7 @@ class ClusterSavedState(ClusterBase):
 
     @contextmanager
     def _turn_to_save(self) -> Iterator[None]:
+        """Only one save at a time is within."""
         with self._saving:
             try:
                 yield
@@ -368,6 +392,12 @@ class _Snapshots:
     by_rank: Mapping[int, SnapshotTaken]
     not_saved: Mapping[str, str]
     began: float
+
+
+def _refuse_removed(ranks: Ranks, chosen: Sequence[int], failed: Refusal) -> None:
+    """Raises what `failed` makes of it where `resize` has removed some of these ranks."""
+    if removed := [rank for rank in chosen if rank >= len(ranks.monitor.ranks)]:
+        raise failed(f"{rank_label(removed)} {'was' if len(removed) == 1 else 'were'} removed in the meantime.")
 
 
 def _cannot_save(folder: str) -> Refusal:
@@ -515,27 +545,36 @@ def _newest(found: Mapping[int, StateFound], failed: Refusal) -> str:
     return max(common)
 
 
-def _fitting(
-    manifest: StateManifest, wanted: Sequence[str] | None, size: int, folder: str
-) -> tuple[list[str], list[str]]:
-    """The names to load into a world of this size, and notes for the user. Raises CannotLoad and UsageError."""
+def _refuse_absent(manifest: StateManifest, wanted: Sequence[str] | None, folder: str) -> None:
+    """Raises UsageError for names that were not saved."""
     if absent := [name for name in wanted or () if name not in manifest.variables]:
         has = ", ".join(name for name in manifest.variables if name != RANDOM_STATE)
         raise UsageError(f"{folder} has no variable {', '.join(absent)}. It has {has}.")
-    names = list(manifest.variables if wanted is None else wanted)
-    if size == manifest.world_size:
-        return names, []
-    notes = list[str]()
+
+
+def _equal_ones(
+    manifest: StateManifest, wanted: Sequence[str] | None, size: int, folder: str
+) -> tuple[list[str], list[str]]:
+    """The names to load where not each rank has the files of the rank of its number, and notes for the user.
+
+    Raises CannotLoad where some were not equal on all ranks.
+    """
+    names, notes = list(manifest.variables if wanted is None else wanted), list[str]()
     if RANDOM_STATE in names and not manifest.variables[RANDOM_STATE].equal:
         names.remove(RANDOM_STATE)
         notes.append("Random states were not loaded: they differed between ranks.")
     if differ := [name for name in names if not manifest.variables[name].equal]:
         same = [name for name in names if name not in differ and name != RANDOM_STATE]
         advice = f"%distributed load {shlex.quote(folder)} {' '.join(same)} loads the others. " if same else ""
+        if size == manifest.world_size:
+            why = "the files of some ranks are not on the hosts where these ranks are now."
+            for_all = "have the ranks on the same hosts as before, or copy the folders between hosts"
+        else:
+            why = f"{ranks_text(manifest.world_size)} saved it, and this world has {size}."
+            for_all = f"%distributed resize {manifest.world_size}, then load again"
         raise CannotLoad(
-            f"cannot load {folder}: {ranks_text(manifest.world_size)} saved it, and this world has {size}. "
-            f"{', '.join(differ)} {'was' if len(differ) == 1 else 'were'} not equal on all ranks. {NOTHING_LOADED} "
-            f"{advice}For all: %distributed resize {manifest.world_size}, then load again."
+            f"cannot load {folder}: {why} {', '.join(differ)} {'was' if len(differ) == 1 else 'were'} not equal on all "
+            f"ranks. {NOTHING_LOADED} {advice}For all: {for_all}."
         )
     return names, notes
 

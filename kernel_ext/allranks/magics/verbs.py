@@ -17,7 +17,7 @@ from allranks.cluster.cell_text import SHOWN
 from allranks.cluster.cluster import Cluster
 from allranks.discovery import discover, doctor
 from allranks.environments import setup
-from allranks.errors import AllranksError, CellFailed, CellInterrupted, NoCluster, UsageError
+from allranks.errors import AllranksError, CannotLoad, CellFailed, CellInterrupted, NoCluster, UsageError
 from allranks.head.cell.unblocking import RELEASE_WITHIN
 from allranks.head.state.advice import dead_too
 from allranks.notebook.fold import Block
@@ -105,8 +105,8 @@ class Verbs:
         if options.load is not None:
             try:
                 print(cluster.load(options.load))
-            except AllranksError as error:
-                error.args = (f"{error} The ranks are up, and have no variables.",)
+            except CannotLoad as error:
+                error.args = (f"{error} The ranks are up.",)
                 raise
 
     def _setup(self, options: argparse.Namespace) -> None:

@@ -21,7 +21,7 @@ SHARED = "shared.safetensors"
 """Has the arrays that are equal on all ranks."""
 RANDOM_STATE = "(random state)"
 """Stands among the variables for the states of ``mx.random``, ``random`` and ``numpy.random``."""
-VERSION = re.compile(r"state-\d{8}-\d{6}-\d{6}")
+VERSION = re.compile(r"state-\d{8}-\d{6}-[0-9a-f]{6}")
 """The folder of one save. The last of them, in the order of their names, is the newest."""
 
 
@@ -34,7 +34,7 @@ def arrays_file(rank: int) -> str:
     return f"rank-{rank}.safetensors"
 
 
-def pickle_file(rank: int | str) -> str:
+def pickle_file(rank: int) -> str:
     """Has all else of one rank."""
     return f"rank-{rank}.pickle"
 
@@ -114,7 +114,7 @@ class StateManifest(Struct, kw_only=True):
 
     @classmethod
     def decoded(cls, data: bytes | bytearray | memoryview) -> StateManifest:
-        """Raises ValueError, with a clause on the file, where it is none, or one of a later format."""
+        """Raises ValueError, whose text goes after the file's name: for another program's, or a later format."""
         try:
             known = msgspec.json.decode(data, type=_Known)
             if known.format != FORMAT:
@@ -125,8 +125,8 @@ class StateManifest(Struct, kw_only=True):
                     f"{FORMAT_VERSION}"
                 )
             return msgspec.json.decode(data, type=cls)
-        except msgspec.DecodeError as error:
-            raise ValueError(f"was changed ({error})") from None
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise ValueError(f"is no manifest of allranks, or was changed ({error})") from None
 
     def value(self, name: str, rank: int) -> StoredValue | None:
         """What a variable is on this rank; None where that has none of this name."""

@@ -15,6 +15,7 @@ import math
 import pickle
 import sys
 import types
+import typing
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -131,9 +132,16 @@ def pack_to_compare(value: Any, stored: Stored) -> list[Any]:
     return _packed(lambda _: [value], for_rank=True, to_keep=True, stored=stored, to_compare=True)
 
 
-def refuse_unpackable(value: Any) -> None:
-    """Raises CannotTravel where `pack_names` could not pack the value; evaluates no MLX array."""
-    _packed(lambda _: [value], for_rank=True, to_keep=True, dry=True)
+def arrays_to_pack(value: Any) -> list[Any]:
+    """The MLX arrays in what `pack_names` would pack of the value. Evaluates none. Raises CannotTravel."""
+    arrays = list[Any]()
+
+    def each(pickler: _Pickler) -> Iterator[Any]:
+        pickler.arrays = arrays
+        yield value
+
+    _packed(each, for_rank=True, to_keep=True, dry=True)
+    return arrays
 
 
 def unpack_names(unpickler: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
@@ -235,6 +243,8 @@ class _Pickler(cloudpickle.Pickler):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.arrays: list[Any] = []
+        """The MLX arrays packed so far."""
         self.left: dict[str, Any] = {}
         """What functions use of the user's namespace, by name: it was left out."""
         self.files: set[str] = set()
@@ -245,6 +255,7 @@ class _Pickler(cloudpickle.Pickler):
         mx = sys.modules.get("mlx.core")
         if mx is not None:
             if type(obj) is mx.array:
+                self.arrays.append(obj)
                 return (list, ()) if self.dry else (array_from_buffer, array_parts(obj))
             if type(obj) is mx.Dtype:
                 return _dtype, (_dtype_name(obj),)
@@ -261,6 +272,9 @@ class _Pickler(cloudpickle.Pickler):
             return _code, (sys.version_info[:2], file, *self.dispatch_table[types.CodeType](obj)[1])
         if type(obj).__name__ == "_gc_func":  # it would arrive as the function it was made of
             raise pickle.PicklingError("MLX does not expose the function that was transformed")
+        if self.stored is not None and type(obj) is typing.TypeVar:
+            make, args = self.dispatch_table[typing.TypeVar](obj)
+            return make, (*args[:-1], None) if make.__name__ == "_make_typevar" else args
         cloudpickled = super().reducer_override(obj)
         if self.for_rank and isinstance(obj, types.FunctionType):
             if obj.__globals__ is _namespace():

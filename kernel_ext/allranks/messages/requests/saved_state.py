@@ -143,8 +143,8 @@ class StateFound(Answer):
     """The absolute path of the folder."""
     current: str
     """The version that its manifest names."""
-    versions: list[str]
-    """All versions that are whole."""
+    versions: dict[str, list[int]]
+    """All versions that are complete, each with the ranks whose pickles are there."""
 
 
 class FindState(Question[StateFound]):

@@ -12,6 +12,7 @@ import io
 import os
 import shutil
 import sys
+import time
 import types
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -34,31 +35,36 @@ from . import checkpoint, safetensors
 from .safetensors import ArrayBytes, Damaged, SafetensorsFile
 from .variables import DEEPEST, PLAIN
 
+LOCK = ".saving"
+"""The file in the folder that is locked while a save writes to it. It has the version that this save writes."""
+LOCKED_WITHIN = 2.0
+"""Seconds that another rank of the same save gets to write its version there."""
+LOOK_EVERY = 0.02
 SAMPLE_PART = 4096
 SAMPLE_PARTS = 64
 """The number of parts in the sample of an array, and the bytes of each. A smaller array is its own sample."""
 
 
 INVALID = "its collective was aborted, so it is invalid"
+"""Why a variable is not saved."""
 
 
 def find_savable(variables: Mapping[str, Any], invalid: Container[int]) -> tuple[dict[str, list[Any]], dict[str, str]]:
-    """The names that can be saved, each with the MLX arrays in it, and of the others, why. Evaluates no array.
+    """Maps each name that can be saved to the MLX arrays in its value, and every other name to the reason.
 
-    `invalid` has the ``id`` of each array that is not to be saved. In the main thread.
+    Evaluates no array. `invalid` has the ``id`` of each array that must not be saved. In the main thread.
     """
     found, not_saved = dict[str, list[Any]](), dict[str, str]()
     for name, value in sorted(variables.items()):
-        arrays = [array for _, array in _arrays_in(value, name, {}) if type(array).__module__ != "numpy"]
-        if any(id(array) in invalid for array in arrays):
-            not_saved[name] = INVALID
-            continue
         try:
-            values.refuse_unpackable(value)
+            arrays = values.arrays_to_pack(value)
         except values.CannotTravel as error:
             not_saved[name] = error.reason
         else:
-            found[name] = arrays
+            if any(id(array) in invalid for array in arrays):
+                not_saved[name] = INVALID
+            else:
+                found[name] = arrays
     return found, not_saved
 
 
@@ -66,12 +72,15 @@ class StateSnapshot:
     """What the variables held when it was taken: later cells do not change it. In the main thread."""
 
     def __init__(self, variables: Mapping[str, Any]) -> None:
-        """An array that several names have gets its key from the first of them. Raises CannotTravel."""
+        """An array that several names have gets its key from the first of them. Raises ValueError, which names one."""
         keys = _keys(variables)
         self.variables: list[requests.HeldVariable] = []
         stored = dict[str, Any]()
         for name, value in variables.items():
-            described, of_name = _described(name, value, keys)
+            try:
+                described, of_name = _described(name, value, keys)
+            except values.CannotTravel as error:
+                raise ValueError(f"{name} can no longer be saved ({error.reason})") from None
             self.variables.append(described)
             stored |= of_name
 
@@ -146,29 +155,29 @@ def _keys(variables: Mapping[str, Any]) -> ArrayKeys:
 
 
 def _arrays_in(value: Any, path: str, seen: dict[int, Any], depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """The arrays that are found in a value, each with its path, without what is in other values that were `seen`."""
+    """Yields the path and the array of each array in a value. Values in `seen` are skipped."""
     if _is_storable(value):
         yield path, value
     elif type(value) not in PLAIN and depth < DEEPEST and id(value) not in seen:
         seen[id(value)] = value
-        for name, each in _parts(value):
-            yield from _arrays_in(each, f"{path}.{name}", seen, depth + 1)
+        try:
+            parts = [(f"{path}.{name}", each) for name, each in _parts(value)]
+        except Exception:  # from the object's own code; its arrays go to the pickle
+            parts = []
+        for part, each in parts:
+            yield from _arrays_in(each, part, seen, depth + 1)
 
 
-def _parts(value: Any) -> list[tuple[Any, Any]]:
+def _parts(value: Any) -> Iterator[tuple[Any, Any]]:
     """What a tree, a model, an optimizer or another object holds, each with its name there."""
     if isinstance(value, dict):
-        return list(dict.items(value))
-    if isinstance(value, (list, tuple)):
-        return list(enumerate(list(value)))
-    if (optimizers := sys.modules.get("mlx.optimizers")) is not None and isinstance(value, optimizers.Optimizer):
-        return list(value.state.items())
-    if isinstance(value, (type, types.ModuleType, types.FunctionType)):
-        return []
-    try:
-        return list(getattr(value, "__dict__", {}).items())
-    except Exception:  # the object's own code; what is in it is pickled
-        return []
+        yield from list(dict.items(value))
+    elif isinstance(value, (list, tuple)):
+        yield from enumerate(list(value))
+    elif (optimizers := sys.modules.get("mlx.optimizers")) is not None and isinstance(value, optimizers.Optimizer):
+        yield from list(value.state.items())
+    elif not isinstance(value, (type, types.ModuleType, types.FunctionType)):
+        yield from list(getattr(value, "__dict__", {}).items())
 
 
 def _snapshot(arrays: Mapping[str, Any]) -> dict[str, ArrayBytes]:
@@ -205,14 +214,15 @@ def _sampled(data: memoryview) -> Iterator[memoryview]:
 class StateWriter:
     """Writes one snapshot. Raises OSError.
 
-    Its pickle is locked until the end, so that no other save takes its files for those of one that was killed.
+    One of the ranks on each disk locks the folder until the end, so that only one save writes to it at a time.
     """
 
     def __init__(self, rank: int, snapshot: StateSnapshot, path: str, version: str) -> None:
         self._rank, self._snapshot = rank, snapshot
         self.folder = resolved(path)
         self._files = self.folder / version
-        self._pickle: IO[bytes] | None = None
+        self._lock: IO[str] | None = None
+        """Of the rank that has locked the folder."""
         self._replaced: str | None = None
         """The version that the manifest in the folder named before."""
         self.first = False
@@ -222,14 +232,15 @@ class StateWriter:
         """Make the folder, and write the pickle; returns its size and checksum."""
         _refuse_others(self.folder)
         self._files.mkdir(parents=True, exist_ok=True)
+        self._lock = _locked(self.folder, self._files.name)
+        if self._lock is not None:
+            self._remove_others(incomplete=True)
         lengths = [checkpoint.LENGTH.pack(len(each)) for each in self._snapshot.pickle]
         parts = [part for pair in zip(lengths, self._snapshot.pickle, strict=True) for part in pair]
-        self._pickle = file = open(self._files / pickle_file(self._rank), "xb")
-        with suppress(OSError):  # not all file systems have locks
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        file.writelines(parts)
-        file.flush()
-        os.fsync(file.fileno())
+        with open(self._files / pickle_file(self._rank), "xb") as file:
+            file.writelines(parts)
+            file.flush()
+            os.fsync(file.fileno())
         return sum(map(len, parts)), checksum(*parts)
 
     def write(self, equal: Sequence[str]) -> tuple[dict[str, int], int]:
@@ -238,7 +249,6 @@ class StateWriter:
         self.first = not any((self._files / pickle_file(rank)).exists() for rank in range(self._rank))
         files = {arrays_file(self._rank): [key for key in arrays if key not in shared]}
         if self.first:
-            self._remove_others(incomplete=True)
             files[SHARED] = list(equal)
         checksums, written = dict[str, int](), 0
         for name, keys in files.items():
@@ -253,7 +263,7 @@ class StateWriter:
         """Put the manifest in place. The last step, and only on one rank for each disk."""
         self._replaced = _current(self.folder)
         for folder in (self._files, self.folder):
-            new = folder / f".{MANIFEST}.new"  # one that a rank left which was killed is written over
+            new = folder / f".{MANIFEST}.{self._files.name}"
             with open(new, "wb") as file:
                 file.write(manifest)
                 file.flush()
@@ -263,34 +273,58 @@ class StateWriter:
         _sync_folder(self.folder.parent)
 
     def end(self, remove: requests.Removed) -> None:
-        """Remove the files of this version, or of others: these only on one rank for each disk."""
+        """Remove the files of this version, or those of other versions, and unlock the folder."""
         if remove == "this":
             shutil.rmtree(self._files, ignore_errors=True)
-        elif remove == "others" and self.first:
-            self._remove_others()
-        if self._pickle is not None:
-            self._pickle.close()
+        elif remove == "others":
+            if self._lock is not None:
+                self._remove_others()
+            elif self._replaced is not None:
+                shutil.rmtree(self.folder / self._replaced, ignore_errors=True)
+        if self._lock is not None:
+            fcntl.flock(self._lock, fcntl.LOCK_UN)  # a child that was forked has the file, too
+            self._lock.close()
 
     def _remove_others(self, incomplete: bool = False) -> None:
-        """Remove what no manifest will name again, or only what has none: saves that were killed left it."""
-        keep = {self._files.name, _current(self.folder)}
+        """Remove all other versions; where the new one is not in place yet, only `incomplete` ones of killed saves."""
         for each in self.folder.glob("state-*"):
-            if each.name in keep or not VERSION.fullmatch(each.name) or (incomplete and (each / MANIFEST).exists()):
-                continue
-            if each.name == self._replaced or not _may_be_written(each):
+            keep = each == self._files or (incomplete and (each / MANIFEST).exists())
+            if VERSION.fullmatch(each.name) and not keep:
                 shutil.rmtree(each, ignore_errors=True)
+        for each in self.folder.glob(f".{MANIFEST}.state-*"):
+            each.unlink(missing_ok=True)
 
 
-def _may_be_written(files: Path) -> bool:
-    """Whether a save may be writing these files: their lock cannot be had, or they are not there yet."""
-    pickles = list(files.glob(pickle_file("*")))
-    for each in pickles:
-        try:
-            with open(each, "r+b") as file:
+def _locked(folder: Path, version: str) -> IO[str] | None:
+    """The folder's lock, if this rank is the one that gets it: another rank may have it for the same version.
+
+    Raises BlockingIOError where another save has it. Not all file systems have locks; there, nobody gets it.
+    """
+    file = open(folder / LOCK, "a+")
+    until = time.monotonic() + LOCKED_WITHIN
+    try:
+        while True:
+            try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return True
-    return not pickles
+            except BlockingIOError:
+                file.seek(0)
+                if file.read() == version:
+                    break
+                if time.monotonic() > until:
+                    raise BlockingIOError(f"another save to {folder} is under way") from None
+                time.sleep(LOOK_EVERY)
+            except OSError:
+                break
+            else:
+                file.truncate(0)
+                file.write(version)
+                file.flush()
+                return file
+    except BaseException:
+        file.close()
+        raise
+    file.close()
+    return None
 
 
 def _current(folder: Path) -> str | None:
@@ -330,8 +364,16 @@ def find(path: str) -> requests.StateFound:
     if not (folder / MANIFEST).exists():
         raise FileNotFoundError(f"no saved state in {folder}" if folder.is_dir() else f"there is no folder {folder}")
     current = read_manifest(folder)
-    versions = [each.name for each in folder.glob("state-*") if (each / MANIFEST).exists()]
-    return requests.StateFound(str(folder), current.version, sorted(versions))
+    versions = dict[str, list[int]]()
+    for each in folder.glob("state-*"):
+        with suppress(OSError, ValueError):  # the read of the one that is loaded says what is wrong
+            versions[each.name] = _pickles_in(folder, read_manifest(each))
+    return requests.StateFound(str(folder), current.version, versions)
+
+
+def _pickles_in(folder: Path, manifest: StateManifest) -> list[int]:
+    """The ranks whose pickles are here."""
+    return [rank for rank, each in manifest.pickles.items() if (folder / each.file).exists()]
 
 
 def read_manifest(folder: Path) -> StateManifest:
@@ -349,8 +391,7 @@ class StateReader:
         """What this `rank` has saved; for None, any rank whose files are here. Raises OSError and ValueError."""
         self._folder = folder
         self._manifest = read_manifest(folder / version)
-        self._there = [number for number, each in self._manifest.pickles.items() if (folder / each.file).exists()]
-        self._rank = rank if rank is not None else min(self._there, default=0)
+        self._rank = rank if rank is not None else min(_pickles_in(folder, self._manifest), default=0)
         self._files = dict[str, SafetensorsFile]()
         self._loaded = dict[str, Any]()
         self.nbytes = 0
@@ -358,10 +399,6 @@ class StateReader:
 
     def load(self, names: Sequence[str], namespace: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
         """The values of these names, and of those that cannot be loaded, why. The namespace stays as it is."""
-        if self._rank not in self._there:
-            if not (self._there and all(self._manifest.variables[name].equal for name in names)):
-                raise FileNotFoundError(f"what rank {self._rank} saved is not in {self._folder}, but on another host")
-            self._rank = self._there[0]
         held = {name: value for name in names if (value := self._manifest.value(name, self._rank)) is not None}
         wanted = {key for value in held.values() for key in value.arrays}
         for key in sorted(wanted):
@@ -372,6 +409,8 @@ class StateReader:
             # What restores an object may use the names before it, so they are bound meanwhile.
             loaded = checkpoint.load_stream(stream, lambda: map(bytearray, buffers), namespace, stored=self._loaded.get)
             found = {name: namespace[name] for name in loaded.names if name in held}
+            # Underscored names come with the functions that use them.
+            found |= {name: namespace[name] for name in namespace if name.startswith("_") and name not in before}
         finally:
             checkpoint.put_back(namespace, namespace.keys(), before)
             for file in self._files.values():

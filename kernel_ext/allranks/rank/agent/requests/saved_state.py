@@ -19,7 +19,7 @@ from allranks.rank.world.given_names import GivenNames
 
 from .table import Buffers, RequestTable
 
-GONE = "its snapshot is gone: the rank was started again since it was taken"
+GONE = "its snapshot is gone: the rank was started again, or the save was ended"
 
 
 class StateRequests(RequestTable):
@@ -58,10 +58,12 @@ class StateRequests(RequestTable):
 
     def _take_snapshot(self, request: requests.TakeSnapshot, _: Buffers) -> Reply[requests.SnapshotTaken]:
         self._snapshot = self._writer = None  # frees what a notebook left that ended before it had saved
+        if gone := [name for name in request.names if name not in self._user_ns]:
+            raise ValueError(f"{', '.join(gone)} was deleted meanwhile")
         named = {name: self._user_ns[name] for name in request.names}
         taken = StateSnapshot({**named, RANDOM_STATE: process_state.random_states()})
         self._version, self._snapshot = request.version, taken
-        if self._ended == request.version:  # the user was tired of waiting
+        if self._ended == request.version:  # Ctrl-C came meanwhile
             self._snapshot = None
         versions = version("mlx"), platform.python_version()
         return Reply(requests.SnapshotTaken(taken.variables, taken.described(), *versions))
