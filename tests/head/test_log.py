@@ -198,7 +198,7 @@ class Logs(Nowhere):
     def __init__(self) -> None:
         self.rows = list[Row]()
 
-    def logged(self, rows: Sequence[Row]) -> None:
+    def logged(self, rows: Sequence[Row], run: object = None) -> None:
         self.rows += rows
 
 

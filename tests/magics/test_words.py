@@ -11,6 +11,7 @@ from allranks.magics.parsers import GROUPS, cell_parser, line_parser
 from allranks.magics.words import words
 
 CLUSTERS, HOSTS = ["lab", "main"], ["localhost", "mac1", "mac2"]
+RUNS = ["1", "2", "baseline"]
 
 
 def completed(line: str, magic: str = "%distributed") -> list[str] | None:
@@ -25,6 +26,7 @@ def completed(line: str, magic: str = "%distributed") -> list[str] | None:
         on_ranks=lambda begins: [name for name in ("weights", "batch") if name.startswith(begins)],
         hosts=lambda: HOSTS,
         clusters=lambda: CLUSTERS,
+        runs=lambda: RUNS,
     )
 
 
@@ -45,6 +47,9 @@ def completed(line: str, magic: str = "%distributed") -> list[str] | None:
         ("bench --compare ring,m", ["ring,mpi"]),
         ("pull b", ["batch"]),
         ("push ", ["weights"]),
+        ("runs b", ["baseline"]),
+        ("runs --hide ", RUNS),
+        ("runs --rename b", ["baseline"]),
         ("save runs/a b", ["batch"]),
         ("save runs/a --no", ["--no-wait"]),
         ("load runs/a ", []),
@@ -64,7 +69,7 @@ def test_ranks_of_a_cell() -> None:
     "line",
     [
         *("up --hostfile ", "up --python /usr/b", "up --load ", "down --save ", "timeline ", "bench --save a"),
-        *("output --save ", "share mod", "save ru", "load ru"),
+        *("output --save ", "share mod", "save ru", "load ru", "runs --export a"),
     ],
 )
 def test_files_are_left_to_ipython(line: str) -> None:

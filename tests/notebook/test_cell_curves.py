@@ -10,7 +10,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from allranks.head.state.logged import Row
 from allranks.notebook import cell_curves
-from allranks.notebook.cell_curves import KINDS_KEPT, RUNS_KEPT, CellCurves
+from allranks.notebook.cell_curves import KINDS_KEPT, RUNS_DRAWN, CellCurves
 from allranks.notebook.fold import Block
 from allranks.notebook.show import Show
 from tests.notebook.page import ALL, Page, text
@@ -109,12 +109,12 @@ def lines_of(page: Page) -> tuple[int, int]:
 
 
 def test_runs_of_the_same_cell_before_are_pale_and_of_another_are_not_there(page: Page) -> None:
-    for run in range(RUNS_KEPT + 2):
+    for run in range(RUNS_DRAWN + 2):
         show = Show(ALL, live=True)
         show.logged(rows(range(3)))
         show.logged(rows(range(3, 10)))
         show.close()
-        assert lines_of(page) == (1 + min(run, RUNS_KEPT), min(run, RUNS_KEPT))
+        assert lines_of(page) == (1 + min(run, RUNS_DRAWN), min(run, RUNS_DRAWN))
     show = Show(ALL, live=True)
     show.logged([row._replace(name=name) for row in rows() for name in ("loss", "accuracy")])
     show.close()

@@ -1,7 +1,8 @@
 """What a cell logged, drawn as an SVG without script: it stays in a saved notebook, and needs no kernel to be seen.
 
 One panel for each name. The line is the mean of the ranks, the band reaches from the least to the most of them; where
-there are more steps than pixels, both are over the steps of a pixel. Earlier runs are pale lines.
+there are more steps than pixels, both are over the steps of a pixel. Earlier runs are pale lines: the newest is drawn
+through, others are dashed, and a legend below names them.
 """
 
 from __future__ import annotations
@@ -37,6 +38,10 @@ below `TINY` are drawn as 0."""
 ROUNDING = 1e-14
 """Of their magnitude, the difference up to which values are drawn as equal."""
 PALE = f'stroke="{GRID}" stroke-opacity="0.7"'
+DASHES = ("", ' stroke-dasharray="6 4"', ' stroke-dasharray="1.5 4"')
+"""Of earlier runs, the newest first."""
+SAMPLE = 28
+"""Pixels of a line in the legend, with the space after it."""
 
 Floats = NDArray[np.float64]
 
@@ -84,39 +89,51 @@ class Drawn:
         said = [*map(str, self.bands), *([f"{len(self.more)} more"] if self.more else [])]
         return f"{', '.join(said)} ({heading})"
 
-    def picture(self, heading: str, before: Mapping[str, Sequence[Band]], *, ended: bool) -> str:
+    def alternative(self, heading: str, run_names: Sequence[str]) -> str:
+        """The text alternative: the same, and which earlier runs are drawn."""
+        named = [label for label in reversed(run_names) if label]
+        return f"{self.text(heading)}{'; pale: ' if named else ''}{'; '.join(named)}"
+
+    def picture(
+        self, heading: str, before: Mapping[str, Sequence[Band]], run_names: Sequence[str] = (), *, ended: bool
+    ) -> str:
         """An SVG, in two columns where there are several names.
 
-        `heading` stands above them; `before` has the bands of earlier runs by name. Until the run has `ended`, there is
-        room for all steps of these.
+        `heading` stands above them; `before` has the bands of earlier runs by name, the newest last, and `run_names`
+        what these runs are called. Until the run has `ended`, there is room for all steps of these.
         """
+        named = any(run_names)
         across = min(len(self.bands), 2)
         width = (WIDTH - GAP * (across - 1)) / across
         tall = TITLE + HEIGHT + AXIS
-        parts = [_text(8, 13, heading), _text(WIDTH, 13, self._caption(before), "end")]
+        parts = [_text(8, 13, heading), _text(WIDTH, 13, self._caption(before, named), "end")]
         with np.errstate(all="ignore"):
             for number, band in enumerate(self.bands):
                 x, y = (number % across) * (width + GAP), ABOVE + (number // across) * tall
                 others = before.get(band.name, ())
-                parts += _panel(band, others, x + MARGIN, y + TITLE, width - MARGIN, ended)
+                parts += _panel(band, others, run_names, x + MARGIN, y + TITLE, width - MARGIN, ended)
         height = ABOVE + math.ceil(len(self.bands) / across) * tall
         if self.more:
             names = ", ".join(self.more[:8]) + (" …" if len(self.more) > 8 else "")
             parts.append(_text(8, height + 13, f"{len(self.more)} more: {names} (%distributed watch log)"))
             height += ABOVE
+        if named:
+            parts += _legend(run_names, height + 13)
+            height += ABOVE
+        said = _said(self.alternative(heading, run_names), 1000)
         return (
-            f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{_said(self.text(heading), 1000)}" '
+            f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{said}" '
             # Without a width of its own it gets that of the output, which JupyterLab would else cut.
             f'viewBox="0 0 {WIDTH} {height}" font-family="system-ui,sans-serif" font-size="12" fill="{TEXT}">'
             f"{''.join(parts)}</svg>"
         )
 
-    def _caption(self, before: Mapping[str, Sequence[Band]]) -> str:
+    def _caption(self, before: Mapping[str, Sequence[Band]], named: bool) -> str:
         ranks = sorted({rank for band in self.bands for rank in band.ranks})
         said = [rank_label(tuple(ranks)) + (": mean, and from least to most" if len(ranks) > 1 else "")]
         if self.refused:
             said.append(f"{self.refused} curves not drawn")
-        if any(before.values()):
+        if any(before.values()) and not named:
             said.append("pale: runs before")
         return " · ".join(said)
 
@@ -152,7 +169,18 @@ def _starts(steps: Floats, columns: int) -> NDArray[np.intp]:
     return np.flatnonzero(np.diff(keys, prepend=-1))
 
 
-def _panel(band: Band, before: Sequence[Band], left: float, top: float, width: float, ended: bool) -> Iterator[str]:
+def _legend(run_names: Sequence[str], y: float) -> Iterator[str]:
+    """What the pale lines are called, the newest run first, side by side."""
+    room = WIDTH / len(run_names)
+    for number, label in enumerate(reversed(run_names)):
+        x = room * number + 8
+        yield _line([f"{x:.0f} {y - 4:.0f}", f"{x + SAMPLE - 6:.0f} {y - 4:.0f}"], PALE + DASHES[number % 3], 1.2)
+        yield _text(x + SAMPLE, y, _cut(label, room - SAMPLE - 12))
+
+
+def _panel(
+    band: Band, before: Sequence[Band], run_names: Sequence[str], left: float, top: float, width: float, ended: bool
+) -> Iterator[str]:
     """One chart, whose area begins at `left`, `top`."""
     low, high = _range(band, before, ended)
     scale = HEIGHT / (high - low)
@@ -176,10 +204,13 @@ def _panel(band: Band, before: Sequence[Band], left: float, top: float, width: f
         share = (tick - first) / (last - first) if last > first else 0.0
         anchor = "start" if share < 0.02 else "end" if share > 0.94 else "middle"
         yield _text(left + width * share, top + HEIGHT + 14, label, anchor)
-    for other in before:
+    for number, other in enumerate(before):
+        age = len(before) - 1 - number
+        label = run_names[number] if number < len(run_names) else ""
+        dashes = DASHES[age % 3] if any(run_names) else ""
         seen = (other.mean >= low) & (other.mean <= high) & (other.steps >= first) & (other.steps <= last)
         for run in _runs(seen):
-            yield _line(points(other, other.mean, run), PALE, 1.2)
+            yield _line(points(other, other.mean, run), PALE + dashes, 1.2, label)
     for run in _runs(np.isfinite(band.most)):
         if (band.most[run] > band.least[run]).any():
             around = [*points(band, band.most, run), *reversed(points(band, band.least, run))]
@@ -210,11 +241,12 @@ def _range(band: Band, before: Sequence[Band], ended: bool) -> tuple[float, floa
     return (low, high) if high - low > ROUNDING * magnitude else (low - span / 2, high + span / 2)
 
 
-def _line(points: Sequence[str], how: str, width: float) -> str:
-    """Through these points; where there is only one, a dot."""
+def _line(points: Sequence[str], how: str, width: float, title: str = "") -> str:
+    """Through these points; where there is only one, a dot. `title` is shown where the pointer is on it."""
     path = "L".join(points) + ("h0" if len(points) == 1 else "")
     ends = 'stroke-linejoin="round" stroke-linecap="round"'
-    return f'<path d="M{path}" fill="none" {how} stroke-width="{width}" {ends}/>'
+    line = f'<path d="M{path}" fill="none" {how} stroke-width="{width}" {ends}'
+    return f"{line}><title>{_said(title)}</title></path>" if title else f"{line}/>"
 
 
 def _runs(known: NDArray[np.bool_]) -> list[slice]:

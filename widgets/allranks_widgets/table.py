@@ -17,15 +17,17 @@ def text_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in (headings, *rows))
 
 
-def html_table(headings: Sequence[str], rows: Sequence[Sequence[str]], bold: Container[int] = ()) -> str:
-    """Cells are text: what they hold is escaped. `bold` has the numbers of rows that must stand out."""
-    body = "".join(_row("td", row, number in bold) for number, row in enumerate(rows))
+def html_table(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], bold: Container[int] = (), pale: Container[int] = ()
+) -> str:
+    """Cells are text: what they hold is escaped. `bold` and `pale` have the numbers of rows that stand out or back."""
+    body = "".join(_row("td", row, number in bold, number in pale) for number, row in enumerate(rows))
     return (
         f'<table style="border-collapse:collapse;border:none;margin:6px"><thead>{_row("th", headings)}</thead>'
         f"<tbody>{body}</tbody></table>"
     )
 
 
-def _row(tag: str, cells: Sequence[str], bold: bool = False) -> str:
-    style = f"{_CELL};font-weight:bold" if bold else _CELL
+def _row(tag: str, cells: Sequence[str], bold: bool = False, pale: bool = False) -> str:
+    style = f"{_CELL}{';font-weight:bold' if bold else ''}{';opacity:0.6' if pale else ''}"
     return "<tr>" + "".join(f'<{tag} style="{style}">{escape(cell)}</{tag}>' for cell in cells) + "</tr>"

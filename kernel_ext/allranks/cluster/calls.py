@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from allranks.errors import CannotTravel, CellFailed, CellInterrupted, RemoteError, UsageError
+from allranks.head.state.code_changes import Constant
 from allranks.messages import values
 from allranks.messages.cell_options import CallKind
 from allranks.notebook.shell import running_shell
@@ -44,6 +45,8 @@ class Call:
     """Global names that the function uses."""
     buffers: list[Any]
     """The function and its arguments, packed."""
+    arguments: Mapping[str, Constant]
+    """Its arguments that are numbers, text and truth values, by name where the function has one for them."""
 
 
 class Calls:
@@ -180,7 +183,18 @@ def packed(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Cal
         raise CannotTravel(str(whole)) from None
     names = tuple(values.global_names(plain.__code__)) if plain is not None else ()
     kind: CallKind = "coroutine function" if inspect.iscoroutinefunction(plain) else "function"
-    return Call(kind, _text(plain, name), names, [*values.pack(_sources(files)), *buffers])
+    packed_call = [*values.pack(_sources(files)), *buffers]
+    return Call(kind, _text(plain, name), names, packed_call, _constants(function, args, kwargs))
+
+
+def _constants(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Constant]:
+    try:
+        bound = inspect.signature(function).bind(*args, **kwargs)
+        bound.apply_defaults()
+        given = bound.arguments
+    except (TypeError, ValueError):  # the call will raise where it runs; some functions have no signature
+        given = dict(kwargs)
+    return {name: value for name, value in given.items() if isinstance(value, (bool, int, float, str))}
 
 
 def _sources(files: Iterable[str]) -> dict[str, tuple[str, int | None]]:

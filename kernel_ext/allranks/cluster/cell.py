@@ -16,6 +16,7 @@ from allranks.head.cell.outcome import Outcome
 from allranks.head.cell.stall import Finding
 from allranks.head.cell.still_busy import still_busy
 from allranks.head.cell.unblocking import RELEASE_WITHIN, Unblocking
+from allranks.head.state.cell_run import CellRun
 from allranks.head.state.cell_updates import CellUpdate, CellUpdates, Died
 from allranks.head.state.monitor import Monitor
 from allranks.messages.cell_options import CallKind, CellRequest, checked
@@ -58,9 +59,10 @@ class Cell:
         calls: CallKind | None = None,
         recording: Recording | None = None,
         before: str = "",
+        run: CellRun | None = None,
         on_end: Callable[[Cell], str | None] = lambda _cell: None,
     ) -> None:
-        """`calls` is what the ranks call, where `code` only shows that; `before` is shown first."""
+        """`calls` is what ranks call, where `code` only shows that; `before` is shown first; `run` has what is logged."""
         assert isinstance(options.ranks, Sequence) and options.count is not None, "settled by Cluster.begin"
         self.number, self.code, self.ranks = number, code, tuple(options.ranks)
         self._monitor, self._lifeline, self._screen = monitor, lifeline, options.screen
@@ -79,7 +81,9 @@ class Cell:
         self._outcome = Outcome(self.ranks, self._fold)
         self._unblocking = Unblocking(number, self.ranks, self._outcome, monitor, lifeline)
         self._conversation = Conversation(monitor, lifeline, options.read)
-        self._before, self._on_end = before, on_end
+        self._before, self._on_end, self._run = before, on_end, run
+        self._stopped = False
+        """Whether it was stopped by its time limit, or by who follows it."""
         self._first: dict[int, int] = {}
         self._logged = monitor.logged.count
         """Number of the last logged figure that is not to be drawn any more."""
@@ -193,6 +197,7 @@ class Cell:
         self._unblocking.release()
 
     def _stop(self, kind: type[BaseException], message: str) -> None:
+        self._stopped = True
         self._conversation.end()
         message += self._unblocking.stuck_in()
         self.interrupt()
@@ -292,7 +297,7 @@ class Cell:
             self._screen.live_lines(self._outcome.live_lines())
             self._logged, rows = self._monitor.logged.since(self._logged)
             if rows := [row for row in rows if row.cell == self.number]:
-                self._screen.logged(rows)
+                self._screen.logged(rows, self._run)
 
     def _say_who_waits(self) -> None:
         """Report who waits for whom, and unblock those whose wait is hopeless."""
@@ -312,6 +317,7 @@ class Cell:
         self._unblocking.decide()
         blocks = self._look_back()
         self.result = CellResult(self.number, self._outcome.results, time.monotonic() - self._started, self.mismatch)
+        self.end_run()
         if self._recording is not None and self._monitor.state != "down":  # which leaves nothing to show
             self.result.timeline = self._recording.finish(self.number, stuck=bool(self._outcome.open))
         if note := self._on_end(self):
@@ -320,6 +326,17 @@ class Cell:
             self._screen.blocks(blocks)
             self._screen.close()
         self.shown.set()
+
+    def end_run(self) -> None:
+        """Note how the cell ended; one of which nothing is known any more counts as stopped."""
+        if self._run is None:
+            return
+        errors = self.result.errors.values() if self.result is not None else ()
+        stopped = self._stopped or self._monitor.state == "down" or self.result is None
+        if stopped or (errors and all(error.ename == "KeyboardInterrupt" for error in errors)):
+            self._run.end("stopped")
+        else:
+            self._run.end("ok" if self.result is not None and self.result.ok else "failed")
 
     def _look_back(self) -> list[Block]:
         """What must be said of the collectives of a cell that is over."""

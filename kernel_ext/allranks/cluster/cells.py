@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -13,6 +14,8 @@ import msgspec
 from allranks.errors import CannotStart, CellInterrupted, UsageError
 from allranks.head.cell.still_busy import still_busy
 from allranks.head.state.advice import HEALS, died_text
+from allranks.head.state.cell_run import CellRun
+from allranks.head.state.code_changes import Constant
 from allranks.head.world.ranks import Ranks
 from allranks.messages.requests import Console, KeepCall
 from allranks.notebook.watch import Nowhere, Screen, Tee
@@ -27,6 +30,7 @@ from .cell_text import CellText
 from .folder import ClusterFiles
 from .options import KEYWORDS, LocalOptions, local_options
 from .result import CellResult
+from .run_history import RUNS
 
 if TYPE_CHECKING:
     from allranks.timeline.timeline import Timeline
@@ -150,6 +154,10 @@ class ClusterCells(ClusterFiles):
             count=count,
             screen=tee or given.screen,
         )
+        run = None
+        if not isinstance(given.screen, Nowhere):
+            arguments = runs.arguments if isinstance(runs, Call) else {}
+            run = self._run_of(ranks_up, number, code, chosen, arguments=arguments)
         cell = Cell(
             number,
             code,
@@ -159,15 +167,32 @@ class ClusterCells(ClusterFiles):
             calls=runs.kind if isinstance(runs, Call) else None,
             recording=self._recording(ranks_up, chosen, code, count, given.timeline) if given.timeline else None,
             before=said,
+            run=run,
             on_end=self._after_cell,
         )
         if tee is not None:
             tee.result = lambda: cell.result
         cell.start(self._requests_underway)
-        if not isinstance(given.screen, Nowhere):  # neither bench nor an experiment
+        if run is not None:  # neither bench nor an experiment
             self._last = number, chosen
         self._following.append(cell)
         return cell
+
+    def _run_of(
+        self,
+        ranks_up: Ranks,
+        number: int,
+        code: str,
+        chosen: Sequence[int],
+        *,
+        arguments: Mapping[str, Constant] = MappingProxyType({}),
+        late: bool = False,
+    ) -> CellRun:
+        """What becomes a run once the cell logs; where it is `late`, it may have done so already."""
+        logged = ranks_up.monitor.logged
+        run = CellRun(number, code, chosen, self.backend, logged, arguments=arguments, on_first=RUNS.join)
+        logged.follow(number, run.add, late=late)
+        return run
 
     def _requests_underway(self, uuid: str) -> Sequence[str]:
         """The requests that `client` has sent to this engine, and that are not answered."""
@@ -206,7 +231,8 @@ class ClusterCells(ClusterFiles):
         cells = []
         for number, (members, events) in sorted(ranks.monitor.adopted().items()):
             options = LocalOptions(ranks=members, count=number, screen=screen(members))
-            cell = Cell(number, "", options, ranks.monitor, ranks.lifeline, on_end=self._after_cell)
+            run = self._run_of(ranks, number, "", members, late=True)
+            cell = Cell(number, "", options, ranks.monitor, ranks.lifeline, run=run, on_end=self._after_cell)
             cell.adopt(events)
             self._following.append(cell)
             cells.append(cell)

@@ -218,6 +218,8 @@ class Cluster(ClusterValues, ClusterSavedState, ClusterViews):
             self._client.close()
             self._client = None
         ranks.end()
+        for cell in list(self._following):
+            cell.end_run()
         self.not_ended = ranks.reached.away
         self._watch.stop()
 

@@ -15,6 +15,7 @@ from allranks.messages.requests import Complete, Inspect, Question
 
 from .cells import ClusterCells
 from .members import ClusterMembers
+from .run_history import RUNS, RunHistory
 
 if TYPE_CHECKING:
     import pandas
@@ -101,6 +102,11 @@ class ClusterViews(ClusterCells, ClusterMembers):
         cell. Where a rank logged one name more than 100,000 times, every second one of the older rows is dropped.
         """
         return self._logs.frame(names)
+
+    @property
+    def runs(self) -> RunHistory:
+        """The cells that logged, also those of clusters before this one: to be compared, renamed, hidden, exported."""
+        return RUNS
 
     def status(self) -> str:
         """The status table as text."""

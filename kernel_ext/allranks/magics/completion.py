@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.completer import CompletionContext, SimpleCompletion, SimpleMatcherResult, context_matcher
 from IPython.utils.tokenutil import token_at_cursor
 
+from allranks.cluster.run_history import RUNS
 from allranks.head.world.detached import left_behind
 from allranks.hosts.ssh.config import configured_hosts
 
@@ -73,6 +74,7 @@ def _words(
         on_ranks=lambda begins: _variables(world, begins),
         hosts=lambda: _hosts(world),
         clusters=lambda: sorted(left_behind()),
+        runs=lambda: [run.name.removeprefix("run ") for run in RUNS if " " not in run.name.removeprefix("run ")],
     )
     if found is None:
         return None

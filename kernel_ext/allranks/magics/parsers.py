@@ -25,7 +25,7 @@ GROUPS = {
     "cells": ("auto", "interrupt", "abort", "output", "timeline"),
     "variables": ("push", "pull", "scatter", "gather", "vars", "diff", "save", "load"),
     "files": ("sync", "fetch", "share"),
-    "watch and debug": ("watch", "debug", "console"),
+    "watch and debug": ("watch", "runs", "debug", "console"),
     "hosts and links": ("doctor", "discover", "bench"),
 }
 """The verbs as the help lists them."""
@@ -158,6 +158,14 @@ def line_parser() -> Parser:
     abort.add_argument("-r", "--ranks", type=parse_ranks, help="only these ranks, e.g. 0,2-3")
     watch = verbs.add_parser("watch", help="the live dashboard: topology, ranks, throughput, log")
     watch.add_argument("views", nargs="*", metavar="PICTURE", help="topology, ranks, throughput or log (default: all)")
+    runs = verbs.add_parser("runs", help="list, compare, rename, hide and export runs: cells that called log")
+    runs.add_argument("names", nargs="*", metavar="RUN", help="show this run (number or name), beside a second one")
+    change = runs.add_mutually_exclusive_group()
+    change.add_argument("--rename", nargs=2, metavar=("RUN", "NAME"), help="give a run a name")
+    change.add_argument("--hide", nargs="+", metavar="RUN", help="leave runs out of charts, and list them last")
+    change.add_argument("--show", nargs="+", metavar="RUN", help="undo --hide")
+    change.add_argument("--export", metavar="FILE", help="write all values, or those of RUN ..., to .csv or .parquet")
+    runs.add_argument("--force", action="store_true", help="with --export: replace a file that is there")
     verbs.add_parser("interrupt", help="stop a cell that runs with --no-wait")
     for verb, text in (("push", "copy notebook variables to the ranks"), ("pull", "copy variables from the ranks")):
         move = verbs.add_parser(verb, help=text)

@@ -15,6 +15,7 @@ from allranks.arguments import not_too_many, writable
 from allranks.cluster.base import no_answer
 from allranks.cluster.cell_text import SHOWN
 from allranks.cluster.cluster import Cluster
+from allranks.cluster.run_history import RUNS
 from allranks.discovery import discover, doctor
 from allranks.environments import setup
 from allranks.errors import AllranksError, CannotLoad, CellFailed, CellInterrupted, NoCluster, UsageError
@@ -234,6 +235,26 @@ class Verbs:
     def _watch(self, options: argparse.Namespace) -> None:
         display(self._need().watch(*options.views))  # type: ignore[no-untyped-call]
 
+    def _runs(self, options: argparse.Namespace) -> None:
+        if options.names and (options.rename or options.hide or options.show):
+            raise UsageError("--rename, --hide and --show are followed by the runs that they change.")
+        if options.force and options.export is None:
+            raise UsageError("--force needs --export.")
+        if options.export is not None:
+            print(RUNS.export(options.export, *options.names, force=options.force))
+        elif options.rename:
+            RUNS.rename(*options.rename)
+        elif options.hide:
+            RUNS.hide(*options.hide)
+        elif options.show:
+            RUNS.show(*options.show)
+        elif len(options.names) > 2:
+            raise UsageError("%distributed runs compares two runs.")
+        elif options.names:
+            display(RUNS.compare(*options.names))  # type: ignore[no-untyped-call]
+        else:
+            display(RUNS)  # type: ignore[no-untyped-call]
+
     def _interrupt(self, _: argparse.Namespace) -> None:
         cluster = self._need()
         if all(view.state in {*AT_REST, "dead"} for view in cluster.snapshot.ranks):
@@ -411,6 +432,7 @@ VERBS: Mapping[str, Callable[[Verbs, argparse.Namespace], None]] = {
     "doctor": Verbs._doctor,
     "abort": Verbs._abort,
     "watch": Verbs._watch,
+    "runs": Verbs._runs,
     "interrupt": Verbs._interrupt,
     "push": Verbs._push,
     "pull": Verbs._pull,

@@ -21,7 +21,23 @@ CLUSTERS = {"attach": ("name",)}
 """By verb, where it has the name of a cluster without a notebook."""
 SEVERAL = ("ranks", "kill", "hosts", "ops", "compare")
 """Where several values come with commas between them."""
-FILES = ("hostfile", "join", "save", "load", "against", "output", "file", "path", "cwd", "python", "to", "timeline")
+OF_RUNS = {"runs": ("names", "rename", "hide", "show")}
+"""By verb, where it has the name of a run."""
+FILES = (
+    "hostfile",
+    "join",
+    "save",
+    "load",
+    "against",
+    "output",
+    "file",
+    "path",
+    "cwd",
+    "python",
+    "to",
+    "timeline",
+    "export",
+)
 """Where files and folders are named, which IPython completes itself."""
 
 
@@ -35,11 +51,13 @@ def words(
     on_ranks: Callable[[str], Sequence[str]],
     hosts: Callable[[], Sequence[str]],
     clusters: Callable[[], Sequence[str]],
+    runs: Callable[[], Sequence[str]],
 ) -> list[str] | None:
     """What `word` may become, after the words `before` it; None where it is a file, which IPython completes.
 
     `user_ns` has the notebook's variables, `ranks` the world's numbers; `on_ranks` gives the ranks' names that begin
-    with a word, `hosts` the names of hosts, `clusters` those of clusters without a notebook.
+    with a word, `hosts` the names of hosts, `clusters` those of clusters without a notebook, and `runs`
+    those of cells that logged.
     """
     verb = before[0] if before else ""
     verbs = next((each for each in parser._actions if isinstance(each, argparse._SubParsersAction)), None)
@@ -55,6 +73,8 @@ def words(
             return [*(["auto"] if action.default == "auto" else []), *BACKENDS]
         if action.dest in CLUSTERS.get(verb, ()):
             return list(clusters())
+        if action.dest in OF_RUNS.get(verb, ()):
+            return list(runs())
         named = hosts() if action.dest == "hosts" or (verb, action.dest) == ("share", "source") else ()
         numbers = map(str, ranks) if action.dest in RANK_NUMBERS else ()
         return [*numbers, *(_operations() if action.dest == "ops" else ()), *named]

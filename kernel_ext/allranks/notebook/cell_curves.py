@@ -6,8 +6,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+from allranks.head.state.cell_run import CellRun
 from allranks.head.state.logged import Row
 from allranks_widgets.axis import short
 from allranks_widgets.curves import Curves
@@ -25,12 +26,20 @@ CHANGES = 200
 """Pictures of a long run: a two hundredth of it more makes no other picture."""
 RATE_OVER = 10.0
 """Seconds over which the steps of a running cell are counted for their rate."""
-RUNS_KEPT = 3
+RUNS_DRAWN = 3
 """Earlier runs that are drawn beside the curves of a cell."""
+RUNS_KEPT = 10
+"""Earlier runs that are kept to be drawn: some may be hidden."""
 KINDS_KEPT = 20
 """Cells that log different names, of which runs are kept."""
 
-PastRun = dict[str, "Band"]
+
+class PastRun(NamedTuple):
+    """A run that has ended."""
+
+    bands: dict[str, Band]
+    """By name."""
+    run: CellRun | None
 
 
 class CellCurves:
@@ -42,6 +51,7 @@ class CellCurves:
 
     def __init__(self) -> None:
         self._curves = Curves()
+        self._run: CellRun | None = None
         self._steps = set[float]()
         """The first `FEWEST_STEPS` steps."""
         self._counted: int | None = None
@@ -54,8 +64,9 @@ class CellCurves:
         self._started, self._next = time.monotonic(), 0.0
         self._changed = False
 
-    def add(self, rows: Sequence[Row]) -> None:
-        """What was logged since the last call."""
+    def add(self, rows: Sequence[Row], run: CellRun | None = None) -> None:
+        """What was logged since the last call, in this run."""
+        self._run = run
         self._curves.add(rows)
         for row in rows:
             self._changed = True
@@ -87,25 +98,36 @@ class CellCurves:
 
         found, heading = Drawn.of(self._curves), self._heading(ended)
         runs = self._runs_before(found.bands)
-        before = {band.name: [run[band.name] for run in runs] for band in found.bands}
-        text = found.text(heading)
-        picture = found.picture(heading, before, ended=ended)
+        before = {band.name: [past.bands[band.name] for past in runs] for band in found.bands}
+        text, labels = found.text(heading), self._labels(runs)
+        picture = found.picture(heading, before, labels, ended=ended)
         if ended:
-            self._keep({band.name: band for band in found.bands})
+            self._keep(PastRun({band.name: band for band in found.bands}, self._run))
         now = time.monotonic()
         self._changed = False
         self._next = now + max(PERIOD, (now - began) / SHARE, (now - self._started) / CHANGES)
-        return {"data": {"image/svg+xml": picture, "text/plain": text}, "metadata": {"image/svg+xml": {"alt": text}}}
+        return {
+            "data": {"image/svg+xml": picture, "text/plain": text},
+            "metadata": {"image/svg+xml": {"alt": found.alternative(heading, labels)}},
+        }
 
     def _runs_before(self, bands: Sequence[Band]) -> list[PastRun]:
-        """The last runs that logged these names over some of these steps."""
+        """The last runs that logged these names over some of these steps, and are not hidden; the newest last."""
         with self._changing:
             runs = list(self._ended.get(_names(bands), ()))
-        return [run for run in runs if all(run[band.name].steps[-1] > band.steps[0] for band in bands)]
+        runs = [past for past in runs if past.run is None or not past.run.hidden]
+        return [past for past in runs if all(past.bands[each.name].steps[-1] > each.steps[0] for each in bands)][
+            -RUNS_DRAWN:
+        ]
+
+    def _labels(self, runs: Sequence[PastRun]) -> list[str]:
+        """What earlier runs are called beside this one, with what differs."""
+        run = self._run
+        return ["" if past.run is None or run is None else past.run.beside(run) for past in runs]
 
     def _keep(self, run: PastRun) -> None:
         with self._changing:
-            names = _names(list(run.values()))
+            names = _names(list(run.bands.values()))
             runs = self._ended.pop(names, None) or deque(maxlen=RUNS_KEPT)
             runs.append(run)
             self._ended[names] = runs  # the last that was added comes last
@@ -113,10 +135,11 @@ class CellCurves:
                 del self._ended[next(iter(self._ended))]
 
     def _heading(self, ended: bool) -> str:
-        """Which step it is at, and how many there are a second: of a cell that has ended, over all of its time."""
+        """The run, its step, and how many steps there are a second: of a cell that has ended, over all of its time."""
         first = self._began if ended and self._began else self._reached[0]
         last = self._reached[-1]
-        step = f"step {last[1]:,.10g}"
+        named = f"{self._run.name} · " if self._run is not None else ""
+        step = f"{named}step {last[1]:,.10g}"
         seconds, steps = last[0] - first[0], last[1] - first[1]
         return f"{step} · {short(steps / seconds, 3)} steps a second" if seconds > 0 else step
 

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from IPython.display import clear_output
 
+from allranks.head.state.cell_run import CellRun
 from allranks.head.state.logged import Row
 
 from .cell_curves import CellCurves
@@ -73,10 +74,10 @@ class Show:
         if self._live_area and self._room:
             self._live_area.want(lines, self._room.summary if self._room.leaves_out else tuple)
 
-    def logged(self, rows: Sequence[Row]) -> None:
-        """What the ranks logged since. Its curves are drawn always in the same place of the output."""
+    def logged(self, rows: Sequence[Row], run: CellRun | None = None) -> None:
+        """What the ranks logged since, in this run. Its curves are drawn always in the same place of the output."""
         with self._no_harm():
-            self._curves.add(rows)
+            self._curves.add(rows, run)
             if self.live and (bundle := self._curves.due()):
                 self._show_picture(bundle)
 

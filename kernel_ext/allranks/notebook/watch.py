@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from allranks.head.state.cell_run import CellRun
 from allranks.head.state.logged import Row
 from allranks_backends.views import Snapshot
 
@@ -32,7 +33,7 @@ class Screen(Protocol):
 
     def blocks(self, blocks: list[Block]) -> None: ...
     def live_lines(self, lines: dict[int, str]) -> None: ...
-    def logged(self, rows: Sequence[Row]) -> None: ...
+    def logged(self, rows: Sequence[Row], run: CellRun | None = None) -> None: ...
     def close(self) -> None: ...
 
 
@@ -166,7 +167,7 @@ class Nowhere:
     def live_lines(self, lines: dict[int, str]) -> None:
         """See `Screen`."""
 
-    def logged(self, rows: Sequence[Row]) -> None:
+    def logged(self, rows: Sequence[Row], run: CellRun | None = None) -> None:
         """See `Screen`."""
 
     def close(self) -> None:
@@ -203,10 +204,10 @@ class Tee:
             self._live = dict(lines)
             self._tell("live", lines={str(rank): plain(line).strip("\n") for rank, line in lines.items()})
 
-    def logged(self, rows: Sequence[Row]) -> None:
+    def logged(self, rows: Sequence[Row], run: CellRun | None = None) -> None:
         """See `Screen`."""
         if self._screen is not None:
-            self._screen.logged(rows)
+            self._screen.logged(rows, run)
 
     def close(self) -> None:
         """See `Screen`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from array import array
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,6 +23,8 @@ RECENT = 20_000
 """Rows that wait for dashboards."""
 DRAWN = 1_000
 """Points of a series that a dashboard is given which comes later."""
+FOLLOWED = 100
+"""Cells whose figures are passed on as they come."""
 
 
 class Row(NamedTuple):
@@ -67,6 +69,8 @@ class Logged:
         self._count = 0
         self._seen: dict[str, int] = {}
         """By process: how many of its calls have come."""
+        self._followers: dict[int, Callable[[Row], None]] = {}
+        """By cell, the newest last."""
 
     @property
     def count(self) -> int:
@@ -95,6 +99,28 @@ class Logged:
         self._series[key] = series
         self._recent.append(row)
         self._count += 1
+        if follower := self._followers.get(row.cell):
+            follower(row)
+
+    def follow(self, cell: int, follower: Callable[[Row], None], *, late: bool = False) -> None:
+        """Pass the figures of this cell on as they come, under the lock; where it is `late`, first those that came."""
+        with self._lock:
+            for row in self._rows(cell) if late else ():
+                follower(row)
+            self._followers[cell] = follower
+            while len(self._followers) > FOLLOWED:
+                del self._followers[next(iter(self._followers))]
+
+    def rows(self, cell: int) -> list[Row]:
+        """The figures of one cell, oldest first."""
+        with self._lock:
+            return sorted(self._rows(cell), key=lambda row: (row.at, row.rank))
+
+    def _rows(self, cell: int) -> Iterator[Row]:
+        for (rank, name), series in self._series.items():
+            for number, step, value, at in zip(*series.columns()):
+                if number == cell:
+                    yield Row(rank, name, cell, step, value, at)
 
     def clear(self) -> None:
         """Forget what was logged so far."""

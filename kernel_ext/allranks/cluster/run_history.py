@@ -1,0 +1,304 @@
+"""The runs of this process: cells that logged, to be listed, compared, named, hidden and exported.
+
+One for all clusters of a process, so that a run of yesterday's cluster can be compared with one of today's.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from html import escape
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from allranks.errors import UsageError
+from allranks.head.state.cell_run import CellRun, Change, value_text
+from allranks.head.state.code_changes import diff
+from allranks.units import seconds_text
+from allranks_backends.plan import alike, rank_list
+from allranks_widgets.curves import figure
+from allranks_widgets.table import html_table, text_table
+
+if TYPE_CHECKING:
+    import pandas
+
+MOST_RUNS = 100
+"""Runs that are kept; then the oldest goes."""
+MOST_METRICS = 4
+"""Metrics that have a column of their own in the table."""
+MOST_LINES = 60
+"""Lines of a diff that are shown."""
+COLUMNS = ("run", "name", "rank", "step", "metric", "value", "time")
+SUFFIXES = (".csv", ".parquet")
+
+
+class RunHistory:
+    """The runs of this process, oldest first; ``history[3]`` and ``history["baseline"]`` are one of them.
+
+    A sequence of `CellRun`, and a table in a notebook. The last 100 are kept, also after `Cluster.down`.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._runs: list[CellRun] = []
+        self._count = 0
+
+    def join(self, run: CellRun) -> None:
+        """A cell has logged its first value: it is a run from now on."""
+        with self._lock:
+            self._count += 1
+            run.number, run.name = self._count, f"run {self._count}"
+            self._runs.append(run)
+            del self._runs[:-MOST_RUNS]
+
+    def __iter__(self) -> Iterator[CellRun]:
+        with self._lock:
+            return iter(list(self._runs))
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def __getitem__(self, which: int | str) -> CellRun:
+        """By number or name. Raises UsageError."""
+        runs = list(self)
+        text = str(which)
+        found = [run for run in runs if run.name == text] or [run for run in runs if _numbered(run, text)]
+        if not found:
+            last = ", ".join(_label(run) for run in runs[-8:])
+            raise UsageError(f"no run {text!r}. {f'Runs: {last}' if runs else 'No cell has logged anything yet'}.")
+        return found[0]
+
+    def before(self, run: CellRun) -> CellRun | None:
+        """The last run before it that logged the same metrics."""
+        earlier = [each for each in self if each.number < run.number and each.metrics.keys() == run.metrics.keys()]
+        return earlier[-1] if earlier else None
+
+    # Changing.
+
+    def rename(self, which: int | str, name: str) -> None:
+        """Call a run `name`. Raises UsageError where another has that name, or it could be taken for a number."""
+        run = self[which]
+        if not name.strip() or len(name.split("\n")) > 1:
+            raise UsageError("a run needs a name in one line.")
+        numbered = name.removeprefix("run ").isdecimal() and not _numbered(run, name)
+        if numbered or any(each.name == name and each is not run for each in self):
+            why = "it is a number" if numbered else "another run has it"
+            raise UsageError(f"a run cannot be called {name!r}: {why}.")
+        run.name = name
+
+    def hide(self, *which: int | str) -> None:
+        """Leave runs out of the charts of later cells; they are listed last. Raises UsageError."""
+        for run in [self[each] for each in which]:
+            run.hidden = True
+
+    def show(self, *which: int | str) -> None:
+        """Undo `hide`. Raises UsageError."""
+        for run in [self[each] for each in which]:
+            run.hidden = False
+
+    # Looking.
+
+    def __str__(self) -> str:
+        runs, left_out = self._listed()
+        if not runs:
+            return "No runs yet: a cell that calls log(loss=...) is one."
+        table = text_table(*self._table(runs))
+        return f"{table}\n{left_out}" if left_out else table
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        runs, left_out = self._listed()
+        if not runs:
+            return f"<div>{escape(str(self))}</div>"
+        headings, rows = self._table(runs)
+        pale = [number for number, run in enumerate(runs) if run.hidden]
+        return html_table(headings, rows, pale=pale) + (f"<div>{escape(left_out)}</div>" if left_out else "")
+
+    def _listed(self) -> tuple[list[CellRun], str]:
+        """The runs as they are listed, and which metrics have no column."""
+        runs = sorted(self, key=lambda run: run.hidden)
+        names = _metric_names(runs)[MOST_METRICS:]
+        shown = f"{', '.join(names[:8])}{' …' if len(names) > 8 else ''}"
+        return runs, f"Also logged: {shown}. %distributed runs NAME shows all values of a run." if names else ""
+
+    def _table(self, runs: Sequence[CellRun]) -> tuple[list[str], list[list[str]]]:
+        names = _metric_names(runs)[:MOST_METRICS]
+        headings = ["run", "began", "time", "status", "ranks", *names, "what changed"]
+        return headings, [self._row(run, names) for run in runs]
+
+    def _row(self, run: CellRun, names: Sequence[str]) -> list[str]:
+        metrics, before = run.metrics, self.before(run)
+        last = [figure(metrics[name].mean) if name in metrics else "" for name in names]
+        ranks = f"{len(run.ranks)} {run.backend}"
+        changed = run.changes_text(before) if before is not None else ""
+        return [_label(run), _clock(run.at), seconds_text(run.seconds), run.status, ranks, *last, changed]
+
+    def compare(self, which: int | str, other: int | str | None = None) -> RunComparison:
+        """A run beside `other`: by default the last one before it that logged the same metrics. Raises UsageError."""
+        run = self[which]
+        return RunComparison(run, self.before(run) if other is None else self[other])
+
+    # Taking elsewhere.
+
+    def frame(self, *which: int | str) -> pandas.DataFrame:
+        """All logged values of these runs, or of all, one in a row.
+
+        Columns: ``run`` (the number), ``name``, ``rank``, ``step``, ``metric``, ``value``, ``time`` (UTC). Raises
+        UsageError.
+        """
+        try:
+            import pandas
+        except ImportError:
+            raise UsageError("runs.frame() returns a DataFrame: pip install pandas.") from None
+        frame = pandas.DataFrame(self._values(self._chosen(which)), columns=list(COLUMNS))
+        frame["time"] = pandas.to_datetime(frame["time"], unit="s", utc=True)
+        return frame
+
+    def export(self, path: str | Path, *which: int | str, force: bool = False) -> str:
+        """Write the values of these runs, or of all, to a new ``.csv`` or ``.parquet`` file; returns what was written.
+
+        Infinite values and NaN are ``inf``, ``-inf`` and ``nan`` in CSV, and times are Unix seconds. With `force`, a
+        file that is there is replaced. Raises UsageError.
+        """
+        file, runs = Path(path).expanduser(), self._chosen(which)
+        if file.suffix not in SUFFIXES:
+            raise UsageError(f"cannot export to {path}: use a name that ends in .csv or .parquet.")
+        if file.exists() and not force:
+            raise UsageError(f"{path} exists: --force replaces it.")
+        if not runs:
+            raise UsageError("no runs to export: no cell has logged anything yet.")
+        if file.suffix == ".csv":
+            rows = list(self._values(runs))
+            _written(path, file, lambda draft: _write_csv(draft, rows))
+        else:
+            if find_spec("pyarrow") is None or find_spec("pandas") is None:
+                raise UsageError(f"{path}: Parquet needs pandas and pyarrow: pip install pandas pyarrow.")
+            frame = self.frame(*(run.number for run in runs))
+            rows = list(frame.itertuples())
+            _written(path, file, lambda draft: frame.to_parquet(draft, index=False))
+        return f"{path}: {_count(len(rows), 'value')} of {_count(len(runs), 'run')}."
+
+    def _chosen(self, which: Sequence[int | str]) -> list[CellRun]:
+        return [self[each] for each in which] or list(self)
+
+    @staticmethod
+    def _values(runs: Sequence[CellRun]) -> Iterator[tuple[int, str, int, float, str, float, float]]:
+        for run in runs:
+            for row in run.rows():
+                yield run.number, run.name, row.rank, row.step, row.name, row.value, row.at
+
+
+class RunComparison:
+    """A run beside an earlier one: its metrics, and the values and lines that differ."""
+
+    def __init__(self, run: CellRun, before: CellRun | None) -> None:
+        self.run, self.before = run, before
+
+    @property
+    def changes(self) -> list[Change]:
+        """The values that differ: ``name``, ``before`` and ``now``."""
+        return self.run.changes(self.before)[0] if self.before is not None else []
+
+    @property
+    def diff(self) -> list[str]:
+        """The lines of a unified diff of the code; none where there is no run to compare with."""
+        return diff(self.before.read, self.run.read) if self.before is not None else []
+
+    def __str__(self) -> str:
+        parts = [self._heading, text_table(*self._table()), *self._changed]
+        lines = self.diff
+        parts += lines[:MOST_LINES]
+        if len(lines) > MOST_LINES:
+            parts.append(f"… {len(lines) - MOST_LINES} more lines")
+        return "\n".join(parts)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        text = "\n".join(self.diff[:MOST_LINES])
+        more = f"\n… {len(self.diff) - MOST_LINES} more lines" if len(self.diff) > MOST_LINES else ""
+        code = f'<pre style="margin:6px">{escape(text + more)}</pre>' if text else ""
+        changed = "".join(f"<div>{escape(line)}</div>" for line in self._changed)
+        return f"<div>{escape(self._heading)}</div>{html_table(*self._table())}{changed}{code}"
+
+    @property
+    def _heading(self) -> str:
+        run = self.run
+        took = f"{seconds_text(run.seconds)}{' so far' if run.status == 'running' else ''}"
+        return (
+            f"{_label(run)}: {run.status}, {took}, began {_clock(run.at)}, ranks {rank_list(run.ranks)}, {run.backend}"
+        )
+
+    def _table(self) -> tuple[list[str], list[list[str]]]:
+        """One row for each metric and, where they differ, for each last value."""
+        headings, rows = ["metric", "ranks", "step", "last", "min", "max"], []
+        earlier = self.before.metrics if self.before is not None else {}
+        if self.before is not None:
+            headings.append(f"last of {self.before.name}")
+        for name, metric in self.run.metrics.items():
+            extremes = [figure(metric.least), figure(metric.most)] if metric.least <= metric.most else ["–", "–"]
+            for last, ranks in alike({rank: figure(value) for rank, value in metric.last.items()}).items():
+                row = [name, rank_list(ranks), figure(metric.step), last, *extremes]
+                if self.before is not None:
+                    row.append(figure(earlier[name].mean) if name in earlier else "–")
+                rows.append(row)
+        return headings, rows
+
+    @property
+    def _changed(self) -> list[str]:
+        values = ", ".join(f"{name} {value_text(value)}" for name, value in self.run.values.items())
+        parts = [f"values: {values}"] if values else []
+        if self.before is not None:
+            parts.append(f"changed since {self.before.name}: {self.run.changes_text(self.before)}")
+        return parts
+
+
+RUNS = RunHistory()
+"""Those of this process."""
+
+
+def _numbered(run: CellRun, text: str) -> bool:
+    return text.removeprefix("run ") == str(run.number)
+
+
+def _label(run: CellRun) -> str:
+    named = run.name if run.name == f"run {run.number}" else f"{run.number} {run.name}"
+    return f"{named} (hidden)" if run.hidden else named
+
+
+def _metric_names(runs: Sequence[CellRun]) -> list[str]:
+    """Those of the newest runs first."""
+    return list(dict.fromkeys(name for run in sorted(runs, key=lambda run: -run.number) for name in run.metrics))
+
+
+def _clock(at: float) -> str:
+    """The time of day here; with the date where that is not today's."""
+    moment, today = time.localtime(at), time.localtime()
+    return time.strftime("%H:%M:%S" if moment[:3] == today[:3] else "%b %d %H:%M", moment)
+
+
+def _count(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def _write_csv(path: Path, rows: Sequence[Sequence[Any]]) -> None:
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(COLUMNS)
+        writer.writerows(rows)
+
+
+def _written(path: str | Path, file: Path, write: Callable[[Path], Any]) -> None:
+    """Have `write` make a file that then takes its place at once. Raises UsageError."""
+    draft = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        write(draft)
+        os.replace(draft, file)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise UsageError(f"cannot write {path}: {error.strerror or error}.") from None

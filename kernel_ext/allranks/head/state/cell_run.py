@@ -1,0 +1,177 @@
+"""A cell that logs is a run: what is known of it, and what differs from another run."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+from .code_changes import Code, Constant, lines_changed
+from .logged import Logged, Row
+
+RunStatus = Literal["running", "ok", "failed", "stopped"]
+MOST_SAID = 3
+"""Values that are named of those that differ; the others are counted."""
+LONGEST = 24
+"""Characters of a value in a table or beside a curve."""
+
+
+@dataclass
+class Metric:
+    """One name that a run logged, over its ranks."""
+
+    last: dict[int, float] = field(default_factory=dict)
+    """The newest value of each rank."""
+    step: float = 0.0
+    """The step of the newest value."""
+    count: int = 0
+    """Values there were."""
+    least: float = float("inf")
+    most: float = float("-inf")
+    """Of the values that are numbers; infinite where there was none."""
+
+    def add(self, row: Row) -> None:
+        self.last[row.rank] = row.value
+        self.step, self.count = row.step, self.count + 1
+        self.least, self.most = min(self.least, row.value), max(self.most, row.value)  # NaN changes neither
+
+    @property
+    def mean(self) -> float:
+        """Of the ranks' last values, as the line of a chart."""
+        values = list(self.last.values())
+        return sum(values) / len(values)
+
+
+class Change(NamedTuple):
+    """A value that two runs have, and that is not the same."""
+
+    name: str
+    before: Constant
+    now: Constant
+
+
+class CellRun:
+    """A cell that logs: its code, its world, its values, and how it ended.
+
+    Known to `RunHistory` from the first logged value on. Fed in the lifeline's thread, read from any.
+    """
+
+    def __init__(
+        self,
+        cell: int,
+        code: str,
+        ranks: Sequence[int],
+        backend: str,
+        logged: Logged,
+        *,
+        arguments: Mapping[str, Constant] | None = None,
+        on_first: Callable[[CellRun], None] = lambda _run: None,
+    ) -> None:
+        """`arguments` are those of the function that the cell calls. `on_first` is called at the first value."""
+        self.number = 0
+        """Counts the runs of this process from 1."""
+        self.name = ""
+        """``run 3``, or what `rename` made of it."""
+        self.hidden = False
+        """Whether it is left out of charts, and listed last."""
+        self.cell, self.ranks, self.backend = cell, tuple(ranks), backend
+        self.status: RunStatus = "running"
+        self.at = time.time()
+        """Unix time in seconds when it began."""
+        self.variables: dict[str, Constant] = {}
+        """Numbers, text and truth values that earlier cells had set, and that the code reads."""
+        self._code, self._arguments, self._logged, self._on_first = code, dict(arguments or {}), logged, on_first
+        self._began, self._seconds = time.monotonic(), None
+        self._lock = threading.Lock()
+        self._metrics: dict[str, Metric] = {}
+
+    _seconds: float | None
+
+    def __repr__(self) -> str:
+        return f"<{self.name}: {self.status}, {', '.join(self.metrics) or 'nothing logged'}>"
+
+    def add(self, row: Row) -> None:
+        """Take a value that was logged."""
+        with self._lock:
+            first = not self._metrics
+            self._metrics.setdefault(row.name, Metric()).add(row)
+        if first:
+            self._on_first(self)
+
+    def end(self, status: RunStatus) -> None:
+        """The cell is over. Only the first call counts."""
+        if self.status == "running":
+            self._seconds, self.status = time.monotonic() - self._began, status
+
+    @property
+    def seconds(self) -> float:
+        """How long it took, or has been running."""
+        return time.monotonic() - self._began if self._seconds is None else self._seconds
+
+    @property
+    def metrics(self) -> dict[str, Metric]:
+        """What it logged, by name, in the order of the first values."""
+        with self._lock:
+            return dict(self._metrics)
+
+    @property
+    def code(self) -> str:
+        """The cell's code; the source of a function that was applied. Empty for a cell of an earlier notebook."""
+        return self.read.text
+
+    @cached_property
+    def read(self) -> Code:
+        """The code, with its constants."""
+        return Code.of(self._code)
+
+    @property
+    def values(self) -> dict[str, Constant]:
+        """The constants that the code names, arguments, and the variables that it reads."""
+        return {**self.variables, **self.read.constants, **self._arguments}
+
+    def rows(self) -> list[Row]:
+        """What it logged, oldest first; of more than 100,000 values of a name and rank, every other one is gone."""
+        return self._logged.rows(self.cell)
+
+    # How it differs from an earlier run.
+
+    def changes(self, before: CellRun) -> tuple[list[Change], int]:
+        """Values that both have and that differ, and how many lines of the code differ beside these."""
+        old, new = {**before.values, **before._world}, {**self.values, **self._world}
+        changed = [Change(name, old[name], value) for name, value in new.items() if name in old and old[name] != value]
+        constants = [each.name for each in changed]
+        return changed, lines_changed(before.read, self.read, constants)
+
+    @property
+    def _world(self) -> dict[str, Constant]:
+        return {"ranks": len(self.ranks), "backend": self.backend}
+
+    def changes_text(self, before: CellRun) -> str:
+        """``lr 0.1 → 0.01, 2 more lines changed``; ``same code`` where nothing differs."""
+        changed, lines = self.changes(before)
+        said = [f"{each.name} {value_text(each.before)} → {value_text(each.now)}" for each in changed]
+        return _joined(said, lines)
+
+    def beside(self, other: CellRun) -> str:
+        """What to call it beside the curves of another run: ``run 2: lr 0.1``."""
+        changed, lines = other.changes(self)
+        return f"{self.name}: {_joined([f'{each.name} {value_text(each.before)}' for each in changed], lines)}"
+
+
+def value_text(value: Constant) -> str:
+    """As it is shown: ``0.0003``, ``True``, ``adam``."""
+    text = f"{value:.10g}" if isinstance(value, float) else str(value)
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+
+
+def _joined(values: Sequence[str], lines: int) -> str:
+    said = list(values[:MOST_SAID])
+    if len(values) > MOST_SAID:
+        said.append(f"{len(values) - MOST_SAID} more values")
+    if lines:
+        more = "more " if values else ""
+        said.append(f"{lines} {more}{'line' if lines == 1 else 'lines'} changed")
+    return ", ".join(said) or "same code"
