@@ -6,6 +6,8 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError, Future, wait
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -21,6 +23,8 @@ from allranks.head.state.cell_updates import CellUpdate, CellUpdates, Died
 from allranks.head.state.monitor import Monitor
 from allranks.messages.cell_options import CallKind, CellRequest, checked
 from allranks.messages.events import AtDebugger, Began, Done, Entering
+from allranks.messages.questions import Reply, RequestFailed
+from allranks.messages.requests import PlainValues, ReadValues
 from allranks.notebook.fold import Block, Fold
 from allranks.notebook.stop import Stop
 from allranks_backends.plan import rank_label
@@ -37,6 +41,8 @@ INTERRUPT_WITHIN = 1.6
 """Seconds ranks get to handle an interrupt before the prompt is given back without them."""
 STOPPED_WITHIN = 10.0
 """Seconds that another thread gets to show the end of a cell that was stopped."""
+VALUES_WITHIN = 0.3
+"""Seconds that the end of a run waits for what its code reads."""
 POLL_LOGGED = 0.5
 """Seconds between two looks at what was logged."""
 DRAW_EVERY = 0.1
@@ -62,7 +68,7 @@ class Cell:
         run: CellRun | None = None,
         on_end: Callable[[Cell], str | None] = lambda _cell: None,
     ) -> None:
-        """`calls` is what ranks call, where `code` only shows that; `before` is shown first; `run` has what is logged."""
+        """`calls` is what ranks call, where `code` only shows that; `before` is shown first; `run` records the cell."""
         assert isinstance(options.ranks, Sequence) and options.count is not None, "settled by Cluster.begin"
         self.number, self.code, self.ranks = number, code, tuple(options.ranks)
         self._monitor, self._lifeline, self._screen = monitor, lifeline, options.screen
@@ -84,6 +90,8 @@ class Cell:
         self._before, self._on_end, self._run = before, on_end, run
         self._stopped = False
         """Whether it was stopped by its time limit, or by who follows it."""
+        self._values: Future[Reply[PlainValues]] | None = None
+        """What the run's code reads on a rank, once it was asked."""
         self._first: dict[int, int] = {}
         self._logged = monitor.logged.count
         """Number of the last logged figure that is not to be drawn any more."""
@@ -290,6 +298,7 @@ class Cell:
             self._conversation.ended(rank)
 
     def _draw(self, *, flush: bool = False) -> None:
+        self._ask_values()
         blocks = self._fold.drain(time.monotonic(), flush)
         if self._screen is not None:
             if blocks:
@@ -298,6 +307,23 @@ class Cell:
             self._logged, rows = self._monitor.logged.since(self._logged)
             if rows := [row for row in rows if row.cell == self.number]:
                 self._screen.logged(rows, self._run)
+
+    def _ask_values(self) -> None:
+        """Have a rank say what the code of a run reads from earlier cells: its agent answers at once."""
+        run = self._run
+        if run is None or not run.number or self._values is not None:
+            return
+        reads, binds = sorted(run.read.reads), sorted(run.read.binds)
+        rank = next((self._monitor.ranks[rank] for rank in self.ranks if not self._monitor.ranks[rank].dead), None)
+        if not reads or rank is None:
+            return
+
+        def take(answer: Future[Reply[PlainValues]]) -> None:
+            with suppress(ConnectionError, RequestFailed, CancelledError):
+                run.variables = answer.result().answer.values
+
+        self._values = self._lifeline.ask(rank.uuid, ReadValues(reads, binds))
+        self._values.add_done_callback(take)
 
     def _say_who_waits(self) -> None:
         """Report who waits for whom, and unblock those whose wait is hopeless."""
@@ -331,6 +357,8 @@ class Cell:
         """Note how the cell ended; one of which nothing is known any more counts as stopped."""
         if self._run is None:
             return
+        if self._values is not None:
+            wait([self._values], VALUES_WITHIN)
         errors = self.result.errors.values() if self.result is not None else ()
         stopped = self._stopped or self._monitor.state == "down" or self.result is None
         if stopped or (errors and all(error.ename == "KeyboardInterrupt" for error in errors)):

@@ -251,7 +251,7 @@ class RunComparison:
 
     @property
     def _changed(self) -> list[str]:
-        values = ", ".join(f"{name} {value_text(value)}" for name, value in self.run.values.items())
+        values = ", ".join(f"{name} {value_text(value)}" for name, value in self.run.values.items() if "()" not in name)
         parts = [f"values: {values}"] if values else []
         if self.before is not None:
             parts.append(f"changed since {self.before.name}: {self.run.changes_text(self.before)}")

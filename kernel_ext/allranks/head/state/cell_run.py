@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +16,8 @@ from .logged import Logged, Row
 RunStatus = Literal["running", "ok", "failed", "stopped"]
 MOST_SAID = 3
 """Values that are named of those that differ; the others are counted."""
+SECRET = re.compile(r"(?i)token$|secret|passw|api_?key")
+"""Names of text that is never shown or exported."""
 LONGEST = 24
 """Characters of a value in a table or beside a curve."""
 
@@ -46,7 +49,7 @@ class Metric:
 
 
 class Change(NamedTuple):
-    """A value that two runs have, and that is not the same."""
+    """A value that two runs have, and that is not the same; of functions, ``train()``, a checksum of the source."""
 
     name: str
     before: Constant
@@ -82,7 +85,7 @@ class CellRun:
         self.at = time.time()
         """Unix time in seconds when it began."""
         self.variables: dict[str, Constant] = {}
-        """Numbers, text and truth values that earlier cells had set, and that the code reads."""
+        """Numbers, text and truth values that the code reads from earlier cells, and checksums of their functions."""
         self._code, self._arguments, self._logged, self._on_first = code, dict(arguments or {}), logged, on_first
         self._began, self._seconds = time.monotonic(), None
         self._lock = threading.Lock()
@@ -129,8 +132,9 @@ class CellRun:
 
     @property
     def values(self) -> dict[str, Constant]:
-        """The constants that the code names, arguments, and the variables that it reads."""
-        return {**self.variables, **self.read.constants, **self._arguments}
+        """The constants that the code names, arguments, and the variables that it reads; no text that may be secret."""
+        found = {**self.variables, **self.read.constants, **self._arguments}
+        return {name: value for name, value in found.items() if not (isinstance(value, str) and SECRET.search(name))}
 
     def rows(self) -> list[Row]:
         """What it logged, oldest first; of more than 100,000 values of a name and rank, every other one is gone."""
@@ -152,13 +156,17 @@ class CellRun:
     def changes_text(self, before: CellRun) -> str:
         """``lr 0.1 → 0.01, 2 more lines changed``; ``same code`` where nothing differs."""
         changed, lines = self.changes(before)
-        said = [f"{each.name} {value_text(each.before)} → {value_text(each.now)}" for each in changed]
+        said = [_said(each, f"{value_text(each.before)} → {value_text(each.now)}") for each in changed]
         return _joined(said, lines)
 
     def beside(self, other: CellRun) -> str:
         """What to call it beside the curves of another run: ``run 2: lr 0.1``."""
         changed, lines = other.changes(self)
-        return f"{self.name}: {_joined([f'{each.name} {value_text(each.before)}' for each in changed], lines)}"
+        return f"{self.name}: {_joined([_said(each, value_text(each.before)) for each in changed], lines)}"
+
+
+def _said(change: Change, values: str) -> str:
+    return f"{change.name} changed" if change.name.endswith("()") else f"{change.name} {values}"
 
 
 def value_text(value: Constant) -> str:
@@ -169,9 +177,9 @@ def value_text(value: Constant) -> str:
 
 def _joined(values: Sequence[str], lines: int) -> str:
     said = list(values[:MOST_SAID])
-    if len(values) > MOST_SAID:
-        said.append(f"{len(values) - MOST_SAID} more values")
+    if more := len(values[MOST_SAID:]):
+        said.append(f"{more} more {'value' if more == 1 else 'values'}")
     if lines:
-        more = "more " if values else ""
-        said.append(f"{lines} {more}{'line' if lines == 1 else 'lines'} changed")
+        also = "more " if values else ""
+        said.append(f"{lines} {also}{'line' if lines == 1 else 'lines'} changed")
     return ", ".join(said) or "same code"

@@ -46,6 +46,7 @@ class Code:
     constants: Mapping[str, Constant]
     reads: frozenset[str]
     """Variables that it uses and does not bind."""
+    binds: frozenset[str]
     places: Mapping[str, tuple[int, int, int]]
     """Where each constant stands: the line, from 0, and its first and last byte there."""
 
@@ -56,12 +57,13 @@ class Code:
             # Lines of IPython's own keep their place, since positions in all others are counted from there.
             tree = compile(_NOT_PYTHON.sub(r"\1pass", text), "", "exec", FLAGS)
         except (SyntaxError, ValueError):
-            return cls(text, {}, frozenset(), {})
-        named = _named(list(_constants(tree)))
+            return cls(text, {}, frozenset(), frozenset(), {})
+        named, (loaded, bound) = _named(list(_constants(tree))), _names(tree)
         return cls(
             text,
             {name: each.value for name, each in named.items()},
-            _reads(tree),
+            loaded - bound,
+            bound,
             {
                 name: (each.node.lineno - 1, each.node.col_offset, each.node.end_col_offset or 0)
                 for name, each in named.items()
@@ -157,7 +159,8 @@ def _named(found: list[_Found]) -> dict[str, _Found]:
     return dict(sorted(named.items(), key=lambda item: (item[1].node.lineno, item[1].node.col_offset)))
 
 
-def _reads(tree: ast.Module) -> frozenset[str]:
+def _names(tree: ast.Module) -> tuple[frozenset[str], frozenset[str]]:
+    """Those that are used, and those that are bound."""
     loaded, bound = set[str](), set[str]()
     for node in ast.walk(tree):
         match node:
@@ -171,4 +174,4 @@ def _reads(tree: ast.Module) -> frozenset[str]:
                 bound.add(name)
             case ast.alias(name=name, asname=other):
                 bound.add((other or name).partition(".")[0])
-    return frozenset(loaded - bound)
+    return frozenset(loaded), frozenset(bound)

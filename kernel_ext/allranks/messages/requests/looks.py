@@ -32,6 +32,17 @@ class Inspect(Question[Inspected]):
     detail: int
 
 
+class PlainValues(Answer):
+    values: dict[str, bool | int | float | str]
+
+
+class ReadValues(Question[PlainValues]):
+    """Numbers, text and truth values that code reads, but for the names `without`; evaluates nothing."""
+
+    names: list[str]
+    without: list[str]
+
+
 class ConsoleFile(Answer):
     file: str
 

@@ -13,6 +13,7 @@ from allranks.rank.debug import introspection
 from allranks.rank.debug.debugger import Debugger
 from allranks.rank.files import share
 from allranks.rank.main_thread.running_cell import RunningCell
+from allranks.rank.values.read_values import read_values
 
 from .table import Buffers, RequestTable
 
@@ -33,6 +34,7 @@ class LookRequests(RequestTable):
             requests.Complete, lambda request, _: Reply(introspection.complete(shell(), request.code, request.cursor))
         )
         self.answer(requests.Inspect, self._inspect)
+        self.answer(requests.ReadValues, self._read_values)
         self.answer(requests.Console, lambda *_: Reply(requests.ConsoleFile(open_console())))
         self.confirm(requests.LookBack, lambda *_: debugger.look_back())
         self.accept(requests.Debug, lambda request, _: debugger.put(request.number, request.command))
@@ -42,6 +44,9 @@ class LookRequests(RequestTable):
 
     def _inspect(self, request: requests.Inspect, _: Buffers) -> Reply[requests.Inspected]:
         return Reply(requests.Inspected(introspection.inspect(self._user_ns, request.name, request.detail)))
+
+    def _read_values(self, request: requests.ReadValues, _: Buffers) -> Reply[requests.PlainValues]:
+        return Reply(requests.PlainValues(read_values(request.names, request.without, self._user_ns)))
 
     def _read_printed(self, request: requests.ReadPrinted, _: Buffers) -> Reply[requests.PrintedPart]:
         with share.in_words():
