@@ -52,6 +52,8 @@ def test_what_makes_no_sense_is_refused(kernel: Notebook) -> None:
         ("9", "no run '9'. No cell has logged anything yet."),
         ("1 --hide 2", "--rename, --hide and --show are followed by the runs that they change."),
         ("--force", "--force needs --export."),
+        ("--as mlflow", "--as needs --export."),
+        ("--export a --as excel", "unknown 'excel'. Choose from tensorboard, mlflow, wandb."),
         ("1 2 3", "%distributed runs compares two runs."),
         ("--rename 1", "argument --rename: expected 2 arguments"),
     ):

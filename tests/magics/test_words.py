@@ -48,6 +48,7 @@ def completed(line: str, magic: str = "%distributed") -> list[str] | None:
         ("pull b", ["batch"]),
         ("push ", ["weights"]),
         ("runs b", ["baseline"]),
+        ("runs --as t", ["tensorboard"]),
         ("runs --hide ", RUNS),
         ("runs --rename b", ["baseline"]),
         ("save runs/a b", ["batch"]),

@@ -23,6 +23,8 @@ from allranks_backends.plan import alike, rank_list
 from allranks_widgets.curves import figure
 from allranks_widgets.table import html_table, text_table
 
+from .run_loggers import LOGGERS
+
 if TYPE_CHECKING:
     import pandas
 
@@ -159,19 +161,29 @@ class RunHistory:
         frame["time"] = pandas.to_datetime(frame["time"], unit="s", utc=True)
         return frame
 
-    def export(self, path: str | Path, *which: int | str, force: bool = False) -> str:
+    def export(self, path: str | Path, *which: int | str, logger: str | None = None, force: bool = False) -> str:
         """Write the values of these runs, or of all, to a new ``.csv`` or ``.parquet`` file; returns what was written.
 
-        Infinite values and NaN are ``inf``, ``-inf`` and ``nan`` in CSV, and times are Unix seconds. With `force`, a
-        file that is there is replaced. Raises UsageError.
+        Infinite values and NaN are ``inf``, ``-inf`` and ``nan`` in CSV, and times are Unix seconds. With a `logger`
+        (``tensorboard``, ``mlflow`` or ``wandb``), `path` is a folder that its library writes: the mean, least and most
+        of the ranks at each step, and the values of each run. With `force`, what is there is replaced. Raises
+        UsageError.
         """
         file, runs = Path(path).expanduser(), self._chosen(which)
-        if file.suffix not in SUFFIXES:
-            raise UsageError(f"cannot export to {path}: use a name that ends in .csv or .parquet.")
-        if file.exists() and not force:
-            raise UsageError(f"{path} exists: --force replaces it.")
         if not runs:
             raise UsageError("no runs to export: no cell has logged anything yet.")
+        if logger is not None:
+            if logger not in LOGGERS:
+                raise UsageError(f"unknown logger {logger!r}: choose from {', '.join(LOGGERS)}.")
+            LOGGERS[logger](runs, str(path), force)
+            return f"{path}: {_count(len(runs), 'run')} for {logger}."
+        if file.suffix not in SUFFIXES:
+            raise UsageError(
+                f"cannot export to {path}: use a name that ends in .csv or .parquet, or a folder and "
+                f"--as {', '.join(LOGGERS)}."
+            )
+        if file.exists() and not force:
+            raise UsageError(f"{path} exists: --force replaces it.")
         if file.suffix == ".csv":
             rows = list(self._values(runs))
             _written(path, file, lambda draft: _write_csv(draft, rows))

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any, NoReturn, get_args
 
+from allranks.cluster.run_loggers import LOGGERS
 from allranks.discovery import discover as discover_module
 from allranks.discovery import doctor
 from allranks.environments import setup
@@ -165,7 +166,10 @@ def line_parser() -> Parser:
     change.add_argument("--hide", nargs="+", metavar="RUN", help="leave runs out of charts, and list them last")
     change.add_argument("--show", nargs="+", metavar="RUN", help="undo --hide")
     change.add_argument("--export", metavar="FILE", help="write all values, or those of RUN ..., to .csv or .parquet")
-    runs.add_argument("--force", action="store_true", help="with --export: replace a file that is there")
+    runs.add_argument(
+        "--as", dest="logger", choices=list(LOGGERS), help="with --export: write a folder with this library"
+    )
+    runs.add_argument("--force", action="store_true", help="with --export: replace what is there")
     verbs.add_parser("interrupt", help="stop a cell that runs with --no-wait")
     for verb, text in (("push", "copy notebook variables to the ranks"), ("pull", "copy variables from the ranks")):
         move = verbs.add_parser(verb, help=text)

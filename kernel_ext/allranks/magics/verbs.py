@@ -238,10 +238,11 @@ class Verbs:
     def _runs(self, options: argparse.Namespace) -> None:
         if options.names and (options.rename or options.hide or options.show):
             raise UsageError("--rename, --hide and --show are followed by the runs that they change.")
-        if options.force and options.export is None:
-            raise UsageError("--force needs --export.")
+        for flag_given, value in (("--force", options.force), ("--as", options.logger)):
+            if value and options.export is None:
+                raise UsageError(f"{flag_given} needs --export.")
         if options.export is not None:
-            print(RUNS.export(options.export, *options.names, force=options.force))
+            print(RUNS.export(options.export, *options.names, logger=options.logger, force=options.force))
         elif options.rename:
             RUNS.rename(*options.rename)
         elif options.hide:

@@ -1,0 +1,152 @@
+"""Runs written for TensorBoard, MLflow and W&B, by their own libraries, after the fact.
+
+For each step they get what a chart shows: the mean of the ranks, and where these differ, the least and the most of
+them. They are imported when they are used, and are no dependency.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from allranks.errors import UsageError
+from allranks.head.state.cell_run import CellRun
+
+EXPERIMENT = "allranks"
+"""Of MLflow, and the project of W&B."""
+AT_ONCE = 1_000
+"""Metrics in one request to MLflow, which takes no more."""
+
+
+class Point(NamedTuple):
+    """What is logged at one step."""
+
+    step: float
+    at: float
+    """Unix time in seconds of the last rank."""
+    values: dict[str, float]
+    """By name: ``loss`` is the mean, ``loss/min`` and ``loss/max`` are there where ranks differ."""
+
+
+def points_of(run: CellRun) -> list[Point]:
+    """By step. Of a rank that logged a name twice at a step, the later value counts."""
+    by_step: dict[float, dict[str, dict[int, float]]] = {}
+    at: dict[float, float] = {}
+    for row in run.rows():
+        by_step.setdefault(row.step, {}).setdefault(row.name, {})[row.rank] = row.value
+        at[row.step] = row.at
+    return [Point(step, at[step], dict(_over_ranks(by_step[step]))) for step in sorted(by_step)]
+
+
+def _over_ranks(values: Mapping[str, Mapping[int, float]]) -> Iterable[tuple[str, float]]:
+    for name, of_ranks in values.items():
+        known = list(of_ranks.values())
+        yield name, sum(known) / len(known)
+        if min(known) != max(known):
+            yield f"{name}/min", min(known)
+            yield f"{name}/max", max(known)
+
+
+def to_tensorboard(runs: Sequence[CellRun], to: str, force: bool) -> None:
+    """Event files, in a folder for each run."""
+    writer_of = _imported("tensorboardX", "torch.utils.tensorboard", install="tensorboardX").SummaryWriter
+    folders = [Path(to).expanduser() / re.sub(r"[^\w .=-]", "_", run.name) for run in runs]
+    old = [file for folder in folders for file in folder.glob("events.out.tfevents.*")]
+    if old and not force:
+        raise UsageError(f"{old[0].parent} has a run already: --force replaces it.")
+    _whole_steps(runs, "TensorBoard")
+    for file in old:
+        file.unlink()
+    for run, folder in zip(runs, folders):
+        with writer_of(str(folder)) as writer:
+            for point in points_of(run):
+                for name, value in point.values.items():
+                    writer.add_scalar(name, value, int(point.step), walltime=point.at)
+            writer.add_text("values", "\n".join(f"- {name}: {value}" for name, value in _about(run).items()))
+            writer.add_text("code", "".join(f"    {line}\n" for line in run.code.splitlines()))
+
+
+def to_mlflow(runs: Sequence[CellRun], to: str, _force: bool) -> None:
+    """Runs of the experiment ``allranks``, in the ``mlflow.db`` of a folder or on a tracking server."""
+    mlflow = _imported("mlflow", install="mlflow")
+    _whole_steps(runs, "MLflow")
+    uri, artifacts = to, None
+    if "://" not in to:  # MLflow 3.17 refuses to write plain folders
+        _imported("sqlalchemy", install="mlflow")  # which mlflow-skinny lacks
+        folder = Path(to).expanduser().absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+        uri, artifacts = f"sqlite:///{folder}/mlflow.db", (folder / "artifacts").as_uri()
+    client = mlflow.MlflowClient(tracking_uri=uri)
+    known = client.get_experiment_by_name(EXPERIMENT)
+    experiment = known.experiment_id if known is not None else client.create_experiment(EXPERIMENT, artifacts)
+    entities = import_module("mlflow.entities")
+    for run in runs:
+        made = client.create_run(experiment, start_time=round(run.at * 1e3), run_name=run.name)
+        identity = made.info.run_id
+        params = [entities.Param(_named(name), str(value)) for name, value in _about(run).items()]
+        metrics = [
+            entities.Metric(_named(name), value, round(point.at * 1e3), int(point.step))
+            for point in points_of(run)
+            for name, value in point.values.items()
+        ]
+        client.log_batch(identity, params=params)
+        for first in range(0, len(metrics), AT_ONCE):
+            client.log_batch(identity, metrics=metrics[first : first + AT_ONCE])
+        status = {"ok": "FINISHED", "failed": "FAILED", "stopped": "KILLED", "running": "RUNNING"}[run.status]
+        client.set_terminated(identity, status, end_time=round((run.at + run.seconds) * 1e3))
+
+
+def to_wandb(runs: Sequence[CellRun], to: str, _force: bool) -> None:
+    """Offline runs, which ``wandb sync`` uploads."""
+    wandb = _imported("wandb", install="wandb")
+    folder = Path(to).expanduser().absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    for run in runs:
+        made = wandb.init(
+            project=EXPERIMENT,
+            name=run.name,
+            dir=str(folder),
+            mode="offline",
+            config=_about(run),
+            reinit="create_new",
+            settings=wandb.Settings(console="off", silent=True, disable_git=True, save_code=False),
+        )
+        made.define_metric("*", step_metric="step")
+        for point in points_of(run):
+            made.log({**point.values, "step": point.step})
+        made.finish(exit_code=0 if run.status == "ok" else 1)
+
+
+Write = Callable[[Sequence[CellRun], str, bool], None]
+LOGGERS: Mapping[str, Write] = {"tensorboard": to_tensorboard, "mlflow": to_mlflow, "wandb": to_wandb}
+"""By what ``--as`` takes: writes runs to a folder; the last argument says whether to replace what is there."""
+
+
+def _about(run: CellRun) -> dict[str, Any]:
+    return {**run.values, "ranks": len(run.ranks), "backend": run.backend}
+
+
+def _whole_steps(runs: Sequence[CellRun], whose: str) -> None:
+    """Raises UsageError for a run with other steps."""
+    for run in runs:
+        for row in run.rows():
+            if not row.step.is_integer():
+                raise UsageError(f"{run.name} logged {row.name} at step {row.step:g}: {whose} takes whole steps only.")
+
+
+def _named(name: str) -> str:
+    """A name as MLflow takes it."""
+    return re.sub(r"[^\w\-./ ]", "_", name)
+
+
+def _imported(*modules: str, install: str) -> Any:
+    """The first of these modules that there is. Raises UsageError."""
+    for module in modules:
+        try:
+            return import_module(module)
+        except ImportError:
+            continue
+    raise UsageError(f"{modules[0]} is not installed here: pip install {install}.")
