@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -84,6 +85,12 @@ def test_arguments_of_a_function_are_values_of_its_run(ring2: Cluster, runs: Run
         ring2.apply(train, lr)
     assert runs[1].values == {"lr": 0.1, "steps": 3}
     assert runs[2].changes_text(runs[1]) == "lr 0.1 → 0.2"
+
+
+def test_values_are_there_when_an_experiment_has_begun_its_next_run(ring2: Cluster, runs: RunHistory) -> None:
+    ring2.run("log(loss=1)", ranks=0).check()
+    ring2._logs.clear()
+    assert ring2.logged().empty and [row.value for row in runs[1].rows()] == [1.0]
 
 
 def test_text_that_may_be_secret_is_no_value() -> None:
@@ -169,6 +176,17 @@ def test_values_are_exported_as_they_were_logged(ring2: Cluster, runs: RunHistor
     assert rows[-1] == {**rows[-1], "run": "2", "name": "baseline", "rank": "1", "step": "0.5", "value": "-inf"}
     assert runs.export(tmp_path / "one.csv", "baseline").endswith("one.csv: 1 value of 1 run.")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["all.csv", "all.parquet", "one.csv"]
+
+
+def test_the_example_of_the_documentation(
+    ring2: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
+    example = text.partition("{ #runs }")[2].partition("```python\n")[2].partition("```")[0]
+    monkeypatch.chdir(tmp_path)
+    exec(example.replace("allranks.Cluster(n=2)", "the_cluster"), {"the_cluster": nullcontext(ring2)})
+    assert "changed since run 1: lr 0.25 → 0.5" in capsys.readouterr().out
+    assert (tmp_path / "runs.csv").read_text().count("\n") == 13
 
 
 def test_what_cannot_be_exported_is_refused_and_harms_nothing(

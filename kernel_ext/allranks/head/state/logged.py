@@ -71,6 +71,8 @@ class Logged:
         """By process: how many of its calls have come."""
         self._followers: dict[int, Callable[[Row], None]] = {}
         """By cell, the newest last."""
+        self._cleared = deque[dict[tuple[int, str], _Series]](maxlen=FOLLOWED)
+        """What `clear` took away: runs still have it."""
 
     @property
     def count(self) -> int:
@@ -117,15 +119,18 @@ class Logged:
             return sorted(self._rows(cell), key=lambda row: (row.at, row.rank))
 
     def _rows(self, cell: int) -> Iterator[Row]:
-        for (rank, name), series in self._series.items():
-            for number, step, value, at in zip(*series.columns()):
-                if number == cell:
-                    yield Row(rank, name, cell, step, value, at)
+        for every in (*self._cleared, self._series):
+            for (rank, name), series in every.items():
+                for number, step, value, at in zip(*series.columns()):
+                    if number == cell:
+                        yield Row(rank, name, cell, step, value, at)
 
     def clear(self) -> None:
-        """Forget what was logged so far."""
+        """Forget what was logged so far; `rows` still has it."""
         with self._lock:
-            self._series.clear()
+            if self._series:
+                self._cleared.append(self._series)
+            self._series = {}
             self._recent.clear()
             self.lost = 0
 
