@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from allranks.errors import NoCluster, UsageError
-from allranks.head.state.logged import DRAWN, MOST_POINTS, MOST_SERIES, RECENT, Logged, Row
+from allranks.head.state.logged import DRAWN, FOLLOWED, MOST_POINTS, MOST_SERIES, RECENT, Logged, Row
 from allranks.messages.events import LogCall
 from allranks.notebook.watch import Nowhere
 from allranks.rank.metrics.log import KEEP
@@ -209,3 +209,17 @@ def test_the_screen_of_a_cell_is_told_what_this_cell_logged_also_if_it_is_follow
     assert until(lambda: len(ring.logged()) == 52)
     cell.finish().check()
     assert [(row.rank, row.name, row.value) for row in screen.rows] == [(1, "loss", step) for step in range(50)]
+
+
+def test_who_follows_a_cell_late_gets_what_came_before_and_others_what_comes() -> None:
+    logged, early, late = Logged(), list[Row](), list[Row]()
+    logged.follow(1, early.append)
+    logged.take(0, "a", 0, [LogCall(cell, 0, 0.0, {"loss": cell}) for cell in (1, 2)])
+    logged.follow(2, late.append, late=True)
+    logged.take(0, "a", 2, [LogCall(cell, 1, 1.0, {"loss": cell}) for cell in (1, 2)])
+    assert [[(row.cell, row.step) for row in rows] for rows in (early, late)] == [[(1, 0), (1, 1)], [(2, 0), (2, 1)]]
+    assert logged.rows(2) == late
+    for cell in range(3, FOLLOWED + 3):
+        logged.follow(cell, late.append)
+    logged.take(0, "a", 4, [LogCall(1, 2, 2.0, {"loss": 1})])
+    assert len(early) == 2, "the oldest is followed no more"

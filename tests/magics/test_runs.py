@@ -43,7 +43,11 @@ def test_runs_from_the_cell_to_a_file(kernel: Notebook, tmp_path: Path) -> None:
     assert kernel.ok(f"%distributed runs --export {file} 3 baseline").stdout == f"{file}: 10 values of 2 runs.\n"
     assert "exists: --force replaces it" in kernel.run(f"%distributed runs --export {file}").error
     assert kernel.ok(f"%distributed runs --export {file} --force").stdout == f"{file}: 15 values of 3 runs.\n"
+    kernel.ok("%%distributed --no-wait\nimport time\nlog(late=1)\ntime.sleep(600)")
+    kernel.ok("while len(history.RUNS) < 4: pass")
+    assert kernel.ok("print(history.RUNS[4].status)").stdout == "running\n"
     kernel.ok("%distributed down")
+    assert kernel.ok("print(history.RUNS[4].status)").stdout == "stopped\n"
 
 
 def test_what_makes_no_sense_is_refused(kernel: Notebook) -> None:

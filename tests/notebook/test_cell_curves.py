@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
-from allranks.head.state.logged import Row
+from allranks.head.state.cell_run import CellRun
+from allranks.head.state.logged import Logged, Row
 from allranks.notebook import cell_curves
 from allranks.notebook.cell_curves import KINDS_KEPT, RUNS_DRAWN, CellCurves
 from allranks.notebook.fold import Block
@@ -221,3 +222,17 @@ def test_runs_over_other_steps_are_not_drawn(page: Page) -> None:
         show.logged(rows(range(first, first + 10)))
         show.close()
     assert lines_of(page) == (1, 0)
+
+
+def test_runs_that_are_hidden_make_room_for_older_ones(page: Page) -> None:
+    runs = [CellRun(number, f"lr = {number}", ALL, "ring", Logged()) for number in range(RUNS_DRAWN + 3)]
+    for run in runs:
+        run.name = f"run {run.cell}"
+        if run is runs[-1]:
+            runs[-2].hidden = True
+        show = Show(ALL, live=True)
+        show.logged(rows(), run)
+        show.close()
+    svg = [shown["image/svg+xml"] for _, shown in page.outputs if isinstance(shown, dict)][-1]
+    assert re.findall(r"<title>(.*?)</title>", svg) == [f"run {number}: lr {number}" for number in (1, 2, 3)]
+    assert ">run 5 · step 9 · 2 steps a second</text>" in svg

@@ -276,3 +276,26 @@ def test_a_rank_that_logs_every_second_step_keeps_them_when_another_logs_all(tim
     before = len(curves.by_name()["loss"][1])
     curves.add([(0, "loss", 1, step, 1.0, 0.0) for step in range(2001)])
     assert [len(points) for points in curves.by_name()["loss"].values()] == [before, 1001] and curves.table()
+
+
+def test_earlier_runs_are_named_and_drawn_each_in_its_way() -> None:
+    curves = logged(loss=lambda _rank, step: step, accuracy=lambda _rank, step: -step)
+    names = ["oldest: lr 0.3", "older: <lr> 0.2", "old: " + "x" * 80]
+    before = {band.name: [band] * 3 for band in bands(curves)}
+    drawn = Drawn.of(curves)
+    root = ET.fromstring(drawn.picture("step 9", before, names, ended=True))
+    pale = [each for each in root if each.attrib.get("stroke-opacity") == "0.7"]
+    dashes = {each[0].text: each.attrib.get("stroke-dasharray") for each in pale if len(each)}
+    assert dashes == {names[0]: "1.5 4", names[1]: "6 4", names[2]: None}
+    assert [each.attrib.get("stroke-dasharray") for each in pale if not len(each)] == [None, "6 4", "1.5 4"]
+    legend = [each for each in root if each.tag.endswith("text")][-3:]
+    assert [each.text for each in legend][1:] == [names[1], names[0]] and (legend[0].text or "").endswith("x…")
+    assert len({each.attrib["y"] for each in legend}) == 1 and "pale: runs before" not in "".join(root.itertext())
+    assert root.attrib["aria-label"] == drawn.alternative("step 9", names)
+    assert drawn.alternative("step 9", names).endswith(f"; pale: {names[2]}; {names[1]}; {names[0]}")
+
+
+def test_without_names_earlier_runs_are_pale_lines() -> None:
+    curves = logged(loss=lambda _rank, step: step)
+    picture = svg(curves, curves)
+    assert "pale: runs before" in picture and "<title>" not in picture and "dasharray" not in picture

@@ -357,6 +357,8 @@ class Cell:
         """Note how the cell ended; one of which nothing is known any more counts as stopped."""
         if self._run is None:
             return
+        if self.result is not None and not self._outcome.open:
+            self._monitor.logged.unfollow(self.number)
         if self._values is not None:
             wait([self._values], VALUES_WITHIN)
         errors = self.result.errors.values() if self.result is not None else ()

@@ -136,9 +136,9 @@ class RunHistory:
     def _row(self, run: CellRun, names: Sequence[str]) -> list[str]:
         metrics, before = run.metrics, self.before(run)
         last = [figure(metrics[name].mean) if name in metrics else "" for name in names]
-        ranks = f"{len(run.ranks)} {run.backend}"
+        ranks, took = f"{len(run.ranks)} {run.backend}", seconds_text(run.seconds).replace(" ", "\N{NO-BREAK SPACE}")
         changed = run.changes_text(before) if before is not None else ""
-        return [_label(run), _clock(run.at), seconds_text(run.seconds), run.status, ranks, *last, changed]
+        return [_label(run), _clock(run.at), took, run.status, ranks, *last, changed]
 
     def compare(self, which: int | str, other: int | str | None = None) -> RunComparison:
         """A run beside `other`: by default the last one before it that logged the same metrics. Raises UsageError."""
@@ -235,8 +235,10 @@ class RunComparison:
         text = "\n".join(self.diff[:MOST_LINES])
         more = f"\n… {len(self.diff) - MOST_LINES} more lines" if len(self.diff) > MOST_LINES else ""
         code = f'<pre style="margin:6px">{escape(text + more)}</pre>' if text else ""
-        changed = "".join(f"<div>{escape(line)}</div>" for line in self._changed)
-        return f"<div>{escape(self._heading)}</div>{html_table(*self._table())}{changed}{code}"
+        heading, *changed = (
+            f'<div style="margin:0 6px">{escape(line)}</div>' for line in (self._heading, *self._changed)
+        )
+        return f"{heading}{html_table(*self._table())}{''.join(changed)}{code}"
 
     @property
     def _heading(self) -> str:

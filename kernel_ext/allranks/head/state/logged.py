@@ -24,7 +24,8 @@ RECENT = 20_000
 DRAWN = 1_000
 """Points of a series that a dashboard is given which comes later."""
 FOLLOWED = 100
-"""Cells whose figures are passed on as they come."""
+"""Cells whose figures are passed on as they come, of those that nobody has followed to their end; and calls of `clear`
+that take nothing from runs."""
 
 
 class Row(NamedTuple):
@@ -112,6 +113,11 @@ class Logged:
             self._followers[cell] = follower
             while len(self._followers) > FOLLOWED:
                 del self._followers[next(iter(self._followers))]
+
+    def unfollow(self, cell: int) -> None:
+        """Its ranks are done with it."""
+        with self._lock:
+            self._followers.pop(cell, None)
 
     def rows(self, cell: int) -> list[Row]:
         """The figures of one cell, oldest first."""
