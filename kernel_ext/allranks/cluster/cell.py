@@ -315,7 +315,7 @@ class Cell:
             return
         reads, binds = sorted(run.read.reads), sorted(run.read.binds)
         rank = next((self._monitor.ranks[rank] for rank in self.ranks if not self._monitor.ranks[rank].dead), None)
-        if not reads or rank is None:
+        if not reads or rank is None or self._monitor.state == "down":
             return
 
         def take(answer: Future[Reply[PlainValues]]) -> None:
