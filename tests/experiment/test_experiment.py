@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 from allranks import Experiment
+from allranks.cluster.run_history import RUNS
 from allranks.errors import Busy, UsageError
 from allranks.experiment import measured
 from allranks.experiment.grid import runs_of, takes_cluster
@@ -168,6 +169,8 @@ def test_a_function_runs_on_the_ranks_as_it_is(tmp_path: Path) -> None:
     row = table.iloc[0]
     assert (row["share"], row["size"], list(row["hosts"]), row["same"]) == (1.5, 2, ["h0", "h1"], "yes")
     assert row["seen"] == 4
+    recorded = list(RUNS)[-1]  # also after the log was cleared for the next run
+    assert (recorded.values, len(recorded.rows())) == ({"batch": 2, "rate": 0.5}, 2)
     line = shares.__code__.co_firstlineno + 3
     assert table.iloc[1]["cause"].startswith(f"rank 1 raised ValueError: the shard is empty (line {line} of ")
 
