@@ -13,7 +13,7 @@ from allranks.cluster import cells, run_history, views
 from allranks.cluster.run_history import COLUMNS, MOST_RUNS, RunHistory
 from allranks.errors import CellInterrupted, CellTimeout, UsageError
 from allranks.head.state.cell_run import CellRun
-from allranks.head.state.logged import Logged, Row
+from allranks.head.state.logged import Row
 from tests.notebook.test_watch import until
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> RunHistory:
 
 def made(runs: RunHistory, code: str = "lr = 0.1", name: str = "loss", value: float = 1.0) -> CellRun:
     """A run without ranks."""
-    run = CellRun(1, code, (0, 1), "ring", Logged(), on_first=runs.join)
+    run = CellRun(1, code, (0, 1), "ring", on_first=runs.join)
     run.add(Row(0, name, 1, 0.0, value, 0.0))
     run.end("ok")
     return run
@@ -46,7 +46,7 @@ def test_a_cell_that_logs_is_a_run_and_another_is_none(ring2: Cluster, runs: Run
     assert (run.number, run.name, run.status, run.ranks, run.backend) == (1, "run 1", "ok", (0, 1), "ring")
     assert run.values == {"lr": 0.5} and run.code == TRAIN.format(lr=0.5) and 0 < run.seconds < 60
     loss = run.metrics["loss"]
-    assert (loss.last, loss.mean, loss.least, loss.most, loss.step, loss.count) == ({0: 1.5, 1: 2.5}, 2.0, 0, 2.5, 3, 8)
+    assert (loss.last, loss.mean, loss.min, loss.max, loss.step, loss.count) == ({0: 1.5, 1: 2.5}, 2.0, 0, 2.5, 3, 8)
 
 
 def test_the_table_says_what_changed(ring2: Cluster, runs: RunHistory) -> None:
@@ -73,17 +73,21 @@ def test_how_runs_end(ring2: Cluster, runs: RunHistory, patient_stop: None) -> N
     cell.stop()
     with pytest.raises(CellInterrupted):
         cell.finish()
-    assert [run.status for run in runs] == ["failed", "stopped", "stopped", "stopped"]
+    cell = ring2.begin("log(loss=1)\nif rank: mx.eval(mx.distributed.all_sum(mx.ones(1)))\nwhile True: time.sleep(0.1)")
+    assert until(lambda: len(runs) == 5 and "all_sum" in ring2.snapshot.ranks[1].doing)
+    ring2.interrupt()
+    cell.finish()
+    assert [run.status for run in runs] == ["failed", "stopped", "stopped", "stopped", "stopped"]
 
 
 def test_arguments_of_a_function_are_values_of_its_run(ring2: Cluster, runs: RunHistory) -> None:
-    def train(lr: float, steps: int = 3) -> None:
+    def train(lr: float, steps: int = 3, **options: object) -> None:
         for _ in range(steps):
             log(loss=lr)  # type: ignore[name-defined]  # noqa: F821
 
     for lr in (0.1, 0.2):
-        ring2.apply(train, lr)
-    assert runs[1].values == {"lr": 0.1, "steps": 3}
+        ring2.apply(train, lr, seed=1, model={"dim": 8, "layers": None}, token="abc")
+    assert runs[1].values == {"lr": 0.1, "steps": 3, "seed": 1, "model.dim": 8}
     assert runs[2].changes_text(runs[1]) == "lr 0.1 → 0.2"
 
 
@@ -94,8 +98,19 @@ def test_values_are_there_when_an_experiment_has_begun_its_next_run(ring2: Clust
 
 
 def test_text_that_may_be_secret_is_no_value() -> None:
-    run = CellRun(1, "hf_token = 'abc'; api_key = 'x'; max_tokens = 5; tokenizer = 'a'", (0,), "ring", Logged())
+    run = CellRun(1, "hf_token = 'abc'; api_key = 'x'; max_tokens = 5; tokenizer = 'a'", (0,), "ring")
     assert run.values == {"max_tokens": 5, "tokenizer": "a"}
+
+
+def test_of_very_many_values_earlier_runs_keep_every_second(runs: RunHistory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_history, "MOST_POINTS", 250)
+    for count in (200, 100, 400):
+        run = CellRun(1, "", (0,), "ring", on_first=runs.join)
+        for step in range(count):
+            run.add(Row(0, "loss", 1, step, step, step))
+    made(runs)
+    assert [run.points for run in runs] == [50, 100, 100, 1]
+    assert [row.step for row in runs[1].rows()] == list(range(0, 200, 4)) and runs[1].metrics["loss"].count == 200
 
 
 def test_one_run_is_compared_with_the_one_before_that_logged_the_same(runs: RunHistory) -> None:
@@ -212,17 +227,21 @@ def test_what_cannot_be_exported_is_refused_and_harms_nothing(
 
 
 def test_what_earlier_cells_have_set_is_a_value_of_a_run_that_reads_it(ring2: Cluster, runs: RunHistory) -> None:
-    train = "def train(step):\n    log(loss=rate * step * {factor})"
+    train = "power = {power}\ndef train(step, power=power):\n    log(loss=rate * step ** power)"
     loop = "step = 1\nfor _ in range(steps): train(step)\nmodel = Model()"
     ring2.run(
-        "steps, rate, unused, step = 2, 0.5, 1, 9\nclass Model:\n    def __call__(self, x): return x * rate"
+        "steps, rate, unused, step, large = 2, 0.5, 1, 9, 2 ** 70\n"
+        "class Model:\n    dim = 4\n    def __call__(self, x): return x * rate * large"
     ).check()
-    for before in (train.format(factor=1), "rate = 0.25", train.format(factor=2), "pass"):
+    for before in (train.format(power=1), "rate = 0.25", train.format(power=2), "Model.dim = 8", "steps = [1]", "pass"):
         ring2.run(before).check()
-        ring2.run(loop).check()
+        ring2.run(loop if before != "steps = [1]" else loop.replace("range(steps)", "steps")).check()
+        loop = loop.replace("range(steps)", "steps") if before == "steps = [1]" else loop
     values = runs[1].values
     assert {name: values[name] for name in values if "()" not in name} == {"rate": 0.5, "step": 1, "steps": 2}
     assert sorted(name for name in values if "()" in name) == ["Model()", "train()"]
-    assert runs[2].changes_text(runs[1]) == "rate 0.5 → 0.25"
-    assert runs[3].changes_text(runs[2]) == "train() changed"
-    assert runs[4].changes_text(runs[3]) == "same code"
+    said = [runs[number + 1].changes_text(runs[number]) for number in range(1, 6)]
+    assert said == [
+        *("rate 0.5 → 0.25", "train() changed", "Model() changed"),
+        *("steps changed, 1 more line changed", "same code"),
+    ]

@@ -15,7 +15,7 @@ from allranks.cluster.run_history import RunHistory
 from allranks.cluster.run_loggers import points_of
 from allranks.errors import UsageError
 from allranks.head.state.cell_run import CellRun
-from allranks.head.state.logged import Logged
+from allranks.head.state.logged import Logged, Row
 from allranks.messages.events import LogCall
 from tests.notebook.test_watch import until
 
@@ -26,7 +26,7 @@ LOSSES = [1 / 3, math.pi * 1e-7, -2.5e20, 0.1 + 0.2, math.inf]
 def history(*, step: float = 1.0) -> RunHistory:
     """One run of two ranks, whose losses differ by 1 at the first step, and that have all others alike."""
     runs, logged = RunHistory(), Logged()
-    run = CellRun(1, "lr = 0.1\nname = 'a'", (0, 1), "ring", logged, on_first=runs.join)
+    run = CellRun(1, "lr = 0.1\nname = 'a'; hf_token = 'abc'", (0, 1), "ring", on_first=runs.join)
     logged.follow(1, run.add)
     for rank in (0, 1):
         calls = [LogCall(1, step * n, 100.0 + n, {"loss": each}) for n, each in enumerate(LOSSES)]
@@ -49,9 +49,18 @@ def test_points_are_those_of_the_chart() -> None:
 
 
 def test_of_a_step_that_a_rank_logged_twice_the_later_value_counts() -> None:
-    logged = Logged()
-    logged.take(0, "a", 0, [LogCall(1, 0, at, {"loss": at}) for at in (1.0, 2.0)])
-    assert points_of(CellRun(1, "", (0,), "ring", logged)) == [(0.0, 2.0, {"loss": 2.0})]
+    run = CellRun(1, "", (0,), "ring")
+    for at in (1.0, 2.0):
+        run.add(Row(0, "loss", 1, 0, at, at))
+    assert points_of(run) == [(0.0, 2.0, {"loss": 2.0})]
+
+
+def test_a_rank_that_has_no_number_hides_those_of_others_nowhere() -> None:
+    run = CellRun(1, "", (0, 1, 2), "ring")
+    for rank, value in enumerate((2.0, math.nan, 1.0)):
+        run.add(Row(rank, "loss", 1, 0, value, 0))
+    ((_, _, values),) = points_of(run)
+    assert math.isnan(values.pop("loss")) and values == {"loss/min": 1.0, "loss/max": 2.0}
 
 
 def test_tensorboard_has_the_same_numbers(tmp_path: Path) -> None:
@@ -73,7 +82,7 @@ def test_tensorboard_has_the_same_numbers(tmp_path: Path) -> None:
         data = data[16 + size :]
     # TensorBoard's format has 32 bits for a value.
     assert found == [(step, name, pytest.approx(value, rel=1e-6)) for step, name, value in EXPECTED]
-    assert "- lr: 0.1\n" in texts[0] and "lr = 0.1" in texts[1]
+    assert "- lr: 0.1\n" in texts[0] and "lr = 0.1" in texts[1] and "abc" not in "".join(texts)
     with pytest.raises(UsageError, match="run 1 has a run already: --force replaces it"):
         runs.export(tmp_path, logger="tensorboard")
     runs.export(tmp_path, logger="tensorboard", force=True)

@@ -6,7 +6,6 @@ import pytest
 
 from allranks.head.state.cell_run import CellRun
 from allranks.head.state.code_changes import Code, diff
-from allranks.head.state.logged import Logged
 
 TRAIN = "lr = {lr}\nmx.random.seed({seed})\noptimizer = Adam(learning_rate=lr, eps=1e-8)\n"
 
@@ -27,6 +26,8 @@ TRAIN = "lr = {lr}\nmx.random.seed({seed})\noptimizer = Adam(learning_rate=lr, e
         ("for step in range(3):\n    x = 1", {}),
         ("x = f()\ny = x + 1\nz = 'a' * 3", {}),
         ("# %%distributed -r 0\n%time f()\n!ls\nlr = 0.1\nawait f()", {"lr": 0.1}),
+        ("files = !ls\nt = %time f()\nf?\n?f\nlr = 0.1", {"lr": 0.1}),
+        ("options['adam'](lr=0.1)\nlr = 1", {"options['adam'].lr": 0.1, "lr": 1}),
         ("no python here", {}),
         ("", {}),
     ],
@@ -35,13 +36,52 @@ def test_constants(code: str, constants: dict[str, object]) -> None:
     assert Code.of(code).constants == constants
 
 
-def test_what_a_cell_reads_is_what_it_does_not_bind() -> None:
-    code = "import os\nfrom a import b as c\nx = y\nfor i in z: pass\ndef f(p): return p + q"
-    assert Code.of(code).reads == {"y", "z", "q"}
+@pytest.mark.parametrize(
+    ("code", "reads"),
+    [
+        ("import os\nfrom a import b as c\nx = y\nfor i in z: pass\ndef f(p): return p + q", {"y", "z", "q"}),
+        ("def f(lr): return lr\ny = f(lr)", {"lr"}),
+        ("def f(): return lr\nlr = 0.1\ny = f()", set()),
+        ("lr = lr / 2", {"lr"}),
+        ("for i in n: total = total + i\nstep += 1; step += 1", {"n"}),
+        ("x = [a * b for a in c if a]; y = lambda a: a + d", {"b", "c", "d"}),
+        ("with a as b: pass\ntry: pass\nexcept E as e: e\nclass C(D):\n    e = f\n    g = e", {"a", "E", "D", "f"}),
+        ("def f():\n    global n\n    n = m\n", {"m"}),
+        ("await f(x)\nmatch y:\n    case [z, *w]: z", {"f", "x", "y"}),
+    ],
+)
+def test_what_a_cell_reads_of_earlier_cells(code: str, reads: set[str]) -> None:
+    assert Code.of(code).reads == reads
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "hf_token = 'abc'",
+        "a, api_key = 1, 'abc'",
+        "self.password: str = f'abc{x}'",
+        "os.environ['HF_TOKEN'] = 'abc'; os.environ.setdefault('AWS_KEY_ID', 'abc')",
+        "login(token='abc')\nclient = Client(**{'auth': b'abc'})",
+        'secret = """abc\nabc"""\nx = 1',
+        "def f(x, *, credentials='abc'): ...",
+        "%env WANDB_API_KEY=abc\n!curl -H 'token: abc'\nx = 1",
+        "no python: TOKEN=abc",
+    ],
+)
+def test_text_that_may_be_secret_is_left_out_of_the_code(code: str) -> None:
+    read = Code.of(code)
+    assert "abc" not in read.text and "abc" not in str(read.lines()) and "abc" not in str(read.constants)
+    assert read.lines() == Code.of(code.replace("abc", "defg")).lines()
+    assert read.text.count("\n") <= code.count("\n") and ("x = 1" in read.text) == ("x = 1" in code)
+
+
+def test_text_that_is_not_secret_stays() -> None:
+    code = "tokenizer = 'a'; author = 'b'; tokens = 3; é = 'ü'; monkey_see = 'c'"
+    assert Code.of(code).text == code
 
 
 def changes(before: str, now: str, *, ranks: tuple[int, int] = (2, 2)) -> str:
-    old, new = (CellRun(1, code, range(n), "ring", Logged()) for code, n in zip((before, now), ranks))
+    old, new = (CellRun(1, code, range(n), "ring") for code, n in zip((before, now), ranks))
     return new.changes_text(old)
 
 
@@ -58,6 +98,8 @@ def changes(before: str, now: str, *, ranks: tuple[int, int] = (2, 2)) -> str:
         ("a = 1; b = 1; c = 1; d = 1", "a = 2; b = 2; c = 2; d = 2", "a 1 → 2, b 1 → 2, c 1 → 2, 1 more value"),
         ("# %%distributed\nf()", "# %%distributed --timing\nf()", "same code"),
         ("lr = 1", "lr = 1.0", "1 line changed"),
+        ("token = 'a'", "token = 'b'", "same code"),
+        ("", "f()", "code not known"),
     ],
 )
 def test_what_is_said_of_two_codes(before: str, now: str, said: str) -> None:
@@ -69,7 +111,7 @@ def test_another_world_is_a_difference() -> None:
 
 
 def test_beside_another_run_a_run_is_called_by_its_own_values() -> None:
-    first, second = (CellRun(1, f"lr = {lr}", (0,), "ring", Logged()) for lr in (0.1, 0.2))
+    first, second = (CellRun(1, f"lr = {lr}", (0,), "ring") for lr in (0.1, 0.2))
     first.name = "run 1"
     assert first.beside(second) == "run 1: lr 0.1"
 

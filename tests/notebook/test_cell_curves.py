@@ -9,7 +9,7 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
 from allranks.head.state.cell_run import CellRun
-from allranks.head.state.logged import Logged, Row
+from allranks.head.state.logged import Row
 from allranks.notebook import cell_curves
 from allranks.notebook.cell_curves import KINDS_KEPT, RUNS_DRAWN, CellCurves
 from allranks.notebook.fold import Block
@@ -225,7 +225,7 @@ def test_runs_over_other_steps_are_not_drawn(page: Page) -> None:
 
 
 def test_runs_that_are_hidden_make_room_for_older_ones(page: Page) -> None:
-    runs = [CellRun(number, f"lr = {number}", ALL, "ring", Logged()) for number in range(RUNS_DRAWN + 3)]
+    runs = [CellRun(number, f"lr = {number}", ALL, "ring") for number in range(RUNS_DRAWN + 3)]
     for run in runs:
         run.name = f"run {run.cell}"
         if run is runs[-1]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from allranks.errors import CannotTravel, CellFailed, CellInterrupted, RemoteError, UsageError
-from allranks.head.state.code_changes import Constant
+from allranks.head.state.code_changes import LONGEST, Constant
 from allranks.messages import values
 from allranks.messages.cell_options import CallKind
 from allranks.notebook.shell import running_shell
@@ -188,13 +188,24 @@ def packed(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Cal
 
 
 def _constants(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Constant]:
+    """Those of a dict are ``name.key``."""
     try:
         bound = inspect.signature(function).bind(*args, **kwargs)
         bound.apply_defaults()
-        given = bound.arguments
+        given = dict(bound.arguments)
+        for each in bound.signature.parameters.values():
+            if each.kind is each.VAR_KEYWORD:
+                given |= given.pop(each.name)
     except (TypeError, ValueError):  # the call will raise where it runs; some functions have no signature
         given = dict(kwargs)
-    return {name: value for name, value in given.items() if isinstance(value, (bool, int, float, str))}
+    for name, value in list(given.items()):
+        if isinstance(value, dict):
+            given |= {f"{name}.{key}": each for key, each in value.items() if isinstance(key, str)}
+    return {name: value for name, value in given.items() if _is_constant(value)}
+
+
+def _is_constant(value: Any) -> bool:
+    return len(value) <= LONGEST if isinstance(value, str) else isinstance(value, (bool, int, float))
 
 
 def _sources(files: Iterable[str]) -> dict[str, tuple[str, int | None]]:

@@ -313,17 +313,18 @@ class Cell:
         run = self._run
         if run is None or not run.number or self._values is not None:
             return
-        reads, binds = sorted(run.read.reads), sorted(run.read.binds)
+        reads, binds = sorted(run.read.reads), sorted(run.read.binds - run.read.reads)
         rank = next((self._monitor.ranks[rank] for rank in self.ranks if not self._monitor.ranks[rank].dead), None)
         if not reads or rank is None or self._monitor.state == "down":
             return
 
-        def take(answer: Future[Reply[PlainValues]]) -> None:
-            with suppress(ConnectionError, RequestFailed, CancelledError):
-                run.variables = answer.result().answer.values
-
         self._values = self._lifeline.ask(rank.uuid, ReadValues(reads, binds))
-        self._values.add_done_callback(take)
+        self._values.add_done_callback(self._take_values)
+
+    def _take_values(self, answer: Future[Reply[PlainValues]]) -> None:
+        with suppress(ConnectionError, RequestFailed, CancelledError):
+            if self._run is not None:
+                self._run.variables = answer.result().answer.values
 
     def _say_who_waits(self) -> None:
         """Report who waits for whom, and unblock those whose wait is hopeless."""
@@ -359,14 +360,15 @@ class Cell:
             return
         if self.result is not None and not self._outcome.open:
             self._monitor.logged.unfollow(self.number)
-        if self._values is not None:
-            wait([self._values], VALUES_WITHIN)
-        errors = self.result.errors.values() if self.result is not None else ()
-        stopped = self._stopped or self._monitor.state == "down" or self.result is None
-        if stopped or (errors and all(error.ename == "KeyboardInterrupt" for error in errors)):
+        if self._values is not None and wait([self._values], VALUES_WITHIN).done:
+            self._take_values(self._values)  # its callback may come only now
+        interrupted = any((rank, self.number) in self._monitor.interrupted for rank in self.ranks)
+        if self._stopped or self._monitor.state == "down" or self.result is None:
             self._run.end("stopped")
+        elif self.result.ok:
+            self._run.end("ok")
         else:
-            self._run.end("ok" if self.result is not None and self.result.ok else "failed")
+            self._run.end("stopped" if interrupted else "failed")
 
     def _look_back(self) -> list[Block]:
         """What must be said of the collectives of a cell that is over."""

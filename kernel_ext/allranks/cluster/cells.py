@@ -189,9 +189,8 @@ class ClusterCells(ClusterFiles):
         late: bool = False,
     ) -> CellRun:
         """What becomes a run once the cell logs; where it is `late`, it may have done so already."""
-        logged = ranks_up.monitor.logged
-        run = CellRun(number, code, chosen, self.backend, logged, arguments=arguments, on_first=RUNS.join)
-        logged.follow(number, run.add, late=late)
+        run = CellRun(number, code, chosen, self.backend, arguments=arguments, on_first=RUNS.join)
+        ranks_up.monitor.logged.follow(number, run.add, late=late)
         return run
 
     def _requests_underway(self, uuid: str) -> Sequence[str]:

@@ -10,6 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from html import escape
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 MOST_RUNS = 100
 """Runs that are kept; then the oldest goes."""
+MOST_POINTS = 5_000_000
+"""Values that all runs keep together (160 MB); then every second one of the largest goes, but for the newest run."""
 MOST_METRICS = 4
 """Metrics that have a column of their own in the table."""
 MOST_LINES = 60
@@ -39,9 +42,10 @@ SUFFIXES = (".csv", ".parquet")
 
 
 class RunHistory:
-    """The runs of this process, oldest first; ``history[3]`` and ``history["baseline"]`` are one of them.
+    """The runs of this process; ``history[3]`` and ``history["baseline"]`` are one of them, by number and by name.
 
-    A sequence of `CellRun`, and a table in a notebook. The last 100 are kept, also after `Cluster.down`.
+    Iterates over `CellRun` objects, the oldest first, and is a table in a notebook. The last 100 are kept, also after
+    `Cluster.down`.
     """
 
     def __init__(self) -> None:
@@ -54,8 +58,11 @@ class RunHistory:
         with self._lock:
             self._count += 1
             run.number, run.name = self._count, f"run {self._count}"
+            earlier = list(self._runs)
             self._runs.append(run)
             del self._runs[:-MOST_RUNS]
+        while sum(each.points for each in earlier) > MOST_POINTS:
+            max(earlier, key=lambda each: each.points).thin()
 
     def __iter__(self) -> Iterator[CellRun]:
         with self._lock:
@@ -165,9 +172,9 @@ class RunHistory:
         """Write the values of these runs, or of all, to a new ``.csv`` or ``.parquet`` file; returns what was written.
 
         Infinite values and NaN are ``inf``, ``-inf`` and ``nan`` in CSV, and times are Unix seconds. With a `logger`
-        (``tensorboard``, ``mlflow`` or ``wandb``), `path` is a folder that its library writes: the mean, least and most
-        of the ranks at each step, and the values of each run. With `force`, what is there is replaced. Raises
-        UsageError.
+        (``tensorboard``, ``mlflow`` or ``wandb``), `path` is a folder that its library writes: the mean, minimum and
+        maximum of the ranks at each step, and the values of each run. With `force`, a file, or TensorBoard's runs of
+        these names, are replaced. Raises UsageError.
         """
         file, runs = Path(path).expanduser(), self._chosen(which)
         if not runs:
@@ -175,7 +182,13 @@ class RunHistory:
         if logger is not None:
             if logger not in LOGGERS:
                 raise UsageError(f"unknown logger {logger!r}: choose from {', '.join(LOGGERS)}.")
-            LOGGERS[logger](runs, str(path), force)
+            try:
+                LOGGERS[logger](runs, str(path), force)
+            except UsageError:
+                raise
+            except Exception as error:  # of the library, or of the file system
+                why = (str(error).strip().splitlines() or [type(error).__name__])[0]
+                raise UsageError(f"{logger} could not write {path}: {why}") from error
             return f"{path}: {_count(len(runs), 'run')} for {logger}."
         if file.suffix not in SUFFIXES:
             raise UsageError(
@@ -255,7 +268,7 @@ class RunComparison:
         if self.before is not None:
             headings.append(f"last of {self.before.name}")
         for name, metric in self.run.metrics.items():
-            extremes = [figure(metric.least), figure(metric.most)] if metric.least <= metric.most else ["–", "–"]
+            extremes = [figure(metric.min), figure(metric.max)] if metric.min <= metric.max else ["–", "–"]
             for last, ranks in alike({rank: figure(value) for rank, value in metric.last.items()}).items():
                 row = [name, rank_list(ranks), figure(metric.step), last, *extremes]
                 if self.before is not None:
@@ -314,5 +327,6 @@ def _written(path: str | Path, file: Path, write: Callable[[Path], Any]) -> None
         write(draft)
         os.replace(draft, file)
     except OSError as error:
-        draft.unlink(missing_ok=True)
+        with suppress(OSError):
+            draft.unlink()
         raise UsageError(f"cannot write {path}: {error.strerror or error}.") from None

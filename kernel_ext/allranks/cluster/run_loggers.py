@@ -1,11 +1,12 @@
 """Runs written for TensorBoard, MLflow and W&B, by their own libraries, after the fact.
 
-For each step they get what a chart shows: the mean of the ranks, and where these differ, the least and the most of
-them. They are imported when they are used, and are no dependency.
+For each step they get what a chart shows: the mean of the ranks, and where these differ, their minimum and maximum.
+They are imported when they are used, and are no dependency.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
@@ -18,7 +19,8 @@ from allranks.head.state.cell_run import CellRun
 EXPERIMENT = "allranks"
 """Of MLflow, and the project of W&B."""
 AT_ONCE = 1_000
-"""Metrics in one request to MLflow, which takes no more."""
+PARAMS_AT_ONCE = 100
+"""Metrics and parameters in one request to MLflow, which takes no more."""
 
 
 class Point(NamedTuple):
@@ -43,9 +45,10 @@ def points_of(run: CellRun) -> list[Point]:
 
 def _over_ranks(values: Mapping[str, Mapping[int, float]]) -> Iterable[tuple[str, float]]:
     for name, of_ranks in values.items():
-        known = list(of_ranks.values())
-        yield name, sum(known) / len(known)
-        if min(known) != max(known):
+        of_all = list(of_ranks.values())
+        yield name, sum(of_all) / len(of_all)
+        known = [value for value in of_all if not math.isnan(value)]
+        if known and (len(known) < len(of_all) or min(known) != max(known)):
             yield f"{name}/min", min(known)
             yield f"{name}/max", max(known)
 
@@ -53,7 +56,7 @@ def _over_ranks(values: Mapping[str, Mapping[int, float]]) -> Iterable[tuple[str
 def to_tensorboard(runs: Sequence[CellRun], to: str, force: bool) -> None:
     """Event files, in a folder for each run."""
     writer_of = _imported("tensorboardX", "torch.utils.tensorboard", install="tensorboardX").SummaryWriter
-    folders = [Path(to).expanduser() / re.sub(r"[^\w .=-]", "_", run.name) for run in runs]
+    folders = [Path(to).expanduser() / _folder(run) for run in runs]
     old = [file for folder in folders for file in folder.glob("events.out.tfevents.*")]
     if old and not force:
         raise UsageError(f"{old[0].parent} has a run already: --force replaces it.")
@@ -69,8 +72,15 @@ def to_tensorboard(runs: Sequence[CellRun], to: str, force: bool) -> None:
             writer.add_text("code", "".join(f"    {line}\n" for line in run.code.splitlines()))
 
 
-def to_mlflow(runs: Sequence[CellRun], to: str, _force: bool) -> None:
+def _folder(run: CellRun) -> str:
+    """A name for a folder that no other run has."""
+    named = run.name if run.name == f"run {run.number}" else f"{run.number} {run.name}"
+    return re.sub(r"[^\w .=-]", "_", named)
+
+
+def to_mlflow(runs: Sequence[CellRun], to: str, force: bool) -> None:
     """Runs of the experiment ``allranks``, in the ``mlflow.db`` of a folder or on a tracking server."""
+    _refuse_to_replace(force, "MLflow")
     mlflow = _imported("mlflow", install="mlflow")
     _whole_steps(runs, "MLflow")
     uri, artifacts = to, None
@@ -92,15 +102,17 @@ def to_mlflow(runs: Sequence[CellRun], to: str, _force: bool) -> None:
             for point in points_of(run)
             for name, value in point.values.items()
         ]
-        client.log_batch(identity, params=params)
+        for first in range(0, len(params), PARAMS_AT_ONCE):
+            client.log_batch(identity, params=params[first : first + PARAMS_AT_ONCE])
         for first in range(0, len(metrics), AT_ONCE):
             client.log_batch(identity, metrics=metrics[first : first + AT_ONCE])
         status = {"ok": "FINISHED", "failed": "FAILED", "stopped": "KILLED", "running": "RUNNING"}[run.status]
         client.set_terminated(identity, status, end_time=round((run.at + run.seconds) * 1e3))
 
 
-def to_wandb(runs: Sequence[CellRun], to: str, _force: bool) -> None:
+def to_wandb(runs: Sequence[CellRun], to: str, force: bool) -> None:
     """Offline runs, which ``wandb sync`` uploads."""
+    _refuse_to_replace(force, "W&B")
     wandb = _imported("wandb", install="wandb")
     folder = Path(to).expanduser().absolute()
     folder.mkdir(parents=True, exist_ok=True)
@@ -127,6 +139,11 @@ LOGGERS: Mapping[str, Write] = {"tensorboard": to_tensorboard, "mlflow": to_mlfl
 
 def _about(run: CellRun) -> dict[str, Any]:
     return {**run.values, "ranks": len(run.ranks), "backend": run.backend}
+
+
+def _refuse_to_replace(force: bool, whose: str) -> None:
+    if force:
+        raise UsageError(f"--force: {whose} adds runs to those that are there, and replaces none.")
 
 
 def _whole_steps(runs: Sequence[CellRun], whose: str) -> None:

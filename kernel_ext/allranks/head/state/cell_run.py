@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, NamedTuple
 
-from .code_changes import Code, Constant, lines_changed
-from .logged import Logged, Row
+from .code_changes import SECRET, Code, Constant, lines_changed
+from .logged import MOST_SERIES, Row, Series
 
 RunStatus = Literal["running", "ok", "failed", "stopped"]
 MOST_SAID = 3
 """Values that are named of those that differ; the others are counted."""
-SECRET = re.compile(r"(?i)token$|secret|passw|api_?key")
-"""Names of text that is never shown or exported."""
 LONGEST = 24
 """Characters of a value in a table or beside a curve."""
 
@@ -32,14 +29,14 @@ class Metric:
     """The step of the newest value."""
     count: int = 0
     """Values there were."""
-    least: float = float("inf")
-    most: float = float("-inf")
+    min: float = float("inf")
+    max: float = float("-inf")
     """Of the values that are numbers; infinite where there was none."""
 
     def add(self, row: Row) -> None:
         self.last[row.rank] = row.value
         self.step, self.count = row.step, self.count + 1
-        self.least, self.most = min(self.least, row.value), max(self.most, row.value)  # NaN changes neither
+        self.min, self.max = min(self.min, row.value), max(self.max, row.value)  # NaN changes neither
 
     @property
     def mean(self) -> float:
@@ -49,11 +46,14 @@ class Metric:
 
 
 class Change(NamedTuple):
-    """A value that two runs have, and that is not the same; of functions, ``train()``, a checksum of the source."""
+    """A value of two runs that is not the same; of functions, ``train()``, a checksum of the code.
+
+    ``None`` stands for a value that is no number, text or truth value in one of them.
+    """
 
     name: str
-    before: Constant
-    now: Constant
+    before: Constant | None
+    now: Constant | None
 
 
 class CellRun:
@@ -68,7 +68,6 @@ class CellRun:
         code: str,
         ranks: Sequence[int],
         backend: str,
-        logged: Logged,
         *,
         arguments: Mapping[str, Constant] | None = None,
         on_first: Callable[[CellRun], None] = lambda _run: None,
@@ -84,12 +83,14 @@ class CellRun:
         self.status: RunStatus = "running"
         self.at = time.time()
         """Unix time in seconds when it began."""
-        self.variables: dict[str, Constant] = {}
-        """Numbers, text and truth values that the code reads from earlier cells, and checksums of their functions."""
-        self._code, self._arguments, self._logged, self._on_first = code, dict(arguments or {}), logged, on_first
+        self.variables: dict[str, Constant] | None = None
+        """Numbers, text and truth values that the code reads from earlier cells, and checksums of their functions.
+        None where no rank has said."""
+        self._code, self._arguments, self._on_first = code, dict(arguments or {}), on_first
         self._began, self._seconds = time.monotonic(), None
         self._lock = threading.Lock()
         self._metrics: dict[str, Metric] = {}
+        self._series: dict[tuple[int, str], Series] = {}
 
     _seconds: float | None
 
@@ -101,6 +102,9 @@ class CellRun:
         with self._lock:
             first = not self._metrics
             self._metrics.setdefault(row.name, Metric()).add(row)
+            key = row.rank, row.name
+            if key in self._series or len(self._series) < MOST_SERIES:
+                self._series.setdefault(key, Series()).put(row)
         if first:
             self._on_first(self)
 
@@ -118,11 +122,14 @@ class CellRun:
     def metrics(self) -> dict[str, Metric]:
         """What it logged, by name, in the order of the first values."""
         with self._lock:
-            return dict(self._metrics)
+            return {name: replace(metric, last=dict(metric.last)) for name, metric in self._metrics.items()}
 
     @property
     def code(self) -> str:
-        """The cell's code; the source of a function that was applied. Empty for a cell of an earlier notebook."""
+        """The cell's code, without text that may be secret; the source of a function that was called on the ranks.
+
+        Empty for a cell that an earlier notebook began.
+        """
         return self.read.text
 
     @cached_property
@@ -133,12 +140,33 @@ class CellRun:
     @property
     def values(self) -> dict[str, Constant]:
         """The constants that the code names, arguments, and the variables that it reads; no text that may be secret."""
-        found = {**self.variables, **self.read.constants, **self._arguments}
+        found = {**(self.variables or {}), **self.read.constants, **self._arguments}
         return {name: value for name, value in found.items() if not (isinstance(value, str) and SECRET.search(name))}
 
     def rows(self) -> list[Row]:
-        """What it logged, oldest first; of more than 100,000 values of a name and rank, every other one is gone."""
-        return self._logged.rows(self.cell)
+        """What it logged, oldest first.
+
+        Of more than 100,000 values of a name on a rank, every second one is gone. So it is of large earlier runs where
+        all runs have more than 5 million values.
+        """
+        with self._lock:
+            taken = [(key, replace(series)) for key, series in self._series.items()]
+            rows = [
+                Row(rank, name, *each) for (rank, name), series in taken for each in zip(*series.columns(), strict=True)
+            ]
+        return sorted(rows, key=lambda row: (row.at, row.rank))
+
+    @property
+    def points(self) -> int:
+        """Values that are kept."""
+        with self._lock:
+            return sum(len(series.steps) for series in self._series.values())
+
+    def thin(self) -> None:
+        """Drop every second value of those that are kept."""
+        with self._lock:
+            for series in self._series.values():
+                series.thin()
 
     # How it differs from an earlier run.
 
@@ -147,7 +175,18 @@ class CellRun:
         old, new = {**before.values, **before._world}, {**self.values, **self._world}
         changed = [Change(name, old[name], value) for name, value in new.items() if name in old and old[name] != value]
         constants = [each.name for each in changed]
-        return changed, lines_changed(before.read, self.read, constants)
+        changed += [
+            Change(name, old.get(name), new.get(name)) for name in self._in_one(before) if name not in constants
+        ]
+        lines = lines_changed(before.read, self.read, constants) if self.code and before.code else 0
+        return changed, lines
+
+    def _in_one(self, before: CellRun) -> list[str]:
+        """What both read from earlier cells, and what is a plain value in only one of them."""
+        if self.variables is None or before.variables is None:
+            return []
+        both = self.read.reads & before.read.reads
+        return sorted(name for name in self.variables.keys() ^ before.variables.keys() if name in both)
 
     @property
     def _world(self) -> dict[str, Constant]:
@@ -157,29 +196,32 @@ class CellRun:
         """``lr 0.1 → 0.01, 2 more lines changed``; ``same code`` where nothing differs."""
         changed, lines = self.changes(before)
         said = [_said(each, f"{value_text(each.before)} → {value_text(each.now)}") for each in changed]
-        return _joined(said, lines)
+        return self._joined(said, lines, before)
 
     def beside(self, other: CellRun) -> str:
         """What to call it beside the curves of another run: ``run 2: lr 0.1``."""
         changed, lines = other.changes(self)
-        return f"{self.name}: {_joined([_said(each, value_text(each.before)) for each in changed], lines)}"
+        said = [_said(each, value_text(each.before)) for each in changed]
+        return f"{self.name}: {self._joined(said, lines, other)}"
+
+    def _joined(self, values: Sequence[str], lines: int, other: CellRun) -> str:
+        said = list(values[:MOST_SAID])
+        if more := len(values[MOST_SAID:]):
+            said.append(f"{more} more {'value' if more == 1 else 'values'}")
+        if lines:
+            also = "more " if values else ""
+            said.append(f"{lines} {also}{'line' if lines == 1 else 'lines'} changed")
+        if not (self.code and other.code):
+            said.append("code not known")
+        return ", ".join(said) or "same code"
 
 
 def _said(change: Change, values: str) -> str:
-    return f"{change.name} changed" if change.name.endswith("()") else f"{change.name} {values}"
+    unknown = change.name.endswith("()") or None in (change.before, change.now)
+    return f"{change.name} changed" if unknown else f"{change.name} {values}"
 
 
-def value_text(value: Constant) -> str:
+def value_text(value: Constant | None) -> str:
     """As it is shown: ``0.0003``, ``True``, ``adam``."""
     text = f"{value:.10g}" if isinstance(value, float) else str(value)
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
-
-
-def _joined(values: Sequence[str], lines: int) -> str:
-    said = list(values[:MOST_SAID])
-    if more := len(values[MOST_SAID:]):
-        said.append(f"{more} more {'value' if more == 1 else 'values'}")
-    if lines:
-        also = "more " if values else ""
-        said.append(f"{lines} {also}{'line' if lines == 1 else 'lines'} changed")
-    return ", ".join(said) or "same code"

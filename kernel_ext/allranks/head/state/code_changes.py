@@ -1,13 +1,15 @@
 """The constants that the code of a cell names, and how many lines differ between two codes beside them.
 
 Code is read, never run: ``lr = 0.1`` in a line of its own, ``Adam(learning_rate=3e-4)``, defaults of functions, and
-``mx.random.seed(0)`` as `seed`. What a cell computes, as in ``lr = 1 / 10``, is a line like any other.
+``mx.random.seed(0)`` as `seed`. What a cell computes, as in ``lr = 1 / 10``, is a line like any other. Text that may
+be secret, by the name that it is given, is left out of the code before anything else is read from it.
 """
 
 from __future__ import annotations
 
 import ast
 import re
+import symtable
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -23,8 +25,17 @@ NOT_FOR_RUNS = ("log", "print", "mark")
 """Functions whose arguments say nothing about how a run was made."""
 CONTEXT = 1
 """Lines that a diff shows around what changed."""
+SECRET = re.compile(r"(?i)token(?!iz)|secret|passw|passphrase|credential|auth(?!or)|key$|key_?id$")
+"""Names of text that is never shown, compared or exported."""
+LEFT_OUT = "…"
+"""In place of such text, in quotes."""
 _MAGIC_LINE = re.compile(r"\A# %%.*\n")
-_NOT_PYTHON = re.compile(r"(?m)^([ \t]*)[%!].*")
+_LINES_OF_IPYTHON = (
+    (re.compile(r"(?m)^([ \t]*)(?:[%!?].*|\S.*\?[ \t]*)$"), r"\1pass"),
+    (re.compile(r"(?m)^([ \t]*[\w \t,]+=[ \t]*)[%!].*$"), r"\1None"),
+)
+_SET_TO = re.compile(r"""["']?\]?[ \t]*[=: ][ \t]*("[^"\n]*"|'[^'\n]*'|[^\s"']+)""")
+"""What a name is set to, where the code is no Python: ``HF_TOKEN=abc``."""
 
 
 class _Found(NamedTuple):
@@ -42,11 +53,12 @@ class Code:
     """The code of a cell, read."""
 
     text: str
-    """Without the line of the magic."""
+    """Without the line of the magic, and without text that may be secret."""
     constants: Mapping[str, Constant]
     reads: frozenset[str]
-    """Variables that it uses and does not bind."""
+    """Variables of earlier cells that it uses."""
     binds: frozenset[str]
+    """Its own variables."""
     places: Mapping[str, tuple[int, int, int]]
     """Where each constant stands: the line, from 0, and its first and last byte there."""
 
@@ -54,16 +66,17 @@ class Code:
     def of(cls, code: str) -> Code:
         text = dedent(_MAGIC_LINE.sub("", code))
         try:
-            # Lines of IPython's own keep their place, since positions in all others are counted from there.
-            tree = compile(_NOT_PYTHON.sub(r"\1pass", text), "", "exec", FLAGS)
-        except (SyntaxError, ValueError):
-            return cls(text, {}, frozenset(), frozenset(), {})
-        named, (loaded, bound) = _named(list(_constants(tree))), _names(tree)
+            text = _without_secrets(text, *_parsed(text))
+            tree, python = _parsed(text)
+            reads, binds = _names(tree, python)
+        except (SyntaxError, ValueError, RecursionError):
+            return cls(_without_said(text), {}, frozenset(), frozenset(), {})
+        named = _named(list(_constants(tree)))
         return cls(
             text,
             {name: each.value for name, each in named.items()},
-            loaded - bound,
-            bound,
+            reads,
+            binds,
             {
                 name: (each.node.lineno - 1, each.node.col_offset, each.node.end_col_offset or 0)
                 for name, each in named.items()
@@ -80,6 +93,84 @@ class Code:
 
 
 FLAGS = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+
+
+def _parsed(text: str) -> tuple[ast.Module, str]:
+    """The code, and its text as Python has it: in place of lines of IPython's own, others that do nothing.
+
+    All others keep their place, since positions are counted there. Raises SyntaxError and ValueError.
+    """
+    try:
+        return compile(text, "", "exec", FLAGS), text
+    except SyntaxError:
+        for lines, others in _LINES_OF_IPYTHON:
+            text = lines.sub(others, text)
+        return compile(text, "", "exec", FLAGS), text
+
+
+def _without_secrets(text: str, tree: ast.Module, python: str) -> str:
+    """The code without text that may be secret."""
+    lines = [
+        (line if line == other else _without_said(line)).encode()
+        for line, other in zip(text.split("\n"), python.split("\n"))
+    ]
+    places = {
+        (each.lineno - 1, each.col_offset, (each.end_lineno or each.lineno) - 1, each.end_col_offset or 0)
+        for each in _secrets(tree)
+    }
+    for line, first, last_line, end in sorted(places, reverse=True):
+        left_out = lines[line][:first] + f"'{LEFT_OUT}'".encode() + lines[last_line][end:]
+        lines[line : last_line + 1] = [left_out]
+    return b"\n".join(lines).decode()
+
+
+def _secrets(tree: ast.Module) -> Iterator[ast.expr]:
+    """The text that may be secret, by the name of what it is set to, or of the argument or the key that it is for."""
+    for node in ast.walk(tree):
+        given = list[tuple[str, ast.expr | None]]()
+        match node:
+            case ast.Assign(targets=targets, value=value):
+                given = [(_set_name(target), value) for target in targets]
+                for target in targets:
+                    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+                        given += [(_set_name(one), other) for one, other in zip(target.elts, value.elts)]
+            case ast.AnnAssign(target=target, value=value) | ast.NamedExpr(target=target, value=value):
+                given = [(_set_name(target), value)]
+            case ast.keyword(arg=str() as name, value=value):
+                given = [(name, value)]
+            case ast.Dict(keys=keys, values=others):
+                given = [(_text(key), value) for key, value in zip(keys, others)]
+            case ast.Call(args=[ast.Constant(value=str() as name), ast.expr() as value, *_]):
+                given = [(name, value)]  # os.environ.setdefault("HF_TOKEN", "abc")
+            case ast.arguments():
+                given = list(_defaults(node))
+        for name, value in given:
+            text = isinstance(value, ast.Constant) and isinstance(value.value, (str, bytes))
+            if value is not None and SECRET.search(name) and (text or isinstance(value, ast.JoinedStr)):
+                yield value
+
+
+def _set_name(target: ast.expr) -> str:
+    match target:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name
+        case ast.Subscript(slice=key):
+            return _text(key)
+    return ""
+
+
+def _text(key: ast.expr | None) -> str:
+    return key.value if isinstance(key, ast.Constant) and isinstance(key.value, str) else ""
+
+
+def _without_said(text: str) -> str:
+    """Text that is no Python, without what may be secret."""
+    parts, end = list[str](), 0
+    for name in re.finditer(r"\w+", text):
+        if name.start() >= end and SECRET.search(name[0]) and (value := _SET_TO.match(text, name.end())):
+            parts += [text[end : value.start(1)], f"'{LEFT_OUT}'"]
+            end = value.end(1)
+    return "".join(parts) + text[end:]
 
 
 def lines_changed(before: Code, now: Code, without: Collection[str]) -> int:
@@ -114,11 +205,15 @@ def _constants(tree: ast.Module) -> Iterator[_Found]:
                 if owner == "seed" and len(node.args) == 1 and (found := _value(node.args[0])) is not None:
                     yield _Found("seed", ast.unparse(called), found, node.args[0])
             case ast.FunctionDef(name=owner, args=arguments) | ast.AsyncFunctionDef(name=owner, args=arguments):
-                with_default = [*arguments.posonlyargs, *arguments.args][-len(arguments.defaults) :]
-                pairs = [*zip(with_default, arguments.defaults), *zip(arguments.kwonlyargs, arguments.kw_defaults)]
-                for argument, default in pairs:
+                for name, default in _defaults(arguments):
                     if default is not None and (found := _value(default)) is not None:
-                        yield _Found(argument.arg, owner, found, default)
+                        yield _Found(name, owner, found, default)
+
+
+def _defaults(arguments: ast.arguments) -> Iterator[tuple[str, ast.expr | None]]:
+    with_default = [*arguments.posonlyargs, *arguments.args][-len(arguments.defaults) :]
+    pairs = [*zip(with_default, arguments.defaults), *zip(arguments.kwonlyargs, arguments.kw_defaults)]
+    yield from ((argument.arg, default) for argument, default in pairs)
 
 
 def _one(target: ast.expr, value: ast.expr) -> Iterator[_Found]:
@@ -141,7 +236,7 @@ def _last_name(called: ast.expr) -> str:
     match called:
         case ast.Name(id=name) | ast.Attribute(attr=name):
             return name
-    return ""
+    return ast.unparse(called)
 
 
 def _named(found: list[_Found]) -> dict[str, _Found]:
@@ -159,19 +254,80 @@ def _named(found: list[_Found]) -> dict[str, _Found]:
     return dict(sorted(named.items(), key=lambda item: (item[1].node.lineno, item[1].node.col_offset)))
 
 
-def _names(tree: ast.Module) -> tuple[frozenset[str], frozenset[str]]:
-    """Those that are used, and those that are bound."""
-    loaded, bound = set[str](), set[str]()
-    for node in ast.walk(tree):
-        match node:
-            case ast.Name(id=name, ctx=ast.Load()):
-                loaded.add(name)
-            case ast.Name(id=name):
-                bound.add(name)
-            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-                bound.add(name)
-            case ast.arg(arg=name):
-                bound.add(name)
-            case ast.alias(name=name, asname=other):
-                bound.add((other or name).partition(".")[0])
-    return frozenset(loaded), frozenset(bound)
+def _names(tree: ast.Module, python: str) -> tuple[frozenset[str], frozenset[str]]:
+    """Variables of earlier cells that are read, and those that the cell binds.
+
+    One that is bound once, after it was read (``lr = lr / 2``), is both.
+    """
+    module = symtable.symtable(python, "", "exec")
+    own = {each.get_name() for each in module.get_symbols() if each.is_assigned() or each.is_imported()}
+    inside = set[str]()
+    for table in _inner(module):
+        for each in table.get_symbols():
+            if each.is_declared_global() and each.is_assigned():
+                own.add(each.get_name())
+            elif each.is_global() and each.is_referenced():
+                inside.add(each.get_name())
+    uses = list(_uses(tree, False))
+    first: dict[str, _Use] = {}
+    for use in uses:
+        first.setdefault(use.name, use)
+    again = Counter(use.name for use in uses if use.binds)
+    again.update(use.name for use in uses if use.binds and use.in_loop)
+    early = {name for name, use in first.items() if not use.binds and again[name] <= 1}
+    return frozenset((inside - own) | early), frozenset(own)
+
+
+def _inner(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
+    for each in table.get_children():
+        yield each
+        yield from _inner(each)
+
+
+class _Use(NamedTuple):
+    name: str
+    binds: bool
+    in_loop: bool
+
+
+def _uses(node: ast.AST, in_loop: bool) -> Iterator[_Use]:
+    """What a node does with the cell's variables, in the order in which it is run; without what functions do."""
+    parts: list[ast.AST | None] = list(ast.iter_child_nodes(node))
+    match node:
+        case ast.Name(id=name, ctx=context):
+            yield _Use(name, not isinstance(context, ast.Load), in_loop)
+        case ast.Assign(targets=targets, value=value):
+            parts = [value, *targets]
+        case ast.AnnAssign(target=target, value=value):
+            parts = [value, target] if value is not None else []
+        case ast.AugAssign(target=target, value=value):
+            if isinstance(target, ast.Name):
+                yield _Use(target.id, False, in_loop)
+            parts = [value, target]
+        case ast.NamedExpr(target=target, value=value):
+            parts = [value, target]
+        case ast.For() | ast.AsyncFor():
+            yield from _uses(node.iter, in_loop)
+            parts, in_loop = [node.target, *node.body, *node.orelse], True
+        case ast.While():
+            in_loop = True
+        case ast.FunctionDef() | ast.AsyncFunctionDef():
+            parts = [*node.decorator_list, *node.args.defaults, *node.args.kw_defaults]
+        case ast.ClassDef():
+            parts = [*node.decorator_list, *node.bases, *node.keywords]
+        case ast.Lambda():
+            parts = [*node.args.defaults, *node.args.kw_defaults]
+        case ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
+            parts = [node.generators[0].iter]
+    for part in parts:
+        if part is not None:
+            yield from _uses(part, in_loop)
+    match node:
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            yield _Use(name, True, in_loop)
+        case ast.alias(name=name, asname=other):
+            yield _Use((other or name).partition(".")[0], True, in_loop)
+        case (
+            ast.ExceptHandler(name=str() as name) | ast.MatchAs(name=str() as name) | ast.MatchStar(name=str() as name)
+        ):
+            yield _Use(name, True, in_loop)

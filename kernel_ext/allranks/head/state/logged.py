@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from array import array
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,8 +24,7 @@ RECENT = 20_000
 DRAWN = 1_000
 """Points of a series that a dashboard is given which comes later."""
 FOLLOWED = 100
-"""Cells whose figures are passed on as they come, of those that nobody has followed to their end; and calls of `clear`
-that take nothing from runs."""
+"""Cells whose values are passed on as they come, of those that nobody has followed to their end."""
 
 
 class Row(NamedTuple):
@@ -41,7 +40,9 @@ class Row(NamedTuple):
 
 
 @dataclass
-class _Series:
+class Series:
+    """The values of one name on one rank."""
+
     cells: array[int] = field(default_factory=lambda: array("q"))
     steps: array[float] = field(default_factory=lambda: array("d"))
     values: array[float] = field(default_factory=lambda: array("d"))
@@ -54,8 +55,12 @@ class _Series:
         for column, value in zip(self.columns(), (row.cell, row.step, row.value, row.at)):
             column.append(value)
         if len(self.steps) > MOST_POINTS:
-            for column in self.columns():
-                del column[1::2]
+            self.thin()
+
+    def thin(self) -> None:
+        """Drop every second point."""
+        for column in self.columns():
+            del column[1::2]
 
 
 class Logged:
@@ -65,15 +70,13 @@ class Logged:
         self.lost = 0
         """Calls of ``log`` that came faster than a rank could hand them over, and figures beyond `MOST_SERIES`."""
         self._lock = threading.Lock()
-        self._series: dict[tuple[int, str], _Series] = {}
+        self._series: dict[tuple[int, str], Series] = {}
         self._recent: deque[Row] = deque(maxlen=RECENT)
         self._count = 0
         self._seen: dict[str, int] = {}
         """By process: how many of its calls have come."""
         self._followers: dict[int, Callable[[Row], None]] = {}
         """By cell, the newest last."""
-        self._cleared = deque[dict[tuple[int, str], _Series]](maxlen=FOLLOWED)
-        """What `clear` took away: runs still have it."""
 
     @property
     def count(self) -> int:
@@ -97,7 +100,7 @@ class Logged:
             if len(self._series) >= MOST_SERIES:
                 self.lost += 1
                 return
-            series = _Series()
+            series = Series()
         series.put(row)
         self._series[key] = series
         self._recent.append(row)
@@ -106,10 +109,12 @@ class Logged:
             follower(row)
 
     def follow(self, cell: int, follower: Callable[[Row], None], *, late: bool = False) -> None:
-        """Pass the figures of this cell on as they come, under the lock; where it is `late`, first those that came."""
+        """Pass the values of this cell on as they come, under the lock; where it is `late`, first those that came."""
         with self._lock:
-            for row in self._rows(cell) if late else ():
-                follower(row)
+            for (rank, name), series in self._series.items() if late else ():
+                for number, step, value, at in zip(*series.columns()):
+                    if number == cell:
+                        follower(Row(rank, name, cell, step, value, at))
             self._followers[cell] = follower
             while len(self._followers) > FOLLOWED:
                 del self._followers[next(iter(self._followers))]
@@ -119,24 +124,10 @@ class Logged:
         with self._lock:
             self._followers.pop(cell, None)
 
-    def rows(self, cell: int) -> list[Row]:
-        """The figures of one cell, oldest first."""
-        with self._lock:
-            return sorted(self._rows(cell), key=lambda row: (row.at, row.rank))
-
-    def _rows(self, cell: int) -> Iterator[Row]:
-        for every in (*self._cleared, self._series):
-            for (rank, name), series in every.items():
-                for number, step, value, at in zip(*series.columns()):
-                    if number == cell:
-                        yield Row(rank, name, cell, step, value, at)
-
     def clear(self) -> None:
-        """Forget what was logged so far; `rows` still has it."""
+        """Forget what was logged so far."""
         with self._lock:
-            if self._series:
-                self._cleared.append(self._series)
-            self._series = {}
+            self._series.clear()
             self._recent.clear()
             self.lost = 0
 

@@ -197,6 +197,7 @@ class Agent:
         config, number, is_open = self.config, self.cell.number, self.recorder.open
         self.lifeline.send(Hello(config.token, config.rank, os.getpid(), config.host, self._ready, number, is_open))
         self.comms.resend()
+        self.log.send_rest()  # before the word that a cell is over
         self.recorder.resend()
         self.debugger.resend()
 

@@ -1,4 +1,4 @@
-"""What code reads of the user's variables: numbers, text, truth values, and the source of functions and classes."""
+"""What code reads of the user's variables: numbers, text, truth values, and the code of functions and classes."""
 
 from __future__ import annotations
 
@@ -8,53 +8,84 @@ import types
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from allranks.messages.values import global_names
+from allranks.messages.values import global_names, is_code, python_function
 from allranks.rank.values.checkpoint import GIVEN
 
 PLAIN = (bool, int, float, str)
 LONGEST = 100
 """Characters of a text that counts."""
+LARGEST = 1 << 63
+"""Whole numbers beyond it are no messages."""
 MOST = 200
 """Names that are looked at."""
+OF_CLASSES = frozenset({"__dict__", "__weakref__", "__module__", "__firstlineno__", "__static_attributes__"})
+"""Attributes of a class that say nothing of its code."""
 
 
 def read_values(names: Collection[str], without: Collection[str], user_ns: Mapping[str, Any]) -> dict[str, Any]:
     """The plain ones of these variables, and of those that the user's functions among them read in turn.
 
-    A function or class of the user counts as a short checksum of its source, under its name with ``()``. `without` has
+    A function or class of the user counts as a short checksum of its code, under its name with ``()``. `without` has
     names that the code binds itself. Evaluates nothing.
     """
     found: dict[str, Any] = {}
-    left, seen = sorted(names), {*GIVEN, *without}
-    while left and len(seen) < MOST:
+    left, seen, looked_at = sorted(names), {*GIVEN, *without}, 0
+    while left and looked_at < MOST:
         name = left.pop(0)
         if name in seen or name not in user_ns:
             continue
         seen.add(name)
+        looked_at += 1
         value = user_ns[name]
         if type(value) in PLAIN:
-            if type(value) is not str or len(value) <= LONGEST:
+            if _is_short(value):
                 found[name] = value
-        elif functions := list(_functions(value, user_ns)):
-            found[f"{name}()"] = _checksum(functions)
-            left += [each for function in functions for each in global_names(function.__code__)]
+        elif parts := list(_code_of(value, user_ns)):
+            found[f"{name}()"] = _checksum(parts)
+            left += [each for part in parts if isinstance(part, types.FunctionType) for each in _globals(part)]
     return found
 
 
-def _functions(value: Any, user_ns: Mapping[str, Any]) -> Iterator[types.FunctionType]:
-    """The user's function itself, or those of the user's class."""
-    if isinstance(value, types.FunctionType):
-        if value.__globals__ is user_ns:
-            yield value
-    elif isinstance(value, type) and value.__module__ == "__main__":
-        yield from (each for each in vars(value).values() if isinstance(each, types.FunctionType))
+def _is_short(value: Any) -> bool:
+    return len(value) <= LONGEST if type(value) is str else type(value) is not int or abs(value) < LARGEST
 
 
-def _checksum(functions: Collection[types.FunctionType]) -> str:
+def _globals(function: types.FunctionType) -> Iterator[str]:
+    return global_names(function.__code__)
+
+
+def _code_of(value: Any, user_ns: Mapping[str, Any]) -> Iterator[types.FunctionType | str]:
+    """The user's function in it, if there is one, or the functions and the plain attributes of the user's class."""
+    if isinstance(value, type):
+        if value.__module__ == "__main__":
+            for name, each in list(vars(value).items()):
+                if type(each) in PLAIN:
+                    yield from () if name in OF_CLASSES else [f"{name}={each!r}"]
+                elif isinstance(each, property):
+                    yield from (one for one in (each.fget, each.fset) if isinstance(one, types.FunctionType))
+                elif isinstance(each, (types.FunctionType, staticmethod, classmethod)):
+                    yield from [function] if (function := python_function(each)) is not None else []
+    elif is_code(value) and (function := python_function(value)) is not None and function.__globals__ is user_ns:
+        yield function
+
+
+def _checksum(parts: Collection[types.FunctionType | str]) -> str:
     digest = hashlib.sha1(usedforsecurity=False)
-    for function in functions:
-        try:
-            digest.update(inspect.getsource(function).encode())
-        except (OSError, TypeError):
-            digest.update(function.__code__.co_code)
+    for part in parts:
+        digest.update(part.encode() if isinstance(part, str) else _text_of(part).encode())
     return digest.hexdigest()[:6]
+
+
+def _text_of(function: types.FunctionType) -> str:
+    """Its source, or what it was compiled to, and its plain defaults."""
+    try:
+        text = inspect.getsource(function)
+    except (OSError, TypeError):
+        text = _compiled(function.__code__)
+    defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    return f"{text}{[each for each in defaults if type(each) in PLAIN]}"
+
+
+def _compiled(code: types.CodeType) -> str:
+    consts = [_compiled(each) if isinstance(each, types.CodeType) else repr(each) for each in code.co_consts]
+    return f"{code.co_code.hex()}{code.co_names}{consts}"
