@@ -124,6 +124,10 @@ class RankError(AllranksError, RuntimeError):
         return [*super()._render_traceback_(), *([self.traceback] if self.traceback else [])]
 
 
+class NotRun(AllranksError, RuntimeError):
+    """A cell in the queue was not run, since another one did not end well, or it was dropped."""
+
+
 class WouldHang(AllranksError, RuntimeError):
     """The cell would wait indefinitely: it evaluates on some ranks what all must compute together."""
 

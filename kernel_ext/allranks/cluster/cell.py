@@ -18,7 +18,7 @@ from allranks.head.cell.outcome import Outcome
 from allranks.head.cell.stall import Finding
 from allranks.head.cell.still_busy import still_busy
 from allranks.head.cell.unblocking import RELEASE_WITHIN, Unblocking
-from allranks.head.state.cell_run import CellRun
+from allranks.head.state.cell_run import CellRun, RunStatus
 from allranks.head.state.cell_updates import CellUpdate, CellUpdates, Died
 from allranks.head.state.monitor import Monitor
 from allranks.messages.cell_options import CallKind, CellRequest, checked
@@ -104,6 +104,8 @@ class Cell:
         """Whether somebody waits for its end."""
         self._follower = threading.Lock()
         """Held by the thread that follows it."""
+        self.status: RunStatus = "running"
+        """``running`` until its end is shown."""
         self.shown = threading.Event()
         """Set when its end has been shown, and the world is re-formed where that was due."""
 
@@ -344,6 +346,7 @@ class Cell:
         self._unblocking.decide()
         blocks = self._look_back()
         self.result = CellResult(self.number, self._outcome.results, time.monotonic() - self._started, self.mismatch)
+        self.status = self._how_it_ended()
         self.end_run()
         if self._recording is not None and self._monitor.state != "down":  # which leaves nothing to show
             self.result.timeline = self._recording.finish(self.number, stuck=bool(self._outcome.open))
@@ -362,13 +365,15 @@ class Cell:
             self._monitor.logged.unfollow(self.number)
         if self._values is not None and wait([self._values], VALUES_WITHIN).done:
             self._take_values(self._values)  # its callback may come only now
+        self._run.end("stopped" if self.result is None else self.status)
+
+    def _how_it_ended(self) -> RunStatus:
         interrupted = any((rank, self.number) in self._monitor.interrupted for rank in self.ranks)
-        if self._stopped or self._monitor.state == "down" or self.result is None:
-            self._run.end("stopped")
-        elif self.result.ok:
-            self._run.end("ok")
-        else:
-            self._run.end("stopped" if interrupted else "failed")
+        if self._stopped or self._monitor.state == "down":
+            return "stopped"
+        if self.result is not None and self.result.ok:
+            return "ok"
+        return "stopped" if interrupted else "failed"
 
     def _look_back(self) -> list[Block]:
         """What must be said of the collectives of a cell that is over."""

@@ -26,6 +26,7 @@ from allranks_backends.views import AT_REST
 from . import debug
 from .calls import Arguments, Call, Calls, RemoteFunction, Returned, finished
 from .cell import Cell
+from .cell_queue import CellQueue
 from .cell_text import CellText
 from .folder import ClusterFiles
 from .options import KEYWORDS, LocalOptions, local_options
@@ -46,8 +47,9 @@ class ClusterCells(ClusterFiles):
 
     last_timeline: Timeline | None = None
     """The timeline of the last cell that ran with one."""
-    _last: tuple[int, Sequence[int]] | None = None
-    """The number of the user's last cell, and its ranks."""
+    queue: CellQueue
+    _last: Cell | None = None
+    """The user's last cell."""
 
     @KEYWORDS.after_code
     def run(self, code: str, **options: Any) -> CellResult:
@@ -174,7 +176,7 @@ class ClusterCells(ClusterFiles):
             tee.result = lambda: cell.result
         cell.start(self._requests_underway)
         if run is not None:  # neither bench nor an experiment
-            self._last = number, chosen
+            self._last = cell
         self._following.append(cell)
         return cell
 
@@ -192,6 +194,11 @@ class ClusterCells(ClusterFiles):
         run = CellRun(number, code, chosen, self.backend, arguments=arguments, on_first=RUNS.join)
         ranks_up.monitor.logged.follow(number, run.add, late=late)
         return run
+
+    def _recent_cells(self) -> list[Cell]:
+        """The cells that run, and then the user's last one."""
+        last = self._last
+        return [cell for cell in self._following if cell is not last] + ([last] if last is not None else [])
 
     def _requests_underway(self, uuid: str) -> Sequence[str]:
         """The requests that `client` has sent to this engine, and that are not answered."""
@@ -245,7 +252,8 @@ class ClusterCells(ClusterFiles):
         none of the ranks can be read, and CellInterrupted.
         """
         living = self._up()
-        number, own = self._last or (living.monitor.last_cell, range(self.size))
+        number = self._last.number if self._last is not None else living.monitor.last_cell
+        own = self._last.ranks if self._last is not None else range(self.size)
         if not number:
             raise UsageError("no cell has run yet.")
         if ranks is None and not (ranks := [rank for rank in own if rank < self.size]):

@@ -20,6 +20,7 @@ from allranks.up_options import UpOptions
 from allranks_backends.plan import Host, alike, rank_label
 from allranks_backends.registry import cannot_run, choose, get_backend
 
+from .cell_queue import CellQueue
 from .options import Keywords
 from .saved_state import ClusterSavedState
 from .values import ClusterValues
@@ -87,6 +88,8 @@ class Cluster(ClusterValues, ClusterSavedState, ClusterViews):
         """Hosts that were out of reach when `down` was called, and stayed so: ranks may still run there."""
         self.last_bench: BenchResult | None = None
         """What `bench` measured last."""
+        self.queue = CellQueue(self.begin, self._recent_cells)
+        """Cells that wait for others."""
 
     # Up and down.
 
@@ -214,6 +217,7 @@ class Cluster(ClusterValues, ClusterSavedState, ClusterViews):
         ranks, self._ranks, self._formed_late = self._ranks, None, ""
         if ranks is None:
             return
+        self.queue.close("the cluster ended")
         if self._client is not None:
             self._client.close()
             self._client = None

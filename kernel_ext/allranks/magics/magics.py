@@ -16,6 +16,7 @@ from IPython.display import display
 
 from allranks.arguments import writable
 from allranks.cluster.cell import Cell
+from allranks.cluster.cell_queue import QueuedCell, label_of
 from allranks.cluster.cluster import Cluster
 from allranks.cluster.result import CellResult
 from allranks.errors import AllranksError, CellInterrupted, NoCluster, UsageError
@@ -107,14 +108,23 @@ class DistributedMagics(Verbs, Magics):
             raise UsageError("--lazy needs --timeline: it records collectives without evaluating each immediately.")
         if options.timeline:
             options.timeline = str(writable("--timeline", options.timeline))
-        cell = cluster.begin(
-            code,
+        if options.name and options.after is None:
+            raise UsageError("--name needs --after: it names a cell in the queue.")
+        waits = not options.no_wait and options.after is None
+        given = {
             **values_of(options, CellOptions),
-            ranks=ranks,
-            want_values=options.out is not None,
-            timeline="lazy" if options.lazy else options.timeline is not None,
-            **shown_in(self.shell, ranks, cluster.has_widget, wait=not options.no_wait),
-        )
+            "ranks": ranks,
+            "want_values": options.out is not None,
+            "timeline": "lazy" if options.lazy else options.timeline is not None,
+            **shown_in(self.shell, ranks, cluster.has_widget, wait=waits),
+        }
+        if options.after is not None:
+            queued = cluster.queue.add(code, after=options.after or None, name=options.name or "", **given)
+            if (before := cluster.queue.before(queued)) is not None:
+                print(f"{queued.label} runs once {label_of(before)} has ended well. %distributed queue lists all.")
+            self._follow_in_background(queued, options)
+            return
+        cell = cluster.begin(code, **given)
         if options.no_wait:
             self._follow_in_background(cell, options)
             return
@@ -138,7 +148,7 @@ class DistributedMagics(Verbs, Magics):
         result.check()
 
     @staticmethod
-    def _finish(cell: Cell, options: argparse.Namespace) -> CellResult:
+    def _finish(cell: Cell | QueuedCell, options: argparse.Namespace) -> CellResult:
         try:
             return cell.finish()
         finally:  # of a cell that was stopped, too
@@ -147,7 +157,7 @@ class DistributedMagics(Verbs, Magics):
                 if options.timeline:
                     timeline.save(options.timeline)
 
-    def _follow_in_background(self, cell: Cell, options: argparse.Namespace) -> None:
+    def _follow_in_background(self, cell: Cell | QueuedCell, options: argparse.Namespace) -> None:
         if options.out is not None:
             self.shell.user_ns[options.out] = cell
 
@@ -161,7 +171,7 @@ class DistributedMagics(Verbs, Magics):
 
         # In this cell's context, so that ipykernel shows the output below it and not below the next one.
         context = contextvars.copy_context()
-        threading.Thread(target=context.run, args=(follow,), name=f"allranks-cell-{cell.number}", daemon=True).start()
+        threading.Thread(target=context.run, args=(follow,), name="allranks-cell", daemon=True).start()
 
 
 def load(shell: Any) -> None:

@@ -23,7 +23,7 @@ from allranks_backends.hostfile import MOST_RANKS
 GROUPS = {
     "start and stop": ("setup", "up", "attach", "status", "down"),
     "change the world": ("heal", "resize", "rewire"),
-    "cells": ("auto", "interrupt", "abort", "output", "timeline"),
+    "cells": ("auto", "queue", "interrupt", "abort", "output", "timeline"),
     "variables": ("push", "pull", "scatter", "gather", "vars", "diff", "save", "load"),
     "files": ("sync", "fetch", "share"),
     "watch and debug": ("watch", "runs", "debug", "console"),
@@ -171,6 +171,12 @@ def line_parser() -> Parser:
     )
     runs.add_argument("--force", action="store_true", help="with --export: replace what is there")
     verbs.add_parser("interrupt", help="stop a cell that runs with --no-wait")
+    queue = verbs.add_parser(
+        "queue", help="list, drop or move the cells that wait for others (%%%%distributed --after)"
+    )
+    change = queue.add_mutually_exclusive_group()
+    change.add_argument("--drop", nargs="+", metavar="CELL", help="do not run these cells (numbers or names)")
+    change.add_argument("--move", nargs=2, metavar=("CELL", "BEFORE"), help="run CELL before the other one")
     for verb, text in (("push", "copy notebook variables to the ranks"), ("pull", "copy variables from the ranks")):
         move = verbs.add_parser(verb, help=text)
         move.add_argument("names", nargs="+", metavar="NAME")
@@ -243,6 +249,10 @@ def cell_parser(name: str) -> Parser:
         parser.add_argument("-r", "--ranks", type=parse_ranks, help="only these ranks, e.g. 0,2-3")
     parser.add_argument("-o", "--out", metavar="NAME", help="store the CellResult in this notebook variable")
     parser.add_argument("--no-wait", action="store_true", help="return the prompt immediately; output keeps appearing")
+    parser.add_argument(
+        "--after", nargs="?", const="", metavar="CELL", help="run it once CELL (default: the last one) has ended well"
+    )
+    parser.add_argument("--name", metavar="NAME", help="with --after: what to call it in the queue")
     add_options(parser, cell_options.CellOptions, {})
     for old, option in cell_options.OLD_NAMES.items():
         parser.add_argument(f"--{old}", dest=option, action="store_true", default=None, help=argparse.SUPPRESS)

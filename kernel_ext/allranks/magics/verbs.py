@@ -256,6 +256,14 @@ class Verbs:
         else:
             display(RUNS)  # type: ignore[no-untyped-call]
 
+    def _queue(self, options: argparse.Namespace) -> None:
+        queue = self._need().queue
+        if options.drop:
+            queue.drop(*options.drop)
+        elif options.move:
+            queue.move(*options.move)
+        display(queue)  # type: ignore[no-untyped-call]
+
     def _interrupt(self, _: argparse.Namespace) -> None:
         cluster = self._need()
         if all(view.state in {*AT_REST, "dead"} for view in cluster.snapshot.ranks):
@@ -434,6 +442,7 @@ VERBS: Mapping[str, Callable[[Verbs, argparse.Namespace], None]] = {
     "abort": Verbs._abort,
     "watch": Verbs._watch,
     "runs": Verbs._runs,
+    "queue": Verbs._queue,
     "interrupt": Verbs._interrupt,
     "push": Verbs._push,
     "pull": Verbs._pull,
