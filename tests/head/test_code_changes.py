@@ -66,6 +66,10 @@ def test_what_a_cell_reads_of_earlier_cells(code: str, reads: set[str]) -> None:
         "def f(x, *, credentials='abc'): ...",
         "%env WANDB_API_KEY=abc\n!curl -H 'token: abc'\nx = 1",
         "no python: TOKEN=abc",
+        "requests.get(url, headers={'Authorization': 'Bearer abc'})\n!curl -H 'Authorization: Bearer abc' url",
+        "token = 'abc' + x; token = os.environ.get('X', 'abc'); token += 'abc'; setattr(o, 'token', 'abc')",
+        "[user, password] = ['a', 'abc']; token = f\"{login(token='abc')}\"; x = 1",
+        "print('x')\rtoken = 'abc'",
     ],
 )
 def test_text_that_may_be_secret_is_left_out_of_the_code(code: str) -> None:
@@ -76,7 +80,7 @@ def test_text_that_may_be_secret_is_left_out_of_the_code(code: str) -> None:
 
 
 def test_text_that_is_not_secret_stays() -> None:
-    code = "tokenizer = 'a'; author = 'b'; tokens = 3; é = 'ü'; monkey_see = 'c'"
+    code = "tokenizer = 'a'; author = 'b'; tokens = 3; é = 'ü'; monkey_see = 'c'; sort(key='loss'); primary_key = 'd'"
     assert Code.of(code).text == code
 
 

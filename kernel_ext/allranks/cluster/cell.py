@@ -8,11 +8,12 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, wait
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from allranks.errors import CellInterrupted, CellTimeout, NoCluster
+from allranks.errors import AllranksError, CellInterrupted, CellTimeout, NoCluster
 from allranks.head.cell.agreement import Agreement
 from allranks.head.cell.outcome import Outcome
 from allranks.head.cell.stall import Finding
@@ -49,6 +50,29 @@ DRAW_EVERY = 0.1
 """Seconds after which what has come is drawn, and a stop noticed, though more keeps coming."""
 LOOK_EVERY = 0.05
 """Seconds between two looks at who waits for whom."""
+
+
+@dataclass
+class SentCell:
+    """What is known of a cell, also when its results are gone."""
+
+    number: int
+    """Counted by the cluster."""
+    count: int
+    """As the notebook counts."""
+    ranks: tuple[int, ...]
+    status: RunStatus = "running"
+    """``running`` until its end is shown."""
+    why: str = ""
+    """How it failed."""
+
+    @property
+    def label(self) -> str:
+        return f"In[{self.count}]"
+
+    def is_called(self, text: str) -> bool:
+        """Whether this is its number in the notebook."""
+        return text in (str(self.count), self.label)
 
 
 class Cell:
@@ -104,8 +128,9 @@ class Cell:
         """Whether somebody waits for its end."""
         self._follower = threading.Lock()
         """Held by the thread that follows it."""
-        self.status: RunStatus = "running"
-        """``running`` until its end is shown."""
+        self.sent = SentCell(number, options.count, self.ranks)
+        self._unraised: BaseException | None = None
+        """What `finish` raised where only the queue called it."""
         self.shown = threading.Event()
         """Set when its end has been shown, and the world is re-formed where that was due."""
 
@@ -148,6 +173,13 @@ class Cell:
             self._follower.release()
         return self._ended()
 
+    def follow_for_others(self) -> None:
+        """`finish` for a cell that nobody follows; who calls that later gets what it raised."""
+        try:
+            self.finish()
+        except (AllranksError, CellInterrupted) as error:
+            self._unraised = error
+
     def _finish(self, timeout: float | None) -> CellResult:
         self.followed = True
         if self._before:
@@ -186,6 +218,9 @@ class Cell:
 
     def _ended(self) -> CellResult:
         """The result of a cell whose end was shown."""
+        if (error := self._unraised) is not None:
+            self._unraised = None
+            raise error
         if self.result is None or (self._outcome.open and self._monitor.state == "down"):
             raise NoCluster("the cell ended with the cluster.")
         return self.result
@@ -346,8 +381,8 @@ class Cell:
         self._unblocking.decide()
         blocks = self._look_back()
         self.result = CellResult(self.number, self._outcome.results, time.monotonic() - self._started, self.mismatch)
-        self.status = self._how_it_ended()
-        self.end_run()
+        status = self._how_it_ended()
+        self.end_run(status)
         if self._recording is not None and self._monitor.state != "down":  # which leaves nothing to show
             self.result.timeline = self._recording.finish(self.number, stuck=bool(self._outcome.open))
         if note := self._on_end(self):
@@ -355,17 +390,19 @@ class Cell:
         if self._screen is not None:
             self._screen.blocks(blocks)
             self._screen.close()
+        self.sent.why = self.result.failure() if status == "failed" else ""
+        self.sent.status = status
         self.shown.set()
 
-    def end_run(self) -> None:
-        """Note how the cell ended; one of which nothing is known any more counts as stopped."""
+    def end_run(self, status: RunStatus = "stopped") -> None:
+        """Note how the run of the cell ended; one of which nothing is known any more counts as stopped."""
         if self._run is None:
             return
         if self.result is not None and not self._outcome.open:
             self._monitor.logged.unfollow(self.number)
         if self._values is not None and wait([self._values], VALUES_WITHIN).done:
             self._take_values(self._values)  # its callback may come only now
-        self._run.end("stopped" if self.result is None else self.status)
+        self._run.end(status)
 
     def _how_it_ended(self) -> RunStatus:
         interrupted = any((rank, self.number) in self._monitor.interrupted for rank in self.ranks)

@@ -1,4 +1,4 @@
-"""Cells that wait for others: each runs once the one before has ended well, or is named as not run."""
+"""Cells that wait for others: each runs once the cell before it has succeeded, or is named as not run."""
 
 from __future__ import annotations
 
@@ -8,306 +8,348 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from html import escape
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Protocol
 
-from allranks.errors import AllranksError, Busy, CellInterrupted, CellTimeout, NoCluster, NotRun, UsageError
+from allranks.errors import AllranksError, Busy, CellInterrupted, CellTimeout, NotRun, UsageError
+from allranks.head.state.code_changes import Code
 from allranks_widgets.table import html_table, text_table
 
 from .cell import Cell
+from .options import local_options
 from .result import CellResult
 
-QueuedState = Literal["waiting", "running", "ok", "failed", "stopped", "not run"]
-KEPT = 50
-"""Cells that have ended which are kept: other cells may name them, and they are listed."""
-LOOK_EVERY = 0.2
-"""Seconds between two looks at whether busy ranks are done."""
+QueueState = Literal["waiting", "running", "ok", "failed", "stopped", "not run"]
+MOST_ENDED = 50
+"""Cells that are listed after their end."""
+CHECK_EVERY = 0.1
+"""Seconds between two checks of ranks that are busy, and of cells that the queue has not started."""
 LONGEST = 60
 """Characters of code that are listed."""
 DROPPED = "it was dropped from the queue"
 HEADINGS = ("cell", "state", "after", "code")
+FAILURES = {"failed": "failed", "stopped": "was stopped", "not run": "was not run"}
 
 
-Before: TypeAlias = "Cell | QueuedCell"
-"""What a cell waits for."""
+class Predecessor(Protocol):
+    """A cell that another one waits for: in the queue, or sent to the ranks without it."""
+
+    @property
+    def label(self) -> str: ...
+    @property
+    def status(self) -> str: ...
+    @property
+    def why(self) -> str: ...
+    def is_called(self, text: str) -> bool: ...
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A cell as it is listed."""
+
+    label: str
+    status: QueueState
+    why: str
+    after: str
+    code: str
+
+    @property
+    def row(self) -> list[str]:
+        return [self.label, f"{self.status}: {self.why}" if self.why else self.status, self.after, self.code]
 
 
 class QueuedCell:
-    """A cell in the queue; `finish` waits for its end, as `Cell.finish` does."""
+    """A cell in the queue. It runs in its turn, whether or not somebody waits for it."""
 
-    def __init__(self, queue: CellQueue, label: str, code: str, after: Before | None) -> None:
-        """`after` is the cell that it waits for, None for the one that is before it in the queue."""
-        self.label, self.code, self.after = label, code, after
-        self.state: QueuedState = "waiting"
+    def __init__(self, code: str, name: str, count: int | None, after: Predecessor | None, named: bool) -> None:
+        """`count` is its number in the notebook. `named` says whether the user has named the cell `after`."""
+        self.code, self.name, self.count = code, name, count
+        self.status: QueueState = "waiting"
         self.why = ""
         """Why it was not run, or how it failed."""
-        self.cell: Cell | None = None
-        """The running cell, once it has begun."""
-        self.over = threading.Event()
-        self.dropped = False
-        self._queue = queue
-        self._error: BaseException | None = None
+        self.after: Predecessor | None = after
+        """The cell that it waits for."""
+        self.is_after_a_named_cell = named
+        self.ended = threading.Event()
+        self._cell: Cell | None = None
+        self._error: Callable[[], BaseException] | None = None
+
+    @property
+    def label(self) -> str:
+        """``In[5]``, ``eval (In[5])`` or, without a notebook, its name."""
+        number = f"In[{self.count}]" if self.count is not None else ""
+        return f"{self.name} ({number})" if self.name and number else self.name or number
+
+    def is_called(self, text: str) -> bool:
+        """Whether this is its name or its number."""
+        return text == self.name or (self.count is not None and text in (str(self.count), f"In[{self.count}]"))
 
     def __repr__(self) -> str:
-        return f"<{self.label}: {self.state}{f' ({self.why})' if self.why else ''}>"
+        return f"<{self.label}: {self.status}{f' ({self.why})' if self.why else ''}>"
 
     @property
     def result(self) -> CellResult | None:
-        return self.cell.result if self.cell is not None else None
-
-    @property
-    def ok(self) -> bool:
-        return self.state == "ok"
+        """None until it has ended, and where it was not run."""
+        return self._cell.result if self._cell is not None else None
 
     def finish(self, timeout: float | None = None) -> CellResult:
-        """Wait for its end.
+        """Wait for its end, and return its result.
 
-        Raises NotRun where it was not run, CellTimeout after `timeout` seconds (it stays in the queue, or goes on), and
-        what `Cell.finish` raises.
+        Raises NotRun where it was not run, what `Cell.finish` raised while the queue followed it, CellTimeout after
+        `timeout` seconds, and CellInterrupted for Ctrl-C; after the last two, the cell stays in the queue, or goes on.
         """
-        if not self.over.wait(None if timeout is None else min(timeout, threading.TIMEOUT_MAX)):
-            raise CellTimeout(f"{self.label} is {self.state} after {timeout:g} s.")
+        try:
+            in_time = self.ended.wait(None if timeout is None else min(timeout, threading.TIMEOUT_MAX))
+        except KeyboardInterrupt:
+            raise CellInterrupted(f"{self.label} is still {self.status}") from None
+        if not in_time:
+            raise CellTimeout(f"{self.label} is still {self.status} after {timeout:g} s.")
         if self._error is not None:
-            raise self._error
+            raise self._error()
         assert self.result is not None
         return self.result
 
-    def end(self, state: QueuedState, why: str = "", error: BaseException | None = None) -> None:
-        """Note how it ended. Only the first call counts."""
-        with self._queue.changed:
-            if not self.over.is_set():
-                self.state, self.why, self._error = state, why, error
-                self.over.set()
-                self._queue.changed.notify_all()
+    def entry(self) -> Entry:
+        lines = [line.strip() for line in Code.of(self.code).text.splitlines()]
+        first = next((line for line in lines if line and not line.startswith("#")), "")
+        code = first if len(first) <= LONGEST else f"{first[: LONGEST - 1]}…"
+        return Entry(self.label, self.status, self.why, self.after.label if self.after is not None else "", code)
 
-    def not_run(self, why: str) -> None:
-        self.end("not run", why, NotRun(f"{self.label} was not run: {why.rstrip('.')}."))
+    # For the queue, which holds its lock.
+
+    def begun(self, cell: Cell) -> None:
+        self._cell = cell
+
+    def end(self, status: QueueState, why: str = "", error: Callable[[], BaseException] | None = None) -> None:
+        self.status, self.why, self._error = status, why.rstrip("."), error
+        self.ended.set()
+
+    def end_unrun(self, why: str) -> None:
+        self.end("not run", why, lambda: NotRun(f"{self.label} was not run: {self.why}."))
 
 
 class CellQueue:
-    """The cells of one cluster that wait for others, in their order; iterates over those that are listed."""
+    """The cells of one cluster that wait for others; iterates over entries as they are listed."""
 
-    def __init__(self, begin: Callable[..., Cell], recent: Callable[[], list[Cell]]) -> None:
-        """`begin` sends a cell to the ranks, `recent` returns the last cells that were sent, the newest last."""
-        self.changed = threading.Condition(threading.RLock())
-        self._begin, self._recent = begin, recent
-        self._entries: list[QueuedCell] = []
-        """Those that have waited since the queue was empty last, in their order."""
-        self._before_all: Before | None = None
-        """The cell that the first of these waits for."""
-        self._ended: deque[QueuedCell] = deque(maxlen=KEPT)
-        self._numbers = itertools.count(1)
+    def __init__(
+        self,
+        begin: Callable[..., Cell],
+        recent: Callable[[], Sequence[Predecessor]],
+        underway: Callable[[], Sequence[Cell]],
+        is_busy: Callable[[Any], bool],
+    ) -> None:
+        """`begin` sends a cell to the ranks. `recent` returns those that run and the user's last one, which is the last
+        in it, `underway` those that run. `is_busy` returns whether one of these ranks runs a cell.
+        """
+        self._begin, self._recent, self._underway, self._is_busy = begin, recent, underway, is_busy
+        self._changed = threading.Condition()
+        self._cells: list[tuple[QueuedCell, dict[str, Any], contextvars.Context]] = []
+        """Those that wait or run, in their order, with the options of `begin`, and where their output is shown."""
+        self._ended: deque[Entry] = deque(maxlen=MOST_ENDED)
+        self._names = itertools.count(1)
+        self._starter: threading.Thread | None = None
 
-    def __iter__(self) -> Iterator[QueuedCell]:
-        with self.changed:
-            return iter([*self._ended, *self._entries])
-
-    def __len__(self) -> int:
-        return len(self._ended) + len(self._entries)
-
-    def __getitem__(self, which: int | str) -> QueuedCell:
-        """By name, or by the number of its cell. Raises UsageError."""
-        if (found := self._named(str(which))) is None:
-            listed = ", ".join(each.label for each in self) or "nothing"
-            raise UsageError(f"no cell {str(which)!r} in the queue. It has {listed}.")
-        return found
+    def __iter__(self) -> Iterator[Entry]:
+        with self._changed:
+            return iter([*self._ended, *(queued.entry() for queued, *_ in self._cells)])
 
     # Changing.
 
     def add(self, code: str, *, after: int | str | None = None, name: str = "", **options: Any) -> QueuedCell:
-        """Run `code` once the cell `after` has ended well: by name or number, by default the last one.
+        """Run `code` once the cell `after` has succeeded: by its name or number, by default the last one.
 
         The last one is the last in the queue, or else the last that was sent to the ranks. The options are those of
-        `Cluster.begin`. Raises UsageError where there is no such cell, or it has ended and was not ok.
+        `Cluster.begin`. Raises UsageError for an invalid option, where there is no such cell, and where it has ended
+        and has not succeeded.
         """
-        with self.changed:
-            if name and (name.isdecimal() or self._named(name) is not None):
-                raise UsageError(
-                    f"{name!r} cannot name a cell: {'it is a number' if name.isdecimal() else 'it is taken'}."
-                )
-            number = options.get("count") or next(self._numbers)
-            if all(each.over.is_set() for each in self._entries):
-                self._ended += self._entries
-                self._entries = []
-                recent = self._recent()
-                self._before_all = recent[-1] if recent else None
-            queued = QueuedCell(self, name or f"In[{number}]", code, None if after is None else self._any(str(after)))
-            self._entries.append(queued)
-            if (waits_for := self.before(queued)) is not None and (why := _ended_badly(waits_for)):
-                self._entries.remove(queued)
-                raise UsageError(f"not queued: {why}.")
-        context = contextvars.copy_context()  # in a notebook, output belongs below the cell that was queued
-        arguments = (self._work, queued, options)
-        threading.Thread(target=context.run, args=arguments, name=f"allranks-queue-{number}", daemon=True).start()
+        checked = local_options(**options)
+        with self._changed:
+            if name and (name.isdecimal() or any(queued.name == name for queued, *_ in self._cells)):
+                why = "it is a number" if name.isdecimal() else "a cell in the queue has this name"
+                raise UsageError(f"{name!r} cannot name a cell: {why}.")
+            before = self._find(str(after)) if after is not None else self._last()
+            if before is not None and (failure := _failure(before)):
+                raise UsageError(f"not queued: {failure}.")
+            if not name and checked.count is None:
+                name = f"queued {next(self._names)}"
+            queued = QueuedCell(code, name, checked.count, before, after is not None)
+            # In a notebook, output is shown below the cell whose context this is.
+            self._cells.append((queued, options, contextvars.copy_context()))
+            if self._starter is None:
+                self._starter = threading.Thread(target=self._start_cells, name="allranks-queue", daemon=True)
+                self._starter.start()
+            self._changed.notify_all()
         return queued
 
     def drop(self, *which: int | str) -> None:
         """Take cells out of the queue. Raises UsageError for one that does not wait."""
-        for queued in self._waiting(which):
-            queued.dropped = True
-            queued.not_run(DROPPED)
+        with self._changed:
+            for queued in [self._waiting(each) for each in which]:
+                self._unlink(queued)
+                queued.end_unrun(DROPPED)
+            self._settle()
 
     def move(self, which: int | str, before: int | str) -> None:
-        """Have a cell run before another one. Raises UsageError where one of them does not wait, or waits for it."""
-        with self.changed:
-            queued, other = self._waiting((which, before))
-            entries = self._entries
-            self._entries = [each for each in entries if each is not queued]
-            self._entries.insert(self._entries.index(other), queued)
-            if self._waits_for_itself(other):
-                self._entries = entries
-                raise UsageError(f"{queued.label} waits for {other.label}, or for one that waits for it.")
-            self.changed.notify_all()
+        """Run a cell directly before another one, which then waits for it. Raises UsageError where that cannot be."""
+        with self._changed:
+            queued, other = self._waiting(which), self._waiting(before)
+            if queued is other:
+                raise UsageError(f"{queued.label} cannot run before itself.")
+            each = other.after
+            while isinstance(each, QueuedCell):
+                if each.after is queued and each.is_after_a_named_cell:
+                    raise UsageError(f"{other.label} waits for {each.label}, which waits for {queued.label}.")
+                each = each.after
+            if not (other.after is queued and other.is_after_a_named_cell):
+                self._unlink(queued)
+                queued.after, queued.is_after_a_named_cell = other.after, other.is_after_a_named_cell
+                other.after, other.is_after_a_named_cell = queued, True
+            moved = next(each for each in self._cells if each[0] is queued)
+            self._cells.remove(moved)
+            self._cells.insert(next(n for n, each in enumerate(self._cells) if each[0] is other), moved)
+            self._settle()
 
     def close(self, why: str) -> None:
-        """None of those that wait will run."""
-        for queued in self:
-            if queued.state == "waiting":
-                queued.not_run(why)
+        """End all cells that wait: they are not run."""
+        with self._changed:
+            for queued, *_ in self._cells:
+                if queued.status == "waiting":
+                    queued.end_unrun(why)
+            self._settle()
+
+    def _unlink(self, queued: QueuedCell) -> None:
+        """Have those that wait for a cell, and whose user has not named it, wait for the one before it."""
+        for other, *_ in self._cells:
+            if other.after is queued and not other.is_after_a_named_cell:
+                other.after, other.is_after_a_named_cell = queued.after, queued.is_after_a_named_cell
+
+    def _settle(self) -> None:
+        """Note which cells can no longer run, and which have ended; the starter looks again."""
+        unrun = True
+        while unrun:
+            unrun = False
+            for queued, *_ in self._cells:
+                if queued.status == "waiting" and queued.after is not None and (why := _failure(queued.after)):
+                    queued.end_unrun(why)
+                    unrun = True
+        for queued, *_ in self._cells:
+            if queued.ended.is_set():
+                self._ended.append(queued.entry())
+                queued.after = None  # whose result may be large
+        self._cells = [each for each in self._cells if not each[0].ended.is_set()]
+        self._changed.notify_all()
 
     # Running.
 
-    def _work(self, queued: QueuedCell, options: dict[str, Any]) -> None:
-        """Wait for the turn of a cell, and follow it to its end, in a thread of its own."""
-        try:
-            self._await_turn(queued)
-            queued.cell = cell = self._begin_once_idle(queued, options)
-        except (AllranksError, CellInterrupted) as error:
-            queued.not_run(str(error) or "it was stopped")
-            return
-        with self.changed:
-            queued.state = "running"
-            self.changed.notify_all()
-        try:
-            result = cell.finish()
-        except (CellInterrupted, CellTimeout, NoCluster) as error:
-            queued.end("stopped", str(error), error)
-        except BaseException as error:
-            queued.end("failed", str(error), error)
-            raise
-        else:
-            queued.end("ok" if result.ok else "failed", "" if result.ok else result.failure())
-
-    def _await_turn(self, queued: QueuedCell) -> None:
-        """Return once the cell is to begin. Raises NotRun where it never is."""
+    def _start_cells(self) -> None:
+        """Start each cell in its turn, until none waits."""
         while True:
-            with self.changed:
-                if queued.over.is_set():
-                    raise NotRun(queued.why)
-                waits_for = self.before(queued)
-                if isinstance(waits_for, QueuedCell) and not waits_for.over.is_set():
-                    self.changed.wait()
-                    continue
-            if isinstance(waits_for, Cell):
-                _await_end(waits_for, queued.over)
-            with self.changed:
-                if waits_for is self.before(queued) and not queued.over.is_set():
-                    if waits_for is not None and (why := _ended_badly(waits_for)):
-                        raise NotRun(why)
+            with self._changed:
+                self._settle()
+                waiting = [each for each in self._cells if each[0].status == "waiting"]
+                if not waiting:
+                    self._starter = None
                     return
+                due = next((each for each in waiting if self._is_due(*each[:2])), None)
+                if due is None:
+                    self._changed.wait(CHECK_EVERY)
+                    continue
+                due[0].status = "running"  # from now on it is not dropped
+            self._start(*due)
 
-    def _begin_once_idle(self, queued: QueuedCell, options: dict[str, Any]) -> Cell:
-        """Begin the cell as soon as its ranks have nothing else to do. Raises what `begin` raises, and NotRun."""
-        while True:
-            if queued.over.is_set():
-                raise NotRun(queued.why)
-            try:
-                return self._begin(queued.code, **options)
-            except Busy:
-                queued.over.wait(LOOK_EVERY)
+    def _is_due(self, queued: QueuedCell, options: dict[str, Any]) -> bool:
+        before = queued.after
+        if before is not None and before.status == "running" and not isinstance(before, QueuedCell):
+            self._follow_unfollowed(before)
+        if before is not None and before.status != "ok":
+            return False
+        with suppress(AllranksError):  # `begin` raises it
+            return not self._is_busy(options.get("ranks"))
+        return True
 
-    # Looking.
+    def _follow_unfollowed(self, sent: Predecessor) -> None:
+        """A cell that nobody follows does not come to its end."""
+        for cell in self._underway():
+            if cell.sent is sent and not cell.followed:
+                threading.Thread(target=cell.follow_for_others, name="allranks-cell", daemon=True).start()
 
-    def before(self, queued: QueuedCell) -> Before | None:
-        """The cell that this one waits for, or has waited for."""
-        if queued.after is not None:
-            return queued.after
-        with self.changed:
-            entries = [each for each in self._entries if not each.dropped or each is queued]
-            place = entries.index(queued) if queued in entries else 0
-            return entries[place - 1] if place else self._before_all
+    def _start(self, queued: QueuedCell, options: dict[str, Any], context: contextvars.Context) -> None:
+        try:
+            cell = context.run(self._begin, queued.code, **options)
+        except Busy:  # another cell came first
+            with self._changed:
+                queued.status = "waiting"
+                self._changed.wait(CHECK_EVERY)
+        except BaseException as error:
+            with self._changed:
+                queued.end_unrun(str(error) or type(error).__name__)
+        else:
+            queued.begun(cell)
+            threading.Thread(
+                target=context.run, args=(self._follow, queued, cell), name="allranks-cell", daemon=True
+            ).start()
 
-    def _waits_for_itself(self, queued: QueuedCell) -> bool:
-        each: Before | None = queued
-        for _ in self._entries:
-            if not isinstance(each, QueuedCell) or (each := self.before(each)) is queued:
-                break
-        return each is queued
+    def _follow(self, queued: QueuedCell, cell: Cell) -> None:
+        """Show the output of a cell, and note how it ended."""
+        error: BaseException | None = None
+        try:
+            cell.finish()
+        except BaseException as raised:
+            error = raised
+        with self._changed:
+            status: QueueState = cell.sent.status if cell.sent.status != "running" else "failed"
+            why = cell.sent.why or (str(error) if error is not None else "")
+            queued.end(status, why, None if error is None else lambda: error)
+            self._settle()
 
-    def _named(self, text: str) -> QueuedCell | None:
-        return next((each for each in reversed([*self]) if text in _names(each)), None)
+    # Finding.
 
-    def _any(self, text: str) -> Before:
-        """A cell in the queue, or one that was sent to the ranks. Raises UsageError."""
-        found = self._named(text) or next((each for each in reversed(self._recent()) if text in _names(each)), None)
+    def _last(self) -> Predecessor | None:
+        if self._cells:
+            return self._cells[-1][0]
+        recent = self._recent()
+        return recent[-1] if recent else None
+
+    def _find(self, text: str) -> Predecessor:
+        """A cell of the queue, or one that runs, or was the last. Raises UsageError."""
+        cells: list[Predecessor] = [*self._recent(), *(queued for queued, *_ in self._cells)]
+        found = next((each for each in reversed(cells) if each.is_called(text)), None)
         if found is None:
-            raise UsageError(
-                f"no cell {text!r} is in the queue or was run lately: use its number, as in In[7], or its name."
-            )
+            there = ", ".join(each.label for each in cells)
+            raise UsageError(f"no cell {text!r} waits or runs{f'; these do: {there}' if there else ''}.")
         return found
 
-    def _waiting(self, which: Sequence[int | str]) -> list[QueuedCell]:
-        """Those of the queue that wait, by name or number. Raises UsageError."""
-        found = [self[each] for each in which]
-        for each in found:
-            if each.state != "waiting":
-                raise UsageError(f"{each.label} does not wait: {each.state}.")
+    def _waiting(self, which: int | str) -> QueuedCell:
+        """A cell that waits. Raises UsageError."""
+        waiting = [queued for queued, *_ in self._cells if queued.status == "waiting"]
+        found = next((each for each in waiting if each.is_called(str(which))), None)
+        if found is None:
+            there = ", ".join(each.label for each in waiting) or "none"
+            raise UsageError(f"no cell {str(which)!r} waits. Waiting: {there}.")
         return found
+
+    def after_text(self, queued: QueuedCell) -> str:
+        """What to say of a cell that was added."""
+        before = queued.after
+        when = f"once {before.label} has succeeded" if before is not None else "next"
+        return f"{queued.label} runs {when}. %distributed queue lists the cells that wait."
+
+    # Listing.
 
     def __str__(self) -> str:
-        rows = self._rows()
+        rows = [entry.row for entry in self]
         return text_table(HEADINGS, rows) if rows else "No cells in the queue: %%distributed --after puts one there."
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        rows = self._rows()
+        rows = [entry.row for entry in self]
         return html_table(HEADINGS, rows) if rows else f"<div>{escape(str(self))}</div>"
 
-    def _rows(self) -> list[list[str]]:
-        return [
-            [
-                each.label,
-                f"{each.state}: {each.why}" if each.why else each.state,
-                label_of(before) if (before := self.before(each)) is not None else "",
-                _first_line(each.code),
-            ]
-            for each in self
-        ]
 
-
-def label_of(cell: Before) -> str:
-    """What it is called: ``In[7]``, or its name."""
-    return cell.label if isinstance(cell, QueuedCell) else f"In[{cell.count}]"
-
-
-def _names(cell: Before) -> tuple[str, str]:
-    label = label_of(cell)
-    return label, label.removeprefix("In[").removesuffix("]")
-
-
-def _ended_badly(cell: Before) -> str:
-    """Why no other cell is to run after it; empty while it has not ended, and where it was ok."""
-    state: QueuedState = cell.state if isinstance(cell, QueuedCell) else cell.status
-    if isinstance(cell, QueuedCell):
-        why = cell.why.rstrip(".")
-    else:
-        why = cell.result.failure() if cell.status == "failed" and cell.result is not None else ""
-    was = {"failed": "failed", "stopped": "was stopped", "not run": "was not run"}.get(state)
-    return f"{label_of(cell)} {was}{f' ({why})' if why else ''}" if was is not None else ""
-
-
-def _await_end(cell: Cell, or_until: threading.Event) -> None:
-    """Wait until a cell has ended; where nobody follows it, follow it."""
-    while not cell.shown.is_set() and not or_until.is_set():
-        if cell.followed:
-            cell.shown.wait(LOOK_EVERY)
-        else:
-            with suppress(AllranksError, CellInterrupted):
-                cell.finish()
-
-
-def _first_line(code: str) -> str:
-    lines = [line.strip() for line in code.splitlines() if line.strip() and not line.startswith("#")]
-    first = lines[0] if lines else ""
-    return first if len(first) <= LONGEST else f"{first[: LONGEST - 1]}…"
+def _failure(cell: Predecessor) -> str:
+    """Why no other cell is to run after it; empty while it has not ended, and where it has succeeded."""
+    if cell.status not in FAILURES:
+        return ""
+    return f"{cell.label} {FAILURES[cell.status]}{f' ({cell.why})' if cell.why else ''}"

@@ -25,7 +25,7 @@ from allranks_backends.views import AT_REST
 
 from . import debug
 from .calls import Arguments, Call, Calls, RemoteFunction, Returned, finished
-from .cell import Cell
+from .cell import Cell, SentCell
 from .cell_queue import CellQueue
 from .cell_text import CellText
 from .folder import ClusterFiles
@@ -48,7 +48,7 @@ class ClusterCells(ClusterFiles):
     last_timeline: Timeline | None = None
     """The timeline of the last cell that ran with one."""
     queue: CellQueue
-    _last: Cell | None = None
+    _last: SentCell | None = None
     """The user's last cell."""
 
     @KEYWORDS.after_code
@@ -176,7 +176,7 @@ class ClusterCells(ClusterFiles):
             tee.result = lambda: cell.result
         cell.start(self._requests_underway)
         if run is not None:  # neither bench nor an experiment
-            self._last = cell
+            self._last = cell.sent
         self._following.append(cell)
         return cell
 
@@ -195,10 +195,14 @@ class ClusterCells(ClusterFiles):
         ranks_up.monitor.logged.follow(number, run.add, late=late)
         return run
 
-    def _recent_cells(self) -> list[Cell]:
+    def _recent_cells(self) -> list[SentCell]:
         """The cells that run, and then the user's last one."""
         last = self._last
-        return [cell for cell in self._following if cell is not last] + ([last] if last is not None else [])
+        return [cell.sent for cell in self._following if cell.sent is not last] + ([] if last is None else [last])
+
+    def _is_busy(self, ranks: Any) -> bool:
+        """Whether one of these ranks runs a cell. Raises NoCluster and UsageError."""
+        return bool(self._up().monitor.busy(self.choose_ranks(ranks)))
 
     def _requests_underway(self, uuid: str) -> Sequence[str]:
         """The requests that `client` has sent to this engine, and that are not answered."""

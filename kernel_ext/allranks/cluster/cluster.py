@@ -88,7 +88,7 @@ class Cluster(ClusterValues, ClusterSavedState, ClusterViews):
         """Hosts that were out of reach when `down` was called, and stayed so: ranks may still run there."""
         self.last_bench: BenchResult | None = None
         """What `bench` measured last."""
-        self.queue = CellQueue(self.begin, self._recent_cells)
+        self.queue = CellQueue(self.begin, self._recent_cells, lambda: list(self._following), self._is_busy)
         """Cells that wait for others."""
 
     # Up and down.
@@ -224,6 +224,7 @@ class Cluster(ClusterValues, ClusterSavedState, ClusterViews):
         ranks.end()
         for cell in list(self._following):
             cell.end_run()
+        self._last = None
         self.not_ended = ranks.reached.away
         self._watch.stop()
 

@@ -182,6 +182,8 @@ class RunHistory:
         if logger is not None:
             if logger not in LOGGERS:
                 raise UsageError(f"unknown logger {logger!r}: choose from {', '.join(LOGGERS)}.")
+            if running := [_label(run) for run in runs if run.status == "running"]:
+                raise UsageError(f"{', '.join(running)} is still running: export it to a file, or wait for its end.")
             try:
                 LOGGERS[logger](runs, str(path), force)
             except UsageError:

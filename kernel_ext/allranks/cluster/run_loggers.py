@@ -96,7 +96,8 @@ def to_mlflow(runs: Sequence[CellRun], to: str, force: bool) -> None:
     for run in runs:
         made = client.create_run(experiment, start_time=round(run.at * 1e3), run_name=run.name)
         identity = made.info.run_id
-        params = [entities.Param(_named(name), str(value)) for name, value in _about(run).items()]
+        about = {_named(name): str(value) for name, value in _about(run).items()}
+        params = [entities.Param(name, value) for name, value in about.items()]
         metrics = [
             entities.Metric(_named(name), value, round(point.at * 1e3), int(point.step))
             for point in points_of(run)
@@ -106,7 +107,7 @@ def to_mlflow(runs: Sequence[CellRun], to: str, force: bool) -> None:
             client.log_batch(identity, params=params[first : first + PARAMS_AT_ONCE])
         for first in range(0, len(metrics), AT_ONCE):
             client.log_batch(identity, metrics=metrics[first : first + AT_ONCE])
-        status = {"ok": "FINISHED", "failed": "FAILED", "stopped": "KILLED", "running": "RUNNING"}[run.status]
+        status = {"ok": "FINISHED", "failed": "FAILED"}.get(run.status, "KILLED")
         client.set_terminated(identity, status, end_time=round((run.at + run.seconds) * 1e3))
 
 

@@ -16,7 +16,7 @@ from IPython.display import display
 
 from allranks.arguments import writable
 from allranks.cluster.cell import Cell
-from allranks.cluster.cell_queue import QueuedCell, label_of
+from allranks.cluster.cell_queue import QueuedCell
 from allranks.cluster.cluster import Cluster
 from allranks.cluster.result import CellResult
 from allranks.errors import AllranksError, CellInterrupted, NoCluster, UsageError
@@ -120,8 +120,7 @@ class DistributedMagics(Verbs, Magics):
         }
         if options.after is not None:
             queued = cluster.queue.add(code, after=options.after or None, name=options.name or "", **given)
-            if (before := cluster.queue.before(queued)) is not None:
-                print(f"{queued.label} runs once {label_of(before)} has ended well. %distributed queue lists all.")
+            print(cluster.queue.after_text(queued))
             self._follow_in_background(queued, options)
             return
         cell = cluster.begin(code, **given)

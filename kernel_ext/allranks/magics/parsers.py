@@ -250,7 +250,7 @@ def cell_parser(name: str) -> Parser:
     parser.add_argument("-o", "--out", metavar="NAME", help="store the CellResult in this notebook variable")
     parser.add_argument("--no-wait", action="store_true", help="return the prompt immediately; output keeps appearing")
     parser.add_argument(
-        "--after", nargs="?", const="", metavar="CELL", help="run it once CELL (default: the last one) has ended well"
+        "--after", nargs="?", const="", metavar="CELL", help="run it once CELL (default: the last one) has succeeded"
     )
     parser.add_argument("--name", metavar="NAME", help="with --after: what to call it in the queue")
     add_options(parser, cell_options.CellOptions, {})

@@ -66,6 +66,8 @@ class CellCurves:
 
     def add(self, rows: Sequence[Row], run: CellRun | None = None) -> None:
         """What was logged since the last call, in this run."""
+        if not self._steps:  # it may have waited for its turn until now
+            self._started = time.monotonic()
         self._run = run
         self._curves.add(rows)
         for row in rows:

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import SequenceMatcher, unified_diff
+from itertools import pairwise
 from textwrap import dedent
 from typing import NamedTuple
 
@@ -25,7 +26,10 @@ NOT_FOR_RUNS = ("log", "print", "mark")
 """Functions whose arguments say nothing about how a run was made."""
 CONTEXT = 1
 """Lines that a diff shows around what changed."""
-SECRET = re.compile(r"(?i)token(?!iz)|secret|passw|passphrase|credential|auth(?!or)|key$|key_?id$")
+SECRET = re.compile(
+    r"(?i)token(?!iz)|secret|passw|passphrase|\bpwd\b|credential|bearer|auth(?!ors?\b|ored\b)|"
+    r"(api|access|secret|private|auth|ssh|service)_?-?keys?|key_?id$"
+)
 """Names of text that is never shown, compared or exported."""
 LEFT_OUT = "…"
 """In place of such text, in quotes."""
@@ -34,8 +38,11 @@ _LINES_OF_IPYTHON = (
     (re.compile(r"(?m)^([ \t]*)(?:[%!?].*|\S.*\?[ \t]*)$"), r"\1pass"),
     (re.compile(r"(?m)^([ \t]*[\w \t,]+=[ \t]*)[%!].*$"), r"\1None"),
 )
-_SET_TO = re.compile(r"""["']?\]?[ \t]*[=: ][ \t]*("[^"\n]*"|'[^'\n]*'|[^\s"']+)""")
-"""What a name is set to, where the code is no Python: ``HF_TOKEN=abc``."""
+_SET_TO = re.compile(
+    r"""["']?\]?[ \t]*(?:=[ \t]*("[^"\n]*"|'[^'\n]*'|[^\s"']+)|:[ \t]*([^"'\n]+)|[ \t]("[^"\n]*"|'[^'\n]*'|[^\s"']+))"""
+)
+"""What a name is set to, where the code is no Python: ``HF_TOKEN=abc``, or ``Authorization: Bearer abc`` up to the
+quote or the end of the line."""
 
 
 class _Found(NamedTuple):
@@ -66,11 +73,11 @@ class Code:
     def of(cls, code: str) -> Code:
         text = dedent(_MAGIC_LINE.sub("", code))
         try:
-            text = _without_secrets(text, *_parsed(text))
+            text = _redacted(text, *_parsed(text))
             tree, python = _parsed(text)
             reads, binds = _names(tree, python)
-        except (SyntaxError, ValueError, RecursionError):
-            return cls(_without_said(text), {}, frozenset(), frozenset(), {})
+        except Exception:  # SyntaxError in general; no code may keep its cell from being shown
+            return cls(_redacted_words(text), {}, frozenset(), frozenset(), {})
         named = _named(list(_constants(tree)))
         return cls(
             text,
@@ -108,17 +115,21 @@ def _parsed(text: str) -> tuple[ast.Module, str]:
         return compile(text, "", "exec", FLAGS), text
 
 
-def _without_secrets(text: str, tree: ast.Module, python: str) -> str:
+def _redacted(text: str, tree: ast.Module, python: str) -> str:
     """The code without text that may be secret."""
     lines = [
-        (line if line == other else _without_said(line)).encode()
+        (line if line == other else _redacted_words(line)).encode()
         for line, other in zip(text.split("\n"), python.split("\n"))
     ]
-    places = {
+    found = sorted(
         (each.lineno - 1, each.col_offset, (each.end_lineno or each.lineno) - 1, each.end_col_offset or 0)
         for each in _secrets(tree)
-    }
-    for line, first, last_line, end in sorted(places, reverse=True):
+    )
+    places = list[tuple[int, int, int, int]]()
+    for place in found:  # without those that are part of another one
+        if not places or place[:2] >= places[-1][2:]:
+            places.append(place)
+    for line, first, last_line, end in reversed(places):
         left_out = lines[line][:first] + f"'{LEFT_OUT}'".encode() + lines[last_line][end:]
         lines[line : last_line + 1] = [left_out]
     return b"\n".join(lines).decode()
@@ -132,22 +143,28 @@ def _secrets(tree: ast.Module) -> Iterator[ast.expr]:
             case ast.Assign(targets=targets, value=value):
                 given = [(_set_name(target), value) for target in targets]
                 for target in targets:
-                    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+                    if isinstance(target, ast.Tuple | ast.List) and isinstance(value, ast.Tuple | ast.List):
                         given += [(_set_name(one), other) for one, other in zip(target.elts, value.elts)]
-            case ast.AnnAssign(target=target, value=value) | ast.NamedExpr(target=target, value=value):
+            case (
+                ast.AnnAssign(target=target, value=value)
+                | ast.NamedExpr(target=target, value=value)
+                | ast.AugAssign(target=target, value=value)
+            ):
                 given = [(_set_name(target), value)]
             case ast.keyword(arg=str() as name, value=value):
                 given = [(name, value)]
             case ast.Dict(keys=keys, values=others):
                 given = [(_text(key), value) for key, value in zip(keys, others)]
-            case ast.Call(args=[ast.Constant(value=str() as name), ast.expr() as value, *_]):
-                given = [(name, value)]  # os.environ.setdefault("HF_TOKEN", "abc")
+            case ast.Call(args=[_, *_] as values):  # setdefault("HF_TOKEN", "abc"), setattr(api, "token", "abc")
+                given = [(_text(name), value) for name, value in pairwise(values)]
             case ast.arguments():
                 given = list(_defaults(node))
         for name, value in given:
-            text = isinstance(value, ast.Constant) and isinstance(value.value, (str, bytes))
-            if value is not None and SECRET.search(name) and (text or isinstance(value, ast.JoinedStr)):
-                yield value
+            if value is not None and SECRET.search(name):
+                for part in ast.walk(value):
+                    text = isinstance(part, ast.Constant) and isinstance(part.value, (str, bytes))
+                    if isinstance(part, ast.expr) and (text or isinstance(part, ast.JoinedStr)):
+                        yield part
 
 
 def _set_name(target: ast.expr) -> str:
@@ -163,13 +180,14 @@ def _text(key: ast.expr | None) -> str:
     return key.value if isinstance(key, ast.Constant) and isinstance(key.value, str) else ""
 
 
-def _without_said(text: str) -> str:
+def _redacted_words(text: str) -> str:
     """Text that is no Python, without what may be secret."""
     parts, end = list[str](), 0
-    for name in re.finditer(r"\w+", text):
+    for name in re.finditer(r"[\w-]+", text):
         if name.start() >= end and SECRET.search(name[0]) and (value := _SET_TO.match(text, name.end())):
-            parts += [text[end : value.start(1)], f"'{LEFT_OUT}'"]
-            end = value.end(1)
+            group = value.lastindex or 0
+            parts += [text[end : value.start(group)], f"'{LEFT_OUT}'"]
+            end = value.end(group)
     return "".join(parts) + text[end:]
 
 

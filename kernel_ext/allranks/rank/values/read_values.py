@@ -57,8 +57,8 @@ def _globals(function: types.FunctionType) -> Iterator[str]:
 def _code_of(value: Any, user_ns: Mapping[str, Any]) -> Iterator[types.FunctionType | str]:
     """The user's function in it, if there is one, or the functions and the plain attributes of the user's class."""
     if isinstance(value, type):
-        if value.__module__ == "__main__":
-            for name, each in list(vars(value).items()):
+        for base in value.__mro__:
+            for name, each in list(vars(base).items()) if base.__module__ == "__main__" else ():
                 if type(each) in PLAIN:
                     yield from () if name in OF_CLASSES else [f"{name}={each!r}"]
                 elif isinstance(each, property):
@@ -87,5 +87,11 @@ def _text_of(function: types.FunctionType) -> str:
 
 
 def _compiled(code: types.CodeType) -> str:
-    consts = [_compiled(each) if isinstance(each, types.CodeType) else repr(each) for each in code.co_consts]
-    return f"{code.co_code.hex()}{code.co_names}{consts}"
+    return f"{code.co_code.hex()}{code.co_names}{[_constant_text(each) for each in code.co_consts]}"
+
+
+def _constant_text(value: Any) -> str:
+    if isinstance(value, types.CodeType):
+        return _compiled(value)
+    # A set has another order in each process.
+    return str(sorted(map(repr, value))) if isinstance(value, frozenset) else repr(value)
