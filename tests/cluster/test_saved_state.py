@@ -533,7 +533,12 @@ def test_a_snapshot_that_nobody_waits_for_is_dropped(ring2: Cluster, tmp_path: P
         "        return (Slow, ())\n"
         "slow = Slow()"
     ).check()
-    pressing = threading.Thread(target=lambda: until(began.exists) and os.kill(os.getpid(), signal.SIGINT))
+
+    def press() -> None:
+        assert until(began.exists)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    pressing = threading.Thread(target=press)
     pressing.start()
     with pytest.raises(CellInterrupted):
         ring2.save(tmp_path / "a", "slow")

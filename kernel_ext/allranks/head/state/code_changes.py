@@ -329,6 +329,10 @@ def _uses(node: ast.AST, in_loop: bool) -> Iterator[_Use]:
             parts, in_loop = [node.target, *node.body, *node.orelse], True
         case ast.While():
             in_loop = True
+        case ast.ExceptHandler(type=caught, name=name, body=body):
+            yield from _uses(caught, in_loop) if caught is not None else ()
+            yield from [_Use(name, True, in_loop)] if name is not None else []
+            parts = list(body)
         case ast.FunctionDef() | ast.AsyncFunctionDef():
             parts = [*node.decorator_list, *node.args.defaults, *node.args.kw_defaults]
         case ast.ClassDef():
@@ -345,7 +349,5 @@ def _uses(node: ast.AST, in_loop: bool) -> Iterator[_Use]:
             yield _Use(name, True, in_loop)
         case ast.alias(name=name, asname=other):
             yield _Use((other or name).partition(".")[0], True, in_loop)
-        case (
-            ast.ExceptHandler(name=str() as name) | ast.MatchAs(name=str() as name) | ast.MatchStar(name=str() as name)
-        ):
+        case ast.MatchAs(name=str() as name) | ast.MatchStar(name=str() as name):
             yield _Use(name, True, in_loop)

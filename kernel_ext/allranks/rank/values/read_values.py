@@ -59,12 +59,13 @@ def _code_of(value: Any, user_ns: Mapping[str, Any]) -> Iterator[types.FunctionT
     if isinstance(value, type):
         for base in value.__mro__:
             for name, each in list(vars(base).items()) if base.__module__ == "__main__" else ():
-                if type(each) in PLAIN:
-                    yield from () if name in OF_CLASSES else [f"{name}={each!r}"]
-                elif isinstance(each, property):
-                    yield from (one for one in (each.fget, each.fset) if isinstance(one, types.FunctionType))
-                elif isinstance(each, (types.FunctionType, staticmethod, classmethod)):
-                    yield from [function] if (function := python_function(each)) is not None else []
+                if type(each) in PLAIN and name not in OF_CLASSES:
+                    yield f"{name}={each!r}"
+                methods: list[Any] = [each] if isinstance(each, (types.FunctionType, staticmethod, classmethod)) else []
+                methods += [each.fget, each.fset] if isinstance(each, property) else []
+                for method in methods:
+                    if (function := python_function(method)) is not None:
+                        yield function
     elif is_code(value) and (function := python_function(value)) is not None and function.__globals__ is user_ns:
         yield function
 
