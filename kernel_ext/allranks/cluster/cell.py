@@ -134,6 +134,11 @@ class Cell:
         self.shown = threading.Event()
         """Set when its end has been shown, and the world is re-formed where that was due."""
 
+    @property
+    def label(self) -> str:
+        """``In[5]``."""
+        return self.sent.label
+
     def __repr__(self) -> str:
         if self.result is not None:
             return f"<Cell {self.number}: {self.result!r}>"

@@ -170,7 +170,7 @@ class DistributedMagics(Verbs, Magics):
 
         # In this cell's context, so that ipykernel shows the output below it and not below the next one.
         context = contextvars.copy_context()
-        threading.Thread(target=context.run, args=(follow,), name="allranks-cell", daemon=True).start()
+        threading.Thread(target=context.run, args=(follow,), name=f"allranks-cell-{cell.label}", daemon=True).start()
 
 
 def load(shell: Any) -> None:
