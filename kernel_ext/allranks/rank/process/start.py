@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -68,10 +68,18 @@ def forked_rank(config: RankConfig, drop: Callable[[], None]) -> int:
     """
     make_private(Path(config.directory))
     parent = os.getpid()
-    pid = os.fork()
+    # A child that got SIGTERM while it still had this process's handler would end all other ranks.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    try:
+        pid = os.fork()
+    except OSError:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        raise
     if pid:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         return pid
     try:
+        _take_signals(mask)
         _become_rank(parent, config, drop)
         from . import engine
 
@@ -82,12 +90,17 @@ def forked_rank(config: RankConfig, drop: Callable[[], None]) -> int:
         EXIT(1)
 
 
-def _become_rank(parent: int, config: RankConfig, drop: Callable[[], None]) -> None:
-    """In the forked child: drop what is the parent's, and end if the parent does."""
+def _take_signals(mask: Iterable[int]) -> None:
+    """In the forked child: handle signals as any other process does. Those in the `mask` stay blocked."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _become_rank(parent: int, config: RankConfig, drop: Callable[[], None]) -> None:
+    """In the forked child: drop what is the parent's, and end if the parent does."""
     drop()
     prctl = ctypes.CDLL(None).prctl
     prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
