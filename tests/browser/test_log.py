@@ -82,7 +82,7 @@ def test_a_cell_shows_its_curve_that_stays_when_its_notebook_is_opened_without_a
     saved = nbformat.read(notebook.lab.notebooks / notebook.path, as_version=4)
     (output,) = [each for each in saved.cells[1].outputs if "image/svg+xml" in each.get("data", {})]
     assert "ranks 0-1: mean, and from least to most" in output.data["image/svg+xml"]
-    assert output.data["text/plain"].startswith("loss 1.5 → 0.5333 (step 29")
+    assert output.data["text/plain"].startswith("loss 1.5 → 0.5333 (run 1 · step 29")
     notebook.page.evaluate("() => window.panel.sessionContext.shutdown()")
     again = Notebook(notebook.lab, browser, notebook.path, kernel=False)
     try:
