@@ -57,7 +57,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.suffix == ".ipynb":
             item.add_marker(pytest.mark.slow)
-            item.add_marker(pytest.mark.timeout(900))
+            item.add_marker(pytest.mark.timeout(600))
     _unmarked.update(
         item.nodeid
         for item in items

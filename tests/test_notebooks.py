@@ -13,7 +13,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-pytestmark = pytest.mark.timeout(900)  # four ranks on two busy cores
+pytestmark = pytest.mark.timeout(600)  # four ranks on two busy cores
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted(path for path in (ROOT / "notebooks").glob("*.ipynb") if path.stem != "gallery")

@@ -118,7 +118,7 @@ def test_a_dead_rank_is_healed_by_a_button_that_is_seen(open_notebook: OpenNoteb
     page.get_by_role("button", name="Heal", exact=True).click()
     page.wait_for_selector(".arw-said >> text=rank 1 started empty")
     page.wait_for_selector(".arw-advice", state="hidden")
-    assert "ready" in notebook.text(".arw-world")
+    page.wait_for_selector(".arw-world >> text=ready")
 
 
 def test_a_dashboard_says_since_when_it_hears_nothing_and_that_the_kernel_ended(open_notebook: OpenNotebook) -> None:

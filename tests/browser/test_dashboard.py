@@ -94,16 +94,16 @@ def test_an_action_reaches_the_kernel_while_a_cell_blocks_it(open_notebook: Open
     page.evaluate("() => window.panel.sessionContext.session.kernel.interrupt()")
 
 
-def test_another_width_of_the_page_leaves_the_focus_where_it_was(open_notebook: OpenNotebook) -> None:
+def test_another_width_of_the_page_leaves_the_focus_and_a_click_where_they_were(open_notebook: OpenNotebook) -> None:
     notebook = open_notebook(show(4))
     notebook.run()
     page = notebook.page
 
     def drawn_again(width: int) -> None:
-        page.wait_for_selector(".arw-plan > .arw-rank")
-        page.evaluate("""() => { document.querySelector(".arw-plan > .arw-rank").dataset.old = "" }""")
+        page.wait_for_selector(".arw-plan > .arw-lines")
+        page.evaluate("""() => { document.querySelector(".arw-plan > .arw-lines").dataset.old = "" }""")
         page.set_viewport_size({"width": width, "height": 1500})
-        page.wait_for_selector(".arw-rank[data-old]", state="detached")
+        page.wait_for_selector(".arw-lines[data-old]", state="detached")
 
     drawn_again(1200)
     page.locator('.arw-rank[data-rank="2"] .arw-more').focus()
@@ -117,6 +117,11 @@ def test_another_width_of_the_page_leaves_the_focus_where_it_was(open_notebook: 
     page.locator('.arw-rank[data-rank="1"] .arw-rank-main').focus()
     drawn_again(900)
     page.wait_for_selector('.arw-rank[data-rank="1"] .arw-rank-main:focus')
+    page.locator('.arw-rank[data-rank="0"] .arw-more').hover()
+    page.mouse.down()
+    drawn_again(898)
+    page.mouse.up()
+    page.wait_for_selector(".arw-menu")
 
 
 def test_a_click_on_a_rank_shows_its_output_only(open_notebook: OpenNotebook) -> None:

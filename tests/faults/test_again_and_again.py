@@ -32,7 +32,7 @@ class Notes(Nowhere):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)  # a minute on two quiet cores
+@pytest.mark.timeout(600)  # a minute on two quiet cores
 def test_ten_breaks_leave_no_descriptor_thread_process_port_or_memory_behind() -> None:
     with Cluster(3, backend="ring", name="again") as cluster:
         kept, notes = keep(cluster), Notes()

@@ -7,13 +7,15 @@ import signal
 import threading
 from contextlib import suppress
 from glob import glob
+from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from allranks import Cluster
 from allranks.errors import AllranksError, CannotStart, CellInterrupted, NoAnswer, WorldBroken
-from allranks.head.world import checkpoints, forming, healing
+from allranks.head.world import checkpoints, forming, healing, ranks
 from allranks.head.world.ranks import Ranks
 from allranks.notebook import stop
 from tests.waiting import comes_true, eventually
@@ -124,6 +126,46 @@ def test_in_rewire(step: Step, ring4: Cluster, need_mpi: None, monkeypatch: pyte
         finish(ring4, [0, 10, 20, 30], None)
     finally:
         ring4.rewire("ring")
+
+
+LATE = """import os, time
+while os.environ.get("OMPI_COMM_WORLD_RANK") == "3" and not os.path.exists({go!r}):
+    time.sleep(0.05)
+"""
+
+
+def test_heal_waits_for_a_rank_that_comes_late(need_mpi: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    go = tmp_path / "go"
+    (tmp_path / "sitecustomize.py").write_text(LATE.format(go=str(go)))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with Cluster(4) as cluster:
+        hold(cluster)
+        stop_in(STARTED, monkeypatch)
+        with pytest.raises(CellInterrupted, match="rewire"):
+            cluster.rewire("mpi")
+        assert comes_true(cluster, lambda now: all(rank.pid for rank in now.ranks[:3]), 60)
+        threading.Timer(1.0, go.touch).start()
+        finish(cluster, [0, 10, 20, 30])
+
+
+def test_heal_starts_all_again_where_one_was_lost_before_the_first_world(
+    need_mpi: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(LATE.format(go=str(tmp_path / "go")))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with Cluster(4) as cluster:
+        hold(cluster)
+        stop_in(STARTED, monkeypatch)
+        with pytest.raises(CellInterrupted, match="rewire"):
+            cluster.rewire("mpi")
+        assert comes_true(cluster, lambda now: all(rank.pid for rank in now.ranks[:3]), 60)
+        mpirun = psutil.Process(cluster.snapshot.ranks[0].pid or 0).parent()
+        assert mpirun is not None
+        late = [each for each in mpirun.children() if each.environ().get("OMPI_COMM_WORLD_RANK") == "3"]
+        late[0].kill()
+        monkeypatch.setattr(ranks, "COMES_WITHIN", 0.5)
+        (tmp_path / "go").touch()
+        finish(cluster, [0, 10, 20, 30])
 
 
 def test_while_variables_are_saved(ring4: Cluster, need_mpi: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ const VERBS = /** @type {const} */ ([
 /**
  * Open the menu of a rank below its button, inside `root`.
  * @param {HTMLElement} root
- * @param {() => HTMLElement | null} opener the button; another one once the plan was drawn again
+ * @param {HTMLElement} opener the button
  * @param {number} rank
  * @param {Store} store
  */
@@ -22,8 +22,8 @@ export function openMenu(root, opener, rank, store) {
   const close = (back = true) => {
     menu.remove();
     document.removeEventListener("pointerdown", outside, true);
-    opener()?.setAttribute("aria-expanded", "false");
-    if (back) opener()?.focus();
+    opener.setAttribute("aria-expanded", "false");
+    if (back) opener.focus();
   };
   const outside = (/** @type {Event} */ event) => {
     if (!menu.contains(/** @type {Node} */ (event.target))) close(false);
@@ -50,13 +50,11 @@ export function openMenu(root, opener, rank, store) {
     event.stopPropagation();
   });
   root.append(menu);
-  const [at, frame] = [opener()?.getBoundingClientRect(), root.getBoundingClientRect()];
-  if (at) {
-    const left = Math.min(at.left - frame.left, frame.width - menu.offsetWidth - 8);
-    menu.style.left = `${Math.max(4, left)}px`;
-    menu.style.top = `${at.bottom - frame.top + 4}px`;
-  }
-  opener()?.setAttribute("aria-expanded", "true");
+  const [at, frame] = [opener.getBoundingClientRect(), root.getBoundingClientRect()];
+  const left = Math.min(at.left - frame.left, frame.width - menu.offsetWidth - 8);
+  menu.style.left = `${Math.max(4, left)}px`;
+  menu.style.top = `${at.bottom - frame.top + 4}px`;
+  opener.setAttribute("aria-expanded", "true");
   document.addEventListener("pointerdown", outside, true);
   (store.acts ? items[0] : menu).focus();
 }

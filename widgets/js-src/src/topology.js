@@ -13,6 +13,7 @@ import { MEANINGS } from "./words.js";
 /** @typedef {import("./types.js").Snapshot} Snapshot */
 /** @typedef {import("./store.js").Store} Store */
 /** @typedef {import("./snapshot.js").LinkFinding} LinkFinding */
+/** @typedef {{ node: HTMLElement, update: () => void }} Card */
 
 const CHARACTER = { rate: 6.7, caption: 6.2, what: 6.4, name: 7.6 }; // pixels, at the most, in the fonts of the pages
 const MOST_DRAWN = 600; // links: a ring of 256, or a mesh of 16
@@ -36,6 +37,11 @@ export class Topology {
     this.ranks = new Map();
     /** @type {Set<number>} ranks that others wait for */
     this.late = new Set();
+    /** @type {Map<number, Card>} of each rank: they stay when the plan is drawn again, and so do the focus and a click */
+    this.cards = new Map();
+    this.size = "large"; // of the cards
+    /** @type {Element[]} the rest of the plan */
+    this.behind = [];
     this.top = 1; // bytes a second of the thickest line
     /** @type {((snapshot: Snapshot, found: LinkFinding[]) => void)[]} */
     this.updates = [];
@@ -67,7 +73,7 @@ export class Topology {
       width, hosts.some(({ host }) => host.interface), hosts.map(({ host, ranks }) => [host.name, ranks.map((rank) => rank.rank)]),
       links.length > MOST_DRAWN ? links.length : links.map(({ link }) => [link.source, link.target]),
     ]);
-    if (key !== this.key) this.#rebuild(snapshot, width);
+    if (key !== this.key) this.#build(snapshot, width);
     this.key = key;
     const found = (this.found = findings(snapshot));
     this.hosts = hosts;
@@ -84,28 +90,7 @@ export class Topology {
   }
 
   /**
-   * Draw the plan again and put the focus back on the same button: the page may change its width at any moment.
-   * @param {Snapshot} snapshot
-   * @param {number} width
-   */
-  #rebuild(snapshot, width) {
-    const active = document.activeElement;
-    const rank = this.plan.contains(active) ? active?.closest(".arw-rank")?.getAttribute("data-rank") : null;
-    const button = active?.classList.contains("arw-more") ? ".arw-more" : ".arw-rank-main";
-    this.#build(snapshot, width);
-    if (rank) this.#button(rank, button)?.focus({ preventScroll: true });
-  }
-
-  /**
-   * @param {number | string} rank
-   * @param {string} button
-   * @returns {HTMLElement | null}
-   */
-  #button(rank, button) {
-    return this.plan.querySelector(`.arw-rank[data-rank="${rank}"] ${button}`);
-  }
-
-  /**
+   * Draw the plan, again where the page has changed its width, as it may at any moment.
    * @param {Snapshot} snapshot
    * @param {number} width
    */
@@ -123,10 +108,24 @@ export class Topology {
       "aria-label": `${snapshot.ranks.length} ranks on ${hosts.length} ${hosts.length === 1 ? "host" : "hosts"}, ${
         { ring: "connected in a ring", mesh: "each connected to all others", none: "no links known" }[shape]}`,
     });
-    this.plan.replaceChildren(
-      ...hosts.map((_, i) => this.#host(plan, i)), lines,
-      ...snapshot.ranks.map((rank) => this.#rank(rank.rank, plan)),
-    );
+    for (const node of this.behind) node.remove();
+    this.behind = [...hosts.map((_, i) => this.#host(plan, i)), lines];
+    this.plan.prepend(...this.behind);
+    for (const [rank, { node }] of this.cards) {
+      if (plan.ranks.has(rank)) continue;
+      node.remove();
+      this.cards.delete(rank);
+    }
+    this.size = plan.size;
+    for (const { rank } of snapshot.ranks) {
+      const box = plan.ranks.get(rank);
+      if (!box) continue;
+      if (!this.cards.has(rank)) this.cards.set(rank, this.#card(rank));
+      const one = /** @type {Card} */ (this.cards.get(rank));
+      one.node.className = `arw-rank arw-rank-${plan.size}`;
+      one.node.setAttribute("style", `left:${box.x}px;top:${box.y}px;width:${box.w}px;height:${box.h}px`);
+      this.updates.push(one.update);
+    }
     this.plan.style.width = `${plan.width}px`;
     this.plan.style.height = `${plan.height}px`;
     this.mapped = links.length > MOST_DRAWN || (links.length > 0 && Boolean(plan.left));
@@ -178,19 +177,18 @@ export class Topology {
   }
 
   /**
+   * Put a rank's card into the plan.
    * @param {number} rank
-   * @param {import("./layout.js").Layout} plan
+   * @returns {Card}
    */
-  #rank(rank, plan) {
-    const box = plan.ranks.get(rank);
-    if (!box) return h("span");
+  #card(rank) {
     const [word, what, blame] = [h("span.state"), h("span.doing"), h("span.blame", { hidden: true }, "others wait for it")];
     const sign = icon("starting");
     const main = h(
       "button.rank-main",
       {
         type: "button", onclick: () => this.store.select(rank), onblur: () => this.tooltip.hide(),
-        onfocus: () => main.matches(":focus-visible") && this.tooltip.show(card, () => this.#rates((one) => one.view.link.source === rank)),
+        onfocus: () => main.matches(":focus-visible") && this.tooltip.show(node, () => this.#rates((one) => one.view.link.source === rank)),
       },
       // With blanks, as in its label: else its words are one word for who hears them.
       h("span.rank-top", {}, h("span.number", {}, String(rank)), " ", sign, word), " ", what, " ", blame,
@@ -199,26 +197,26 @@ export class Topology {
       "button.more",
       {
         type: "button", "aria-haspopup": "menu", "aria-expanded": "false", "aria-label": `Actions for rank ${rank}`,
-        onclick: () => openMenu(this.root, () => this.#button(rank, ".arw-more"), rank, this.store),
+        onclick: () => openMenu(this.root, more, rank, this.store),
       },
       icon("more"),
     );
-    const style = `left:${box.x}px;top:${box.y}px;width:${box.w}px;height:${box.h}px`;
-    const card = h(`div.rank.rank-${plan.size}`, { style, "data-rank": rank }, main, more);
-    this.updates.push(() => {
+    const node = h("div.rank", { "data-rank": rank }, main, more);
+    this.plan.append(node);
+    const update = () => {
       const view = this.ranks.get(rank);
       if (!view) return;
+      const large = this.size === "large";
       const state = stateOf(view, this.store.behind);
-      mark(card, "data-state", state);
+      mark(node, "data-state", state);
       const late = this.late.has(rank);
-      mark(card, "data-late", String(late));
+      mark(node, "data-late", String(late));
       // A failed rank is red anyway, and its cause says more than its line.
       const blamed = late && state !== "failed";
       setIcon(sign, blamed ? "warning" : state);
       say(word, state);
       const time = counts(state) && view.since !== undefined ? units.lasted(view.since + this.store.behind) : "";
       const one = view.state === "waiting" ? view.collective : null;
-      const large = plan.size === "large";
       const line = blamed && !one && view.line ? `line ${view.line}` : "";
       const count = line ? this.store.output.running(rank)?.count : null;
       const where = line && typeof count === "number" ? `In[${count}], ${line}` : line;
@@ -233,8 +231,8 @@ export class Topology {
       mark(main, "aria-label", told);
       mark(main, "title", [told, where && view.source?.trim(), MEANINGS[state]].filter(Boolean).join(". "));
       mark(main, "aria-pressed", String(this.store.selected === rank));
-    });
-    return card;
+    };
+    return { node, update };
   }
 
   /**

@@ -163,6 +163,7 @@ def _delivered(ranks: Ranks, source: int | None, loaded: tuple[Became, Files]) -
 def _to_start(ranks: Ranks, size: int) -> list[int]:
     """Those of the first `size` ranks that need a new process: dead, or lost by a change that did not finish."""
     there = ranks.monitor.ranks[:size]
+    ranks.let_come([rank.rank for rank in there if rank.rank in ranks.owed])
     lost = [rank.rank for rank in there if rank.dead or (rank.rank in ranks.owed and not rank.received_at)]
     return [*lost, *range(len(there), size)]
 

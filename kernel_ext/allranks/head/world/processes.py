@@ -45,6 +45,10 @@ class Processes:
         self._hosts, self._process_events = hosts, process_events
         self._cluster = cluster_id(settings.token)
         """What the hosts call it, where a launcher's ranks look for their settings; the same for the next notebook."""
+        self._offered = set[str]()
+        """The uuids of ranks that others are to start."""
+        self.first_generation = 0
+        """The first world of the ranks that mpirun started: before it, they cannot start others."""
 
     def end_of_rank(self, number: int) -> HostEnd:
         """The notebook's end of the host process where the rank lives."""
@@ -92,6 +96,7 @@ class Processes:
         configs = [self._rank_config(plan, number) for number in numbers]
         for each in configs:
             self._monitor.put(Rank(each.rank, each.host, each.uuid))
+        self._offered = {each.uuid for each in configs}
         self._offer(configs)
         return [self._spawn(each) for each in configs]
 
@@ -124,7 +129,18 @@ class Processes:
             hostfile=str(hostfile) if text is not None else None,
             reached_at=self._hosts.meet_at(),
         )
+        self.first_generation = plan.generation
         here.launch(command, backend.launcher_env(as_root=as_root), configs)
+
+    def on_their_way(self, backend: Backend, numbers: Sequence[int]) -> list[Rank]:
+        """Those of these ranks whose processes have been started and were not heard of yet."""
+        self._know(numbers)
+        silent = [
+            rank for rank in map(self._monitor.ranks.__getitem__, numbers) if not rank.received_at and not rank.dead
+        ]
+        if backend.launcher == "mpirun":
+            return [rank for rank in silent if self._process_events.launcher and rank.uuid not in self._offered]
+        return [rank for rank in silent if rank.pid]
 
     def describe(self, plan: WorldPlan) -> None:
         """Each host writes down which cluster its ranks belong to."""

@@ -39,6 +39,8 @@ from .process_events import ProcessEvents
 from .processes import Processes
 
 START_WITHIN = 60.0  # seconds a rank's process gets to come up
+COMES_WITHIN = 30.0
+"""Seconds a rank's process that a change has started, which was stopped then, gets to connect."""
 START_TRIES = 3  # of a start that fails for a cause that may be gone at the next try
 EVERYWHERE = "0.0.0.0"
 
@@ -274,14 +276,21 @@ class Ranks:
         """Wait until all ranks have connected. Raises CannotStart."""
         self.wait_for("connected", lambda rank: rank.connected or unless())
 
+    def let_come(self, numbers: Sequence[int]) -> None:
+        """Wait for those of these ranks that have been started and were not heard of yet."""
+        coming = self.processes.on_their_way(self.backend, numbers)
+        self.monitor.wait(lambda: all(rank.received_at or rank.dead for rank in coming), COMES_WITHIN)
+
     def in_place(self, new: Sequence[int]) -> bool:
         """Whether the next world can be formed in the processes of this one, with these ranks `new` in it."""
         if self.backend.reform != "if abortable":
             return self.backend.reform == "in place"
-        # To spawn a process for ranks on several hosts ends daemons of mpirun, and all ranks with them (Open MPI
-        # 5.0.11: two hosts without ranks on mpirun's own machine, and three with).
-        spawns = bool(new) and self.backend.launcher == "mpirun"
-        return self.monitor.breakable and (not spawns or all(host.local for host in self.hosts))
+        if new and self.backend.launcher == "mpirun":
+            # To spawn a process for ranks on several hosts ends daemons of mpirun, and all ranks with them (Open MPI
+            # 5.0.11: two hosts without ranks on mpirun's own machine, and three with).
+            here = all(host.local for host in self.hosts)
+            return here and self.monitor.breakable and self.monitor.generation >= self.processes.first_generation
+        return self.monitor.breakable
 
     def form_again(self, backend: str | None = None) -> None:
         """A new generation over the same ranks, in place; over another `backend`, if one is named."""
