@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .head.cell.rank_result import RankResult
     from .head.world.change import RankVariables, WorldChange
     from .messages.cell_options import CellOptions
+    from .notebook.notify import Notifier
     from .rank.collectives.trace import mark
     from .rank.files.shared_names import shared
     from .rank.values.checkpoint import load_variables
@@ -32,6 +33,7 @@ __all__ = [
     "Cluster",
     "Discovery",
     "Experiment",
+    "Notifier",
     "RankResult",
     "RankVariables",
     "Timeline",

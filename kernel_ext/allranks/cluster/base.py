@@ -32,6 +32,7 @@ from allranks.head.world.ranks import A, Ranks
 from allranks.messages.questions import Reply, RequestFailed
 from allranks.messages.requests import Pending, Question
 from allranks.messages.wire import Buffer
+from allranks.notebook.notify import Notifier
 from allranks.notebook.stop import Stop, undisturbed
 from allranks.notebook.transfer_progress import SHOW_EVERY, wait_and_show, wait_for_values
 from allranks.notebook.watch import Watch
@@ -99,6 +100,8 @@ class ClusterBase:
         """Held from the first check of a cell until every rank has been sent it, and while the ranks are started."""
         self._pushing = threading.Lock()
         """Held during a push: a rank holds the variables of one at a time."""
+        self.notifier: Notifier | None = None
+        """Tells the user of long cells that have ended, and of those that hang."""
         self.saves_to: str | None = None
         """The folder to which `begin_save` still writes."""
         self._saving = threading.Lock()

@@ -27,8 +27,10 @@ from allranks.messages.events import AtDebugger, Began, Done, Entering
 from allranks.messages.questions import Reply, RequestFailed
 from allranks.messages.requests import PlainValues, ReadValues
 from allranks.notebook.fold import Block, Fold
+from allranks.notebook.notify import Notifier
 from allranks.notebook.stop import Stop
 from allranks_backends.plan import rank_label
+from allranks_backends.views import RankView
 
 from .conversation import Conversation
 from .options import LocalOptions
@@ -48,6 +50,10 @@ POLL_LOGGED = 0.5
 """Seconds between two looks at what was logged."""
 DRAW_EVERY = 0.1
 """Seconds after which what has come is drawn, and a stop noticed, though more keeps coming."""
+NOTIFY_EVERY = 1.0
+"""Seconds between two looks at what the user is to be notified of."""
+HANGS_AFTER = 10.0
+"""Seconds for which a rank waits for others before the user is notified."""
 LOOK_EVERY = 0.05
 """Seconds between two looks at who waits for whom."""
 
@@ -90,6 +96,7 @@ class Cell:
         recording: Recording | None = None,
         before: str = "",
         run: CellRun | None = None,
+        notifier: Notifier | None = None,
         on_end: Callable[[Cell], str | None] = lambda _cell: None,
     ) -> None:
         """`calls` is what ranks call, where `code` only shows that; `before` is shown first; `run` records the cell."""
@@ -111,7 +118,12 @@ class Cell:
         self._outcome = Outcome(self.ranks, self._fold)
         self._unblocking = Unblocking(number, self.ranks, self._outcome, monitor, lifeline)
         self._conversation = Conversation(monitor, lifeline, options.read)
-        self._before, self._on_end, self._run = before, on_end, run
+        self._before, self._on_end, self._run, self._notifier = before, on_end, run, notifier
+        self._findings = dict[int, str]()
+        """What was said last of each rank that others wait for, or that waits."""
+        self._told = set[str]()
+        """What the user was notified of."""
+        self._notify_at = time.monotonic() + NOTIFY_EVERY
         self._stopped = False
         """Whether it was stopped by its time limit, or by who follows it."""
         self._values: Future[Reply[PlainValues]] | None = None
@@ -376,6 +388,26 @@ class Cell:
         findings = self._unblocking.look()
         if self._screen is not None and findings:
             self._screen.blocks(_said(findings))
+        self._findings |= {rank: finding.text for finding in findings for rank in finding.ranks}
+        if self._notifier is not None and now >= self._notify_at:
+            self._notify_at = now + NOTIFY_EVERY
+            self._notify_who_waits(self._notifier)
+
+    def _notify_who_waits(self, notifier: Notifier) -> None:
+        """Tell the user, once, that ranks wait for others for long, and that some stand at a breakpoint."""
+        views = self._monitor.snapshot().ranks
+        waits = [rank for rank in self._outcome.open if rank in self._findings and _waits_long(views[rank])]
+        stands = [rank for rank in self._outcome.open if views[rank].state == "debugging"]
+        for kind, why in (
+            ("hang", self._findings[waits[0]] if waits else ""),
+            (
+                "breakpoint",
+                f"{rank_label(stands)} {'is' if len(stands) == 1 else 'are'} at a breakpoint" if stands else "",
+            ),
+        ):
+            if why and kind not in self._told:
+                self._told.add(kind)
+                notifier.needs_somebody(self.label, why)
 
     def _close(self) -> None:
         self._draw(flush=True)
@@ -398,6 +430,8 @@ class Cell:
         self.sent.why = self.result.failure() if status == "failed" else ""
         self.sent.status = status
         self.shown.set()
+        if self._notifier is not None:
+            self._notifier.ended(self.label, status, self.sent.why, self.result.seconds)
 
     def end_run(self, status: RunStatus = "stopped") -> None:
         """Note how the run of the cell ended; one of which nothing is known any more counts as stopped."""
@@ -438,6 +472,10 @@ class Cell:
     def broke(self) -> bool:
         """Whether a collective was aborted, lost a neighbour, or left stray bytes: then the world must be re-formed."""
         return self.mismatch is not None or self._outcome.somebody_was_freed
+
+
+def _waits_long(view: RankView) -> bool:
+    return view.state == "waiting" and (view.since or 0.0) >= HANGS_AFTER
 
 
 def _said(findings: Sequence[Finding]) -> list[Block]:

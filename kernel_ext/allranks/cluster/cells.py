@@ -170,6 +170,7 @@ class ClusterCells(ClusterFiles):
             recording=self._recording(ranks_up, chosen, code, count, given.timeline) if given.timeline else None,
             before=said,
             run=run,
+            notifier=self.notifier if run is not None else None,
             on_end=self._after_cell,
         )
         if tee is not None:
@@ -242,7 +243,16 @@ class ClusterCells(ClusterFiles):
         for number, (members, events) in sorted(ranks.monitor.adopted().items()):
             options = LocalOptions(ranks=members, count=number, screen=screen(members))
             run = self._run_of(ranks, number, "", members, late=True)
-            cell = Cell(number, "", options, ranks.monitor, ranks.lifeline, run=run, on_end=self._after_cell)
+            cell = Cell(
+                number,
+                "",
+                options,
+                ranks.monitor,
+                ranks.lifeline,
+                run=run,
+                notifier=self.notifier,
+                on_end=self._after_cell,
+            )
             cell.adopt(events)
             self._following.append(cell)
             cells.append(cell)

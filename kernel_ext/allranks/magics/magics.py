@@ -24,6 +24,7 @@ from allranks.head.world.detached import left_behind
 from allranks.messages.cell_options import CellOptions
 from allranks.messages.values import can_travel
 from allranks.notebook.front_end import shown_in
+from allranks.notebook.notify import Notifier
 from allranks.up_options import UpOptions
 
 from . import auto, completion
@@ -43,6 +44,7 @@ class DistributedMagics(Verbs, Magics):
         self.cluster: Cluster | None = None
         self.ended: Cluster | None = None
         self.up_with: UpOptions | None = None
+        self.notifier: Notifier | None = None
         self._lines = line_parser()
         self._cells = {name: cell_parser(name) for name in ("distributed", "rank")}
         type(self).distributed.__doc__ = self._lines.format_help()  # for %distributed?

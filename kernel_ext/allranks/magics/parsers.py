@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import math
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from typing import Any, NoReturn, get_args
 
@@ -26,7 +28,7 @@ GROUPS = {
     "cells": ("auto", "queue", "interrupt", "abort", "output", "timeline"),
     "variables": ("push", "pull", "scatter", "gather", "vars", "diff", "save", "load"),
     "files": ("sync", "fetch", "share"),
-    "watch and debug": ("watch", "runs", "debug", "console"),
+    "watch and debug": ("watch", "notify", "runs", "debug", "console"),
     "hosts and links": ("doctor", "discover", "bench"),
 }
 """The verbs as the help lists them."""
@@ -107,6 +109,13 @@ def _count(text: str) -> int:
     return int(text)
 
 
+def _seconds(text: str) -> float:
+    with suppress(ValueError):
+        if 0 <= (seconds := float(text)) < math.inf:
+            return seconds
+    raise argparse.ArgumentTypeError(f"invalid number {text!r}: use seconds, such as 60")
+
+
 def _counts(text: str) -> list[int]:
     try:
         return [int(part) for part in text.split(",")]
@@ -171,6 +180,17 @@ def line_parser() -> Parser:
     )
     runs.add_argument("--force", action="store_true", help="with --export: replace what is there")
     verbs.add_parser("interrupt", help="stop a cell that runs with --no-wait")
+    notify = verbs.add_parser("notify", help="be told when a long cell ends, hangs or is at a breakpoint")
+    notify.add_argument("--browser", action="store_true", help="by a notification of the browser")
+    notify.add_argument("--bell", action="store_true", help="by the terminal's bell")
+    notify.add_argument("--command", metavar="CMD", help="by this shell command, with the text in $ALLRANKS_TEXT")
+    notify.add_argument("--url", metavar="URL", help="by a POST request: ntfy, or a webhook of Slack or Discord")
+    notify.add_argument(
+        "--over", type=_seconds, metavar="S", help="of cells that take S seconds or longer (default 30)"
+    )
+    state = notify.add_mutually_exclusive_group()
+    state.add_argument("--test", action="store_true", help="tell something now")
+    state.add_argument("--off", action="store_true", help="no longer")
     queue = verbs.add_parser(
         "queue", help="list, drop or move the cells that wait for others (%%%%distributed --after)"
     )

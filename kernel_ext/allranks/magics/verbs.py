@@ -6,8 +6,10 @@ import argparse
 import contextvars
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from shlex import quote
 from typing import Any
+from urllib.parse import urlsplit
 
 from IPython.display import display
 
@@ -23,6 +25,7 @@ from allranks.head.cell.unblocking import RELEASE_WITHIN
 from allranks.head.state.advice import dead_too
 from allranks.notebook.fold import Block
 from allranks.notebook.keyboard import can_ask
+from allranks.notebook.notify import Notifier
 from allranks.notebook.page_room import LINES
 from allranks.notebook.show import Show
 from allranks.notebook.writer import Writer
@@ -48,10 +51,13 @@ class Verbs:
     """The one that `down` ended last."""
     up_with: UpOptions | None
     """The options of the `up` that started the cluster."""
+    notifier: Notifier | None
+    """Of this and later clusters."""
 
     def _need(self) -> Cluster:
         if self.cluster is None or self.cluster.state == "down":
             raise NoCluster("no cluster is up. Start one with %distributed up -n 4.")
+        self.cluster.notifier = self.notifier
         return self.cluster
 
     def _up(self, options: argparse.Namespace) -> None:
@@ -256,6 +262,24 @@ class Verbs:
         else:
             display(RUNS)  # type: ignore[no-untyped-call]
 
+    def _notify(self, options: argparse.Namespace) -> None:
+        ways = {name: getattr(options, name) for name in ("bell", "browser", "command", "url")}
+        if options.off:
+            if any(ways.values()) or options.over is not None:
+                raise UsageError("--off takes no other option.")
+            self.notifier = None
+        elif any(ways.values()):
+            if options.url is not None and urlsplit(options.url).scheme not in ("http", "https"):
+                raise UsageError(f"--url {options.url}: use an address that begins with https:// or http://.")
+            self.notifier = Notifier(**ways, over=Notifier.over if options.over is None else options.over)
+        elif self.notifier is None and (options.test or options.over is not None):
+            raise UsageError("choose at least one of --browser, --bell, --command and --url.")
+        elif self.notifier is not None and options.over is not None:
+            self.notifier = replace(self.notifier, over=options.over)
+        if options.test and self.notifier is not None:
+            self.notifier.tell("allranks tells you when a long cell ends.")
+        print(self.notifier or "No notifications: %distributed notify -h lists the ways.")
+
     def _queue(self, options: argparse.Namespace) -> None:
         queue = self._need().queue
         if options.drop:
@@ -442,6 +466,7 @@ VERBS: Mapping[str, Callable[[Verbs, argparse.Namespace], None]] = {
     "abort": Verbs._abort,
     "watch": Verbs._watch,
     "runs": Verbs._runs,
+    "notify": Verbs._notify,
     "queue": Verbs._queue,
     "interrupt": Verbs._interrupt,
     "push": Verbs._push,

@@ -1,0 +1,104 @@
+"""How a user is told of long cells."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from allranks.notebook import notify
+from allranks.notebook.notify import Notifier
+from tests.notebook.test_watch import until
+
+if TYPE_CHECKING:
+    from allranks import Cluster
+
+Posted = list[tuple[str, str]]
+
+
+@pytest.fixture
+def server() -> Iterator[tuple[str, Posted]]:
+    """An address, and the type and the text of what was sent to it."""
+    posted: Posted = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            text = self.rfile.read(int(self.headers["Content-Length"])).decode()
+            posted.append((self.headers["Content-Type"], text))
+            self.send_response(500 if self.path == "/fails" else 200)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Quietly."""
+
+    served = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=served.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{served.server_port}", posted
+    served.shutdown()
+    served.server_close()
+    thread.join()
+
+
+def test_the_end_of_a_long_cell_is_told_by_command_and_url(
+    ring2: Cluster, tmp_path: Path, server: tuple[str, Posted]
+) -> None:
+    url, posted = server
+    file = tmp_path / "told"
+    ring2.notifier = Notifier(command=f'echo "$ALLRANKS_TEXT" >> {file}', url=url, over=0.0)
+    try:
+        ring2.run("x = 1", count=3).check()
+        assert until(lambda: len(posted) == 1)
+        ring2.run("assert rank", count=4)
+        assert until(lambda: len(posted) == 2 and file.exists() and len(file.read_text().splitlines()) == 2)
+        assert [each.split(" (")[0] for _, each in posted] == [
+            "In[3] succeeded",
+            "In[4] failed: rank 0 raised AssertionError",
+        ]
+        assert {kind for kind, _ in posted} == {"text/plain; charset=utf-8"}
+        assert sorted(file.read_text().splitlines()) == sorted(text for _, text in posted)
+        ring2.notifier = Notifier(url=url, over=600.0)
+        ring2.run("x = 1").check()
+        assert len(posted) == 2, "a short cell"
+    finally:
+        ring2.notifier = None
+
+
+def test_a_hang_is_told_once(ring2: Cluster, server: tuple[str, Posted], monkeypatch: pytest.MonkeyPatch) -> None:
+    url, posted = server
+    monkeypatch.setattr("allranks.cluster.cell.HANGS_AFTER", 2.0)
+    ring2.notifier = Notifier(url=url, over=600.0)
+    try:
+        cell = ring2.begin(
+            "import time\nmx.eval(mx.distributed.all_sum(mx.ones(1))) if rank else time.sleep(600)", count=5
+        )
+        thread = threading.Thread(target=cell.finish)
+        thread.start()
+        assert until(lambda: bool(posted))
+        ring2.interrupt(within=30)
+        thread.join()
+    finally:
+        ring2.notifier = None
+    assert len(posted) == 1 and posted[0][1].startswith("In[5]: ") and "rank 0" in posted[0][1], posted
+
+
+def test_what_fails_is_said(server: tuple[str, Posted], capsys: pytest.CaptureFixture[str]) -> None:
+    url, _ = server
+    Notifier(command="echo no >&2; exit 3", url=f"{url}/fails").tell("text")
+    said = list[str]()
+    assert until(lambda: said.append(capsys.readouterr().out) or "".join(said).count("Not notified: ") == 2)
+    assert "Not notified: 'echo no >&2; exit 3' ended with exit code 3 (no)." in "".join(said)
+    assert "Not notified: 127.0.0.1 cannot be reached (HTTP Error 500: Internal Server Error)." in "".join(said)
+
+
+def test_a_webhook_of_slack_gets_json(server: tuple[str, Posted], monkeypatch: pytest.MonkeyPatch) -> None:
+    url, posted = server
+    monkeypatch.setattr(notify, "JSON_HOSTS", ("127.0.0.1",))
+    Notifier(url=url).tell("text")
+    assert until(lambda: bool(posted))
+    assert posted[0][0] == "application/json" and json.loads(posted[0][1])["text"] == "text"
