@@ -87,6 +87,7 @@ FROM = {
     "Cluster": "cluster.cluster",
     "Discovery": "discovery.result",
     "Experiment": "experiment.experiment",
+    "Notifier": "notebook.notify",
     "RankResult": "head.cell.rank_result",
     "RankVariables": "head.world.change",
     "Timeline": "timeline.timeline",

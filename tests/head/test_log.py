@@ -65,6 +65,7 @@ def test_numbers_of_every_kind_are_taken_and_the_end_of_training_is_seen(ring: C
         ("log(loss=mx.ones((3, 2)))", "TypeError", "takes a number, not an array of shape (3, 2)"),
         ("log(loss='low')", "TypeError", "takes a number, not a str"),
         ("log(loss=1, step=mx.distributed.all_sum(mx.array(1)))", "TypeError", "log(step=...) needs a collective"),
+        ("log(loss=1, of=float('inf'))", "TypeError", "log(of=...) takes a finite number, not inf"),
         ("log(loss=1, step=float('nan'))", "TypeError", "log(step=...) takes a finite number, not nan"),
         ("log(loss=mx.distributed.all_sum(mx.array(1j)))", "TypeError", "takes a real number, not a complex one"),
         ("mx.compile(lambda x: (log(l=x), x)[1])(mx.array(1.0))", "RuntimeError", "return the array from it"),
@@ -222,3 +223,10 @@ def test_who_follows_a_cell_late_gets_what_came_before_and_others_what_comes() -
         logged.follow(cell, late.append)
     logged.take(0, "a", 4, [LogCall(1, 2, 2.0, {"loss": 1})])
     assert len(early) == 2, "the oldest is followed no more"
+
+
+def test_how_many_steps_there_will_be(ring: Cluster) -> None:
+    cell = ring.begin("for step in range(3): log(loss=step, of=3)")
+    cell.finish().check()
+    assert ring._logs.total(cell.number) == 3
+    assert "of" not in set(ring.logged()["name"])

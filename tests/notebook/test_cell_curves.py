@@ -236,3 +236,13 @@ def test_runs_that_are_hidden_make_room_for_older_ones(page: Page) -> None:
     svg = [shown["image/svg+xml"] for _, shown in page.outputs if isinstance(shown, dict)][-1]
     assert re.findall(r"<title>(.*?)</title>", svg) == [f"run {number}: lr {number}" for number in (1, 2, 3)]
     assert ">run 5 · step 9 · 2 steps a second</text>" in svg
+
+
+def test_the_heading_says_how_much_time_is_left(page: Page) -> None:
+    run = CellRun(1, "", ALL, "ring")
+    run.name, run.total = "run 1", 1000
+    show = Show(ALL, live=True)
+    show.logged(rows(), run)
+    assert pictures(page) == ["loss 1 → 0.1 (run 1 · step 9 of 1,000 · 2 steps a second · 8 min left)"]
+    show.close()
+    assert pictures(page) == ["loss 1 → 0.1 (run 1 · step 9 of 1,000 · 2 steps a second)"]

@@ -22,6 +22,7 @@ from allranks_widgets.curve_picture import (
     WIDTH,
     Band,
     Drawn,
+    smoothed,
 )
 from allranks_widgets.curves import Curves
 
@@ -299,3 +300,20 @@ def test_without_names_earlier_runs_are_pale_lines() -> None:
     curves = logged(loss=lambda _rank, step: step)
     picture = svg(curves, curves)
     assert "pale: runs before" in picture and "<title>" not in picture and "dasharray" not in picture
+
+
+def test_a_noisy_curve_is_smoothed_and_a_smooth_one_is_not() -> None:
+    noise = np.random.default_rng(0).normal(0, 0.2, 200)
+    noisy = logged(steps=200, loss=lambda _rank, step: 2 - step / 100 + noise[step])
+    assert "thick: smoothed" in svg(noisy) and svg(noisy).count(f'stroke="{LINE}"') == 2
+    for smooth in (lambda _rank, step: 2 - step / 100, lambda _rank, step: math.exp(-step / 9), lambda *_: 1.0):
+        drawn = svg(logged(steps=200, loss=smooth))
+        assert "smoothed" not in drawn and drawn.count(f'stroke="{LINE}"') == 1
+
+
+def test_smoothing_keeps_constants_and_follows_the_mean() -> None:
+    assert smoothed(np.full(100, 3.0)) == pytest.approx(np.full(100, 3.0))
+    noise = np.random.default_rng(0).normal(0, 1.0, 1000)
+    assert np.abs(smoothed(noise)[100:]).mean() < 0.25 * np.abs(noise).mean()
+    broken = smoothed(np.array([5.0] * 50 + [np.nan] + [1.0] * 50))
+    assert np.isnan(broken[50]) and broken[51] == 1.0 and broken[49] == pytest.approx(5.0)

@@ -40,6 +40,11 @@ ROUNDING = 1e-14
 PALE = f'stroke="{GRID}" stroke-opacity="0.7"'
 DASHES = ("", ' stroke-dasharray="6 4"', ' stroke-dasharray="1.5 4"')
 """Of earlier runs, the newest first."""
+NOISY_FROM, NOISE = 40, 0.04
+"""Points of a curve, and the middle one of their differences in sequence, as a share of the range, from which on it is
+smoothed."""
+SMOOTHED_OVER = 20
+"""A smoothed curve weighs this share of the points before each, exponentially."""
 SAMPLE = 28
 """Pixels of a line in the legend, with the space after it."""
 
@@ -131,6 +136,8 @@ class Drawn:
     def _caption(self, before: Mapping[str, Sequence[Band]], named: bool) -> str:
         ranks = sorted({rank for band in self.bands for rank in band.ranks})
         said = [rank_label(tuple(ranks)) + (": mean, and from least to most" if len(ranks) > 1 else "")]
+        if any(map(_is_noisy, self.bands)):
+            said.append("thick: smoothed")
         if self.refused:
             said.append(f"{self.refused} curves not drawn")
         if any(before.values()) and not named:
@@ -215,12 +222,39 @@ def _panel(
         if (band.most[run] > band.least[run]).any():
             around = [*points(band, band.most, run), *reversed(points(band, band.least, run))]
             yield f'<path d="M{"L".join(around)}z" fill="{LINE}" fill-opacity="0.22"/>'
+    noisy = _is_noisy(band)
     for run in _runs(np.isfinite(band.mean)):
-        yield _line(points(band, band.mean, run), f'stroke="{LINE}"', 1.6)
+        if noisy:
+            yield _line(points(band, band.mean, run), f'stroke="{LINE}" stroke-opacity="0.45"', 1.0)
+        yield _line(points(band, smoothed(band.mean) if noisy else band.mean, run), f'stroke="{LINE}"', 1.6)
     for run in _runs(np.isnan(band.mean)):  # from where on it is not a number
         place = points(band, np.zeros(len(band.mean)), slice(run.start, run.start + 1))[0].split()[0]
         dashes = 'stroke-opacity="0.6" stroke-dasharray="3 3"'
         yield f'<path d="M{place} {top:.0f}v{HEIGHT}" stroke="{NOT_FINITE}" {dashes}/>'
+
+
+def _is_noisy(band: Band) -> bool:
+    known = band.mean[np.isfinite(band.mean)]
+    if len(known) < NOISY_FROM:
+        return False
+    return bool(np.median(np.abs(np.diff(known))) > NOISE * (known.max() - known.min()))
+
+
+def smoothed(values: Floats) -> Floats:
+    """The exponentially weighted mean of each value and those before it, over a twentieth of them.
+
+    Begins again after each NaN. The first values are not drawn to zero: each is divided by the sum of its weights.
+    """
+    keep = 1 - 2 / (max(len(values) / SMOOTHED_OVER, 2) + 1)
+    made = np.empty_like(values)
+    total = weights = 0.0
+    for number, value in enumerate(values):
+        if math.isfinite(value):
+            total, weights = keep * total + (1 - keep) * value, keep * weights + 1 - keep
+            made[number] = total / weights
+        else:
+            total, weights, made[number] = 0.0, 0.0, np.nan
+    return made
 
 
 def _range(band: Band, before: Sequence[Band], ended: bool) -> tuple[float, float]:

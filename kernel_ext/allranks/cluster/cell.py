@@ -360,6 +360,8 @@ class Cell:
             self._screen.live_lines(self._outcome.live_lines())
             self._logged, rows = self._monitor.logged.since(self._logged)
             if rows := [row for row in rows if row.cell == self.number]:
+                if self._run is not None:
+                    self._run.total = self._monitor.logged.total(self.number)
                 self._screen.logged(rows, self._run)
 
     def _ask_values(self) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from allranks.head.state.cell_run import CellRun
 from allranks.head.state.logged import Row
+from allranks.units import duration_text
 from allranks_widgets.axis import short
 from allranks_widgets.curves import Curves
 
@@ -141,9 +142,14 @@ class CellCurves:
         first = self._began if ended and self._began else self._reached[0]
         last = self._reached[-1]
         named = f"{self._run.name} · " if self._run is not None else ""
-        step = f"{named}step {last[1]:,.10g}"
+        total = self._run.total if self._run is not None else None
+        step = f"{named}step {last[1]:,.10g}{f' of {total:,.10g}' if total is not None else ''}"
         seconds, steps = last[0] - first[0], last[1] - first[1]
-        return f"{step} · {short(steps / seconds, 3)} steps a second" if seconds > 0 else step
+        if seconds <= 0:
+            return step
+        rate = f"{step} · {short(steps / seconds, 3)} steps a second"
+        left = (total - last[1] - 1) * seconds / steps if total is not None and steps > 0 else 0.0
+        return f"{rate} · {duration_text(left)} left" if left >= 1 and not ended else rate
 
 
 def _names(bands: Sequence[Band]) -> tuple[str, ...]:

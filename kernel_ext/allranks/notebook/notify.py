@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from IPython.display import Javascript, display
 
-from allranks.units import seconds_text
+from allranks.units import duration_text
 
 WITHIN = 20.0
 """Seconds that a command or a request may take."""
@@ -46,7 +46,7 @@ class Notifier:
         """A cell has ended; a short one is not told, nor is one that the user has stopped."""
         if seconds >= self.over and status != "stopped":
             how = "succeeded" if status == "ok" else f"failed: {why}"
-            self.tell(f"{label} {how} ({seconds_text(seconds)})")
+            self.tell(f"{label} {how} ({duration_text(seconds)})")
 
     def needs_somebody(self, label: str, why: str) -> None:
         """A running cell hangs, or waits for the user."""
@@ -73,7 +73,8 @@ class Notifier:
         ways = [name for name, is_on in (("bell", self.bell), ("browser", self.browser)) if is_on]
         ways += [f"command {self.command!r}"] if self.command is not None else []
         ways += [f"POST to {urlsplit(self.url).hostname}"] if self.url is not None else []
-        return f"Notifications of cells that take {seconds_text(self.over)} or longer, and of hangs: {', '.join(ways)}."
+        length = duration_text(self.over)
+        return f"Notifications of cells that take {length} or longer, and of hangs: {', '.join(ways)}."
 
 
 def _run(command: str, text: str) -> str:

@@ -83,6 +83,8 @@ class CellRun:
         self.status: RunStatus = "running"
         self.at = time.time()
         """Unix time in seconds when it began."""
+        self.total: float | None = None
+        """How many steps there are, where the code says so (``log(..., of=1000)``)."""
         self.variables: dict[str, Constant] | None = None
         """Numbers, text and truth values that the code reads from earlier cells, and checksums of their functions.
         None where no rank has said."""

@@ -75,6 +75,8 @@ class Logged:
         self._count = 0
         self._seen: dict[str, int] = {}
         """By process: how many of its calls have come."""
+        self._totals: dict[int, float] = {}
+        """By cell: how many steps there will be, where its code says so."""
         self._followers: dict[int, Callable[[Row], None]] = {}
         """By cell, the newest last."""
 
@@ -89,6 +91,8 @@ class Logged:
         with self._lock:
             self.lost += max(0, first - seen)
             for call in calls[max(0, seen - first) :]:
+                if call.of is not None:
+                    self._totals[call.cell] = call.of
                 for name, value in call.values.items():
                     self._put(Row(rank, name, call.cell, call.step, value, call.at))
         self._seen[uuid] = max(seen, first + len(calls))
@@ -107,6 +111,10 @@ class Logged:
         self._count += 1
         if follower := self._followers.get(row.cell):
             follower(row)
+
+    def total(self, cell: int) -> float | None:
+        """How many steps this cell will log, where its code says so."""
+        return self._totals.get(cell)
 
     def follow(self, cell: int, follower: Callable[[Row], None], *, late: bool = False) -> None:
         """Pass the values of this cell on as they come, under the lock; where it is `late`, first those that came."""
@@ -129,6 +137,7 @@ class Logged:
         with self._lock:
             self._series.clear()
             self._recent.clear()
+            self._totals.clear()
             self.lost = 0
 
     def since(self, seen: int) -> tuple[int, list[Row]]:

@@ -211,6 +211,8 @@ class LogCall(Struct, array_like=True, frozen=True):
     at: float
     """Unix time in seconds."""
     values: dict[str, float]
+    of: float | None = None
+    """How many steps there will be, where the code says so."""
 
 
 class LogCalls(Event):

@@ -54,18 +54,21 @@ class Log:
         """Calls there were, and of those the ones a notebook was told of."""
         self._told_at = 0.0
         self._next_step = 0.0
+        self._of: float | None = None
+        """Steps that there will be, as the last call said."""
         self._held: list[tuple[float, float, str, Any]] = []
         self._left: dict[str, int] = {}
         self.function = self._make()
 
     def _make(self) -> LogFunction:
-        def log(*nameless: Any, step: float | None = None, **values: Any) -> None:
-            """Tell the notebook figures: ``log(loss=0.31, accuracy=0.9, step=100)``.
+        def log(*nameless: Any, step: float | None = None, of: float | None = None, **values: Any) -> None:
+            """Tell the notebook figures: ``log(loss=0.31, accuracy=0.9, step=100, of=1000)``.
 
             Values are numbers, or arrays of one element, which are evaluated, as ``.item()`` would. An array that
             waits for a collective is not: all ranks must enter that, and ``log`` may be called on one. Its value is
             taken once the code has evaluated it; what is still pending at the cell's end is named, and lost. `step` is
-            the one after the last of the cell if it is not given, from 0 on.
+            the one after the last of the cell if it is not given, from 0 on. `of` is the number of steps that there
+            will be: the chart says how long they will take.
 
             `%distributed watch log` draws it, `cluster.logged()` has it as a DataFrame. Raises TypeError for what is
             no number, and RuntimeError inside a function that mx.compile, mx.grad or mx.vmap traces.
@@ -73,14 +76,15 @@ class Log:
             __tracebackhide__ = True
             if nameless:
                 raise TypeError("log takes named values: log(loss=0.31, step=100)")
-            self._take(step, values)
+            self._take(step, of, values)
 
         return log
 
-    def _take(self, step: float | None, values: dict[str, Any]) -> None:
+    def _take(self, step: float | None, of: float | None, values: dict[str, Any]) -> None:
         __tracebackhide__ = True
         now = time.time()
-        step = self._next_step if step is None else self._step(step)
+        step = self._next_step if step is None else self._finite("step", step)
+        self._of = None if of is None else self._finite("of", of)
         self._next_step = step + 1
         if self._held:
             self._settle()
@@ -95,14 +99,14 @@ class Log:
         if plain:
             self._put(step, now, plain)
 
-    def _step(self, given: Any) -> float:
+    def _finite(self, name: str, given: Any) -> float:
         __tracebackhide__ = True
-        if self._waits("step", given):
-            raise TypeError("log(step=...) needs a collective, which all ranks must enter: evaluate it first.")
-        step = _number("step", given)
-        if not math.isfinite(step):
-            raise TypeError(f"log(step=...) takes a finite number, not {step}.")
-        return step
+        if self._waits(name, given):
+            raise TypeError(f"log({name}=...) needs a collective, which all ranks must enter: evaluate it first.")
+        number = _number(name, given)
+        if not math.isfinite(number):
+            raise TypeError(f"log({name}=...) takes a finite number, not {number}.")
+        return number
 
     def _waits(self, name: str, value: Any) -> bool:
         """Whether a value is an array that only all ranks together can compute."""
@@ -146,7 +150,7 @@ class Log:
 
     def _put(self, step: float, at: float, values: dict[str, float]) -> None:
         with self._lock:
-            self._calls.append(LogCall(self._cell.number, step, at, values))
+            self._calls.append(LogCall(self._cell.number, step, at, values, self._of))
             self._count += 1
             first = self._count == self._told + 1
         if first:  # the agent knows itself when the next message is due
@@ -154,7 +158,7 @@ class Log:
 
     def end_cell(self) -> str:
         """Called in the main thread when a cell is over; returns what to say of values that were never computed."""
-        self._next_step = 0.0  # ranks that logged more or less often in this cell are in step again
+        self._next_step, self._of = 0.0, None  # ranks that logged more or less often in this cell are in step again
         with suppress(RuntimeError):  # MLX's, of what could not be computed: the word that the cell is over must go
             self._settle(over=True)
         for _step, _at, name, _array in self._held:
