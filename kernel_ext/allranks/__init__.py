@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .notebook.notify import Notifier
     from .rank.collectives.trace import mark
     from .rank.files.shared_names import shared
+    from .rank.main_thread.steps import checkpoint_here
     from .rank.values.checkpoint import load_variables
     from .rank.world.membership import communicator
     from .timeline.timeline import Timeline
@@ -39,6 +40,7 @@ __all__ = [
     "Timeline",
     "WorldChange",
     "__version__",
+    "checkpoint_here",
     "communicator",
     "current",
     "discover",
@@ -92,6 +94,7 @@ FROM = {
     "RankVariables": "head.world.change",
     "Timeline": "timeline.timeline",
     "WorldChange": "head.world.change",
+    "checkpoint_here": "rank.main_thread.steps",
     "communicator": "rank.world.membership",
     "discover": "discovery.discover",
     "doctor": "discovery.doctor",

@@ -208,19 +208,27 @@ class ClusterBase:
         self._refuse_if_busy(self._whole(), chosen)
         return self._whole()  # what was waited for may have broken it
 
-    def _refuse_if_busy(self, ranks: Ranks, chosen: Sequence[int]) -> None:
+    def _refuse_if_busy(self, ranks: Ranks, chosen: Sequence[int], in_steps: bool = False) -> None:
+        """Raises Busy where some of the `chosen` ranks run a cell; with `in_steps`, one that has not ended a step."""
         # Ranks that enter collectives they had missed, to unblock others, are done with it in a moment.
         monitor = ranks.monitor
         monitor.wait(lambda: not any(rank.replaying for rank in monitor.ranks if rank.rank in chosen), REPLAY_WITHIN)
         self._await_stopped(ranks.monitor, chosen)
-        if busy := ranks.monitor.busy(chosen):
+        if busy := [rank for rank in monitor.busy(chosen) if not (in_steps and rank.ends_steps)]:
             snapshot = ranks.monitor.snapshot()
             doing = "; ".join(f"rank {rank.rank} {snapshot.ranks[rank.rank].doing}" for rank in busy[:4])
             numbers, verb = [rank.rank for rank in busy], "is" if len(busy) == 1 else "are"
             advice = "or stop it with %distributed interrupt."
             if ranks.monitor.interrupted.issuperset((rank.rank, rank.cell) for rank in busy):
                 advice = f"since it was stopped already. To replace instead: {kill_text(numbers)}."
-            raise Busy(f"{rank_label(numbers)} {verb} still busy with an earlier cell ({doing}). Wait for it, {advice}")
+            hint = (
+                " In a loop that calls log(...) or allranks.checkpoint_here(), it answers meanwhile."
+                if in_steps
+                else ""
+            )
+            raise Busy(
+                f"{rank_label(numbers)} {verb} still busy with an earlier cell ({doing}). Wait for it, {advice}{hint}"
+            )
 
     def _await_stopped(self, monitor: Monitor, chosen: Sequence[int]) -> None:
         """Wait for ranks whose cell was stopped: a call of MLX or C cannot be interrupted."""
@@ -281,7 +289,8 @@ class ClusterBase:
         chosen = self.choose_ranks(ranks)
         # What the living ranks of a broken world hold can still be fetched.
         living = self._up()
-        self._refuse_if_busy(living, [rank for rank in chosen if not living.monitor.ranks[rank].dead])
+        alive = [rank for rank in chosen if not living.monitor.ranks[rank].dead]
+        self._refuse_if_busy(living, alive, question.in_steps)
         asked = living.ask(chosen, question, buffers)
         if not asked:
             self._refuse_if_broken(living)

@@ -78,6 +78,8 @@ class ClusterValues(ClusterBase):
     def pull(self, name: str, *, ranks: Sequence[int] | int | None = None) -> list[Any]:
         """The value of `name` (or of a dotted path such as ``model.layers``) on each rank, in rank order.
 
+        Ranks whose cell calls ``log`` or `checkpoint_here` in a loop answer after their next step, others raise Busy.
+
         Raises CannotTravel for what cannot be moved, UsageError where a rank does not have it, NoAnswer where one is
         stopped or unreachable, and what `run` raises.
         """
@@ -87,7 +89,7 @@ class ClusterValues(ClusterBase):
         """`pull`, for what users know as `verb`."""
         chosen, others = self.choose_ranks(ranks), for_others(verb, name)
         self._refuse_dead(chosen, others)
-        if self.state == "whole" and len(chosen) < self.size:
+        if self.state == "whole" and len(chosen) < self.size and not self._up().monitor.busy(chosen):
             self._refuse_pending(self._refuse_if_unable(chosen), chosen, name)
         asked = self._ask_all(Pull(name), chosen)
         found, absent = {}, []

@@ -94,6 +94,11 @@ class Rank:
         return self.cell is not None or self.replaying or self.in_debugger
 
     @property
+    def ends_steps(self) -> bool:
+        """Whether the cell that it runs has ended a step, so that it answers questions after the next one."""
+        return self.report.in_steps and self.report.cell == self.cell and not self.in_debugger and not self.replaying
+
+    @property
     def silent(self) -> bool:
         """Whether nothing was received from it for too long."""
         return bool(self.received_at) and time.monotonic() - max(self.received_at, self.host_back_at) > SILENT_AFTER

@@ -86,6 +86,8 @@ class State(Event):
     """Which the main thread seems to wait for."""
     machine: Machine | None = None
     """From one rank of each host."""
+    in_steps: bool = False
+    """Whether its cell has ended a step, so that it answers questions after the next one."""
 
 
 class Began(CellEvent):

@@ -23,6 +23,8 @@ class Request(Struct, tag_field="request", tag=snake):
     """From the head to a rank."""
 
     runs: ClassVar[Runs] = "agent"
+    in_steps: ClassVar[bool] = False
+    """Whether the main thread handles it also between two steps of a running cell (`rank.main_thread.steps`)."""
 
 
 class Question(Request, Generic[A], kw_only=True):

@@ -28,6 +28,7 @@ class Pull(Question[Nothing]):
     """The value of a dotted path, in the answer's buffers."""
 
     runs = "main"
+    in_steps = True
     name: str
 
 
@@ -63,6 +64,7 @@ class Describe(Question[Variables]):
     """The user's variables, or those of these `names`; evaluates nothing."""
 
     runs = "main"
+    in_steps = True
     names: list[str]
 
 

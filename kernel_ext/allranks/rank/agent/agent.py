@@ -36,6 +36,7 @@ from allranks.rank.debug import introspection
 from allranks.rank.debug.debugger import Debugger
 from allranks.rank.main_thread.barrier import Barrier
 from allranks.rank.main_thread.running_cell import RunningCell
+from allranks.rank.main_thread.steps import Steps
 from allranks.rank.main_thread.tasks import Tasks, UserThreads
 from allranks.rank.main_thread.thread import MainThread
 from allranks.rank.metrics.log import Log
@@ -123,12 +124,13 @@ class Agent:
         self.main = main = MainThread(engine.loop.add_callback)
         self.threads = threads = UserThreads()
         self.cell = cell = RunningCell(main, ledger, user_ns, Tasks(engine.loop.asyncio_loop))
+        self.steps = steps = Steps.current = Steps(main, cell)
         barrier = Barrier(cell, ledger, lifeline)
         self.debugger = debugger = Debugger(config.rank, cell, ledger, user_ns, shell, lifeline)
-        self.reporter = Reporter(cell, ledger, meters, debugger, reserve, lifeline)
+        self.reporter = Reporter(cell, ledger, meters, debugger, reserve, steps, lifeline)
         blocked = self.reporter.is_blocked
 
-        self.log = log = Log(cell, ledger, group, is_broken, lifeline)
+        self.log = log = Log(cell, ledger, group, is_broken, steps.end_step, lifeline)
         self.names = names = GivenNames(user_ns, ledger, log.function, group, shell)
         peers = Peers(config.token, lifeline)
         self.world = world = World(
@@ -148,7 +150,7 @@ class Agent:
             CellRequests(cell, recorder, calls, comms, unblocker, engine.register_again, self.end_process),
             CollectiveRequests(world, peers, cell, ledger, barrier, unblocker, debugger, user_ns, names),
             HostRequests(),
-            VariableRequests(config.rank, user_ns, names, ledger),
+            VariableRequests(config.rank, user_ns, names, ledger, cell),
             CheckpointRequests(config, self.beginning, world, user_ns, names, cell_names, ledger),
             StateRequests(config.rank, user_ns, names, ledger),
             FileRequests(self.beginning),
@@ -219,6 +221,9 @@ class Agent:
                     answer = Failed(request.number, type(error).__name__, text, told)
                 else:
                     traceback.print_exc()
+                if answer is not None and isinstance(error, KeyboardInterrupt) and self.cell.running:
+                    self.lifeline.send(answer)
+                    raise  # between two steps, it is the cell that was stopped
             if answer is not None:
                 self.lifeline.send(answer, out)
 
@@ -228,7 +233,7 @@ class Agent:
             self.lifeline.look_soon()
         if request.runs == "main":
             # The message's memory belongs to ZeroMQ's frame, which the closure keeps alive.
-            self.main.call(handle)
+            (self.steps if request.in_steps else self.main).call(handle)
         elif request.runs == "thread":
             threading.Thread(target=handle, name=f"allranks-{type(request).__name__}", daemon=True).start()
         else:

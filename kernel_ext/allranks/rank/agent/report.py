@@ -10,6 +10,7 @@ from allranks.rank.arrays import computed
 from allranks.rank.collectives.ledger import Ledger
 from allranks.rank.debug.debugger import Debugger
 from allranks.rank.main_thread.running_cell import RunningCell
+from allranks.rank.main_thread.steps import Steps
 from allranks.rank.metrics.compiler import CompilerWatch
 from allranks.rank.metrics.meters import Meters, Reading
 from allranks.rank.world.reserve import Reserve, is_at_limit
@@ -33,8 +34,10 @@ class Reporter:
         meters: Meters,
         debugger: Debugger,
         reserve: Reserve,
+        steps: Steps,
         lifeline: Lifeline,
     ) -> None:
+        self._steps = steps
         self._cell, self._ledger, self._meters, self._debugger = cell, ledger, meters, debugger
         self._reserve, self._lifeline = reserve, lifeline
         self._reported: State | None = None
@@ -103,6 +106,7 @@ class Reporter:
             stalled=reading.stalled,
             compiler=self._compilers.look((at, ledger.seq) if cell.running else None, now),
             machine=reading.machine,
+            in_steps=self._steps.in_cell,
         )
 
     def _blocked(self, place: Any, now: float) -> bool:

@@ -44,9 +44,14 @@ class Log:
         ledger: Ledger,
         group: Callable[[], Any],
         broken: Callable[[], bool],
+        end_step: Callable[[], None],
         lifeline: Lifeline,
     ) -> None:
-        """`group` returns the world's, and `broken` whether collectives of the world were aborted."""
+        """`group` returns the world's, and `broken` whether collectives of the world were aborted.
+
+        `end_step` is called at the end of each call.
+        """
+        self._end_step = end_step
         self._cell, self._ledger, self._group, self._broken, self._lifeline = cell, ledger, group, broken, lifeline
         self._lock = threading.Lock()
         self._calls: deque[LogCall] = deque(maxlen=KEEP)
@@ -98,6 +103,7 @@ class Log:
                 plain[name] = _number(name, value)
         if plain:
             self._put(step, now, plain)
+        self._end_step()
 
     def _finite(self, name: str, given: Any) -> float:
         __tracebackhide__ = True

@@ -12,8 +12,10 @@ from allranks.messages import requests, values
 from allranks.messages.host_messages import RankConfig
 from allranks.messages.questions import Reply
 from allranks.messages.requests import Nothing
+from allranks.rank.arrays.pending import waits
 from allranks.rank.cell.names import Names
 from allranks.rank.collectives.ledger import Ledger
+from allranks.rank.main_thread.running_cell import RunningCell
 from allranks.rank.values import checkpoint, process_state, variables
 from allranks.rank.values.trial import Beginning, Trial, try_to_load
 from allranks.rank.world.given_names import GivenNames
@@ -23,14 +25,16 @@ from .table import Buffers, RequestTable
 
 
 class VariableRequests(RequestTable):
-    def __init__(self, rank: int, user_ns: dict[str, Any], names: GivenNames, ledger: Ledger) -> None:
+    def __init__(
+        self, rank: int, user_ns: dict[str, Any], names: GivenNames, ledger: Ledger, cell: RunningCell
+    ) -> None:
         super().__init__()
-        self._rank, self._user_ns, self._names, self._ledger = rank, user_ns, names, ledger
+        self._rank, self._user_ns, self._names, self._ledger, self._cell = rank, user_ns, names, ledger, cell
         self._pushed: tuple[int, dict[str, Any]] | None = None
         """Variables that are bound once all ranks have loaded theirs."""
         self.answer(requests.Push, self._push)
         self.confirm(requests.DecidePush, self._decide_push)
-        self.answer(requests.Pull, lambda request, _: Reply(Nothing(), values.pack(self._named(request.name))))
+        self.answer(requests.Pull, self._pull)
         self.answer(requests.Describe, self._describe)
         self.answer(requests.DescribeLeaves, self._describe_leaves)
         self.answer(requests.PullLeaf, self._pull_leaf)
@@ -50,6 +54,12 @@ class VariableRequests(RequestTable):
             self._pushed = None
         elif request.bind:
             raise LookupError("the rank no longer holds these values")
+
+    def _pull(self, request: requests.Pull, _: Buffers) -> Reply[Nothing]:
+        value = self._named(request.name)
+        if self._cell.running and waits(value):  # others are between other steps
+            raise RuntimeError("it waits for a collective, which all ranks must enter: pull it once it is evaluated")
+        return Reply(Nothing(), values.pack(value))
 
     def _describe(self, request: requests.Describe, _: Buffers) -> Reply[requests.Variables]:
         held = self._names.user_variables()
