@@ -221,11 +221,8 @@ class ClusterBase:
             advice = "or stop it with %distributed interrupt."
             if ranks.monitor.interrupted.issuperset((rank.rank, rank.cell) for rank in busy):
                 advice = f"since it was stopped already. To replace instead: {kill_text(numbers)}."
-            hint = (
-                " In a loop that calls log(...) or allranks.checkpoint_here(), it answers meanwhile."
-                if in_steps
-                else ""
-            )
+            steps = " A loop that calls log(...) or allranks.checkpoint_here() answers after each step."
+            hint = steps if in_steps else ""
             raise Busy(
                 f"{rank_label(numbers)} {verb} still busy with an earlier cell ({doing}). Wait for it, {advice}{hint}"
             )
