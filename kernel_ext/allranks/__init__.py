@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .notebook.notify import Notifier
     from .rank.collectives.trace import mark
     from .rank.files.shared_names import shared
-    from .rank.main_thread.steps import checkpoint_here
+    from .rank.main_thread.steps import end_step
     from .rank.values.checkpoint import load_variables
     from .rank.world.membership import communicator
     from .timeline.timeline import Timeline
@@ -40,11 +40,11 @@ __all__ = [
     "Timeline",
     "WorldChange",
     "__version__",
-    "checkpoint_here",
     "communicator",
     "current",
     "discover",
     "doctor",
+    "end_step",
     "load_ipython_extension",
     "load_variables",
     "mark",
@@ -94,10 +94,10 @@ FROM = {
     "RankVariables": "head.world.change",
     "Timeline": "timeline.timeline",
     "WorldChange": "head.world.change",
-    "checkpoint_here": "rank.main_thread.steps",
     "communicator": "rank.world.membership",
     "discover": "discovery.discover",
     "doctor": "discovery.doctor",
+    "end_step": "rank.main_thread.steps",
     "load_variables": "rank.values.checkpoint",
     "mark": "rank.collectives.trace",
     "record": "experiment.experiment",

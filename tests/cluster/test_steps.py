@@ -22,7 +22,7 @@ def end(tmp_path: Path) -> Path:
     return tmp_path / "end"
 
 
-@pytest.mark.parametrize("step", ["log(x=x)", "allranks.checkpoint_here()"])
+@pytest.mark.parametrize("step", ["log(x=x)", "allranks.end_step()"])
 def test_pull_and_vars_are_answered_between_two_steps(ring2: Cluster, end: Path, step: str) -> None:
     ring2.run("model = {'w': mx.arange(3)}").check()
     cell = ring2.begin(LOOP.format(str(end), step))
@@ -46,7 +46,7 @@ def test_a_cell_without_steps_is_busy_and_one_that_has_ended_its_steps_answers_a
     ring2: Cluster, end: Path
 ) -> None:
     cell = ring2.begin(LOOP.format(str(end), "pass"))
-    with pytest.raises(Busy, match=r"A loop that calls log\(\.\.\.\) or allranks\.checkpoint_here\(\) answers"):
+    with pytest.raises(Busy, match=r"A loop that calls log\(\.\.\.\) or allranks\.end_step\(\) answers"):
         ring2.pull("x")
     end.touch()
     cell.finish().check()
@@ -61,11 +61,20 @@ def test_a_cell_without_steps_is_busy_and_one_that_has_ended_its_steps_answers_a
 
 
 def test_what_waits_for_a_collective_is_not_pulled_between_steps(ring2: Cluster, end: Path) -> None:
-    cell = ring2.begin("y = mx.distributed.all_sum(mx.ones(2))\n" + LOOP.format(str(end), "log(x=x)") + "\nmx.eval(y)")
+    ring2.run(
+        "class State: pass\nstate = State(); state.y = y = mx.distributed.all_sum(mx.ones(2)); done = mx.ones(2)\n"
+        "mx.eval(done)"
+    ).check()
+    cell = ring2.begin("pass\n" + LOOP.format(str(end), "log(x=x)") + "\nmx.eval(y)")
     try:
         assert until(lambda: all(rank.ends_steps for rank in ring2._up().monitor.ranks))
-        with pytest.raises(RankError, match="it waits for a collective, which all ranks must enter"):
-            ring2.pull("y")
+        with pytest.raises(RankError, match="it is not evaluated yet: while a cell runs, only evaluated arrays"):
+            ring2.pull("y", ranks=0)
+        with pytest.raises(RankError, match="it is not evaluated yet"):
+            ring2.pull("state")
+        with pytest.raises(Busy):
+            ring2.gather("done")
+        assert [each.tolist() for each in ring2.pull("done")] == [[1, 1], [1, 1]]
     finally:
         end.touch()
         cell.finish().check()
@@ -77,12 +86,12 @@ def test_a_stop_while_a_question_is_answered_stops_the_cell(ring2: Cluster, tmp_
     cell = ring2.begin(
         "import time\n"
         "class Slow:\n    def __reduce__(self):\n"
-        f"        open({str(began)!r}, 'w').close(); time.sleep(600)\n"
+        f"        open({str(began)!r} + str(rank), 'w').close(); time.sleep(600)\n"
         "slow = Slow()\nwhile True:\n    time.sleep(0.01); log(x=1)"
     )
     assert until(lambda: all(rank.ends_steps for rank in ring2._up().monitor.ranks))
     asked = ring2._ask_all(Pull("slow"), None)
-    assert until(began.exists)
+    assert until(lambda: all(began.with_name(f"began{rank}").exists() for rank in range(2)))
     cell.stop()
     with pytest.raises(CellInterrupted):
         cell.finish()
@@ -90,7 +99,34 @@ def test_a_stop_while_a_question_is_answered_stops_the_cell(ring2: Cluster, tmp_
     ring2.run("del slow, Slow").check()
 
 
+def test_what_is_pulled_is_of_one_step(ring2: Cluster, end: Path) -> None:
+    code = LOOP.format(str(end), "hist[:] = x; log(x=x)").replace(
+        "x = 0\n", "import numpy as np\nx, hist = 0, np.zeros(1 << 22)\n"
+    )
+    cell = ring2.begin(code)
+    try:
+        assert until(lambda: all(rank.ends_steps for rank in ring2._up().monitor.ranks))
+        for _ in range(5):
+            assert all(len(set(each.tolist())) == 1 for each in ring2.pull("hist"))
+    finally:
+        end.touch()
+        cell.finish().check()
+
+
+def test_idle_ranks_evaluate_nothing_while_another_runs_a_cell(ring2: Cluster, end: Path) -> None:
+    ring2.run("y = mx.distributed.all_sum(mx.ones(2))").check()
+    cell = ring2.begin(LOOP.format(str(end), "log(x=x)"), ranks=0)
+    try:
+        assert until(lambda: ring2._up().monitor.ranks[0].ends_steps)
+        with pytest.raises(RankError, match="it is not evaluated yet"):
+            ring2.pull("y")
+    finally:
+        end.touch()
+        cell.finish().check()
+    assert [each.tolist() for each in ring2.pull("y")] == [[2, 2], [2, 2]]
+
+
 def test_in_a_notebook_it_does_nothing() -> None:
     import allranks
 
-    allranks.checkpoint_here()
+    allranks.end_step()

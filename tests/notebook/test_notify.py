@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from allranks.errors import CellTimeout, UsageError
 from allranks.notebook import notify
 from allranks.notebook.notify import Notifier
 from tests.notebook.test_watch import until
@@ -46,7 +47,7 @@ def server() -> Iterator[tuple[str, Posted]]:
 
 
 def test_the_end_of_a_long_cell_is_told_by_command_and_url(
-    ring2: Cluster, tmp_path: Path, server: tuple[str, Posted]
+    ring2: Cluster, tmp_path: Path, server: tuple[str, Posted], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url, posted = server
     file = tmp_path / "told"
@@ -62,9 +63,15 @@ def test_the_end_of_a_long_cell_is_told_by_command_and_url(
         ]
         assert {kind for kind, _ in posted} == {"text/plain; charset=utf-8"}
         assert sorted(file.read_text().splitlines()) == sorted(text for _, text in posted)
+        sent = list[str]()
+        monkeypatch.setattr(Notifier, "send", lambda _self, text: sent.append(text))
         ring2.notifier = Notifier(url=url, over=600.0)
         ring2.run("x = 1").check()
-        assert len(posted) == 2, "a short cell"
+        assert not sent, "a short cell"
+        ring2.notifier = Notifier(url=url, over=0.0)
+        with pytest.raises(CellTimeout):
+            ring2.run("import time\nwhile True: time.sleep(0.01)", count=6, timeout=0.3)
+        assert sent == ["In[6] failed: it was stopped after 0 s (0 s)"]
     finally:
         ring2.notifier = None
 
@@ -84,21 +91,42 @@ def test_a_hang_is_told_once(ring2: Cluster, server: tuple[str, Posted], monkeyp
         thread.join()
     finally:
         ring2.notifier = None
-    assert len(posted) == 1 and posted[0][1].startswith("In[5]: ") and "rank 0" in posted[0][1], posted
+    assert len(posted) == 1 and posted[0][1].startswith("In[5] hangs: rank 1 waited 2 s; "), posted
+    assert "rank 0 running line 3: " in posted[0][1]
 
 
 def test_what_fails_is_said(server: tuple[str, Posted], capsys: pytest.CaptureFixture[str]) -> None:
     url, _ = server
-    Notifier(command="echo no >&2; exit 3", url=f"{url}/fails").tell("text")
+    Notifier(command="echo no >&2; exit 3", url=f"{url}/fails").send("text")
     said = list[str]()
     assert until(lambda: said.append(capsys.readouterr().out) or "".join(said).count("Not notified: ") == 2)
-    assert "Not notified: 'echo no >&2; exit 3' ended with exit code 3 (no)." in "".join(said)
-    assert "Not notified: 127.0.0.1 cannot be reached (HTTP Error 500: Internal Server Error)." in "".join(said)
+    assert "Not notified: the command ended with exit code 3 (no)." in "".join(said)
+    assert "Not notified: 127.0.0.1 answered 500 Internal Server Error." in "".join(said)
 
 
 def test_a_webhook_of_slack_gets_json(server: tuple[str, Posted], monkeypatch: pytest.MonkeyPatch) -> None:
     url, posted = server
     monkeypatch.setattr(notify, "JSON_HOSTS", ("127.0.0.1",))
-    Notifier(url=url).tell("text")
+    Notifier(url=url).send("text")
     assert until(lambda: bool(posted))
     assert posted[0][0] == "application/json" and json.loads(posted[0][1])["text"] == "text"
+
+
+@pytest.mark.parametrize("url", ["ntfy.sh/secret", "https://[secret", "ftp://secret", "https://", "https://a b/secret"])
+def test_an_address_that_is_none_is_refused_without_being_shown(url: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        Notifier(url=url)
+    assert "secret" not in str(refused.value)
+    assert "secret" not in repr(Notifier(url="https://ntfy.sh/secret", command="secret"))
+
+
+def test_what_goes_wrong_ends_no_cell(ring2: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError
+
+    monkeypatch.setattr(Notifier, "_show", broken)
+    ring2.notifier = Notifier(bell=True, over=0.0)
+    try:
+        ring2.run("x = 1").check()
+    finally:
+        ring2.notifier = None

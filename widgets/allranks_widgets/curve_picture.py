@@ -41,10 +41,10 @@ PALE = f'stroke="{GRID}" stroke-opacity="0.7"'
 DASHES = ("", ' stroke-dasharray="6 4"', ' stroke-dasharray="1.5 4"')
 """Of earlier runs, the newest first."""
 NOISY_FROM, NOISE = 40, 0.04
-"""Points of a curve, and the middle one of their differences in sequence, as a share of the range, from which on it is
-smoothed."""
-SMOOTHED_OVER = 20
-"""A smoothed curve weighs this share of the points before each, exponentially."""
+"""A curve is smoothed if it has this many points, and the median difference between one point and the next is at least
+this share of its range."""
+WINDOWS = 20
+"""The window of the smoothing is the number of points divided by this."""
 SAMPLE = 28
 """Pixels of a line in the legend, with the space after it."""
 
@@ -223,10 +223,11 @@ def _panel(
             around = [*points(band, band.most, run), *reversed(points(band, band.least, run))]
             yield f'<path d="M{"L".join(around)}z" fill="{LINE}" fill-opacity="0.22"/>'
     noisy = _is_noisy(band)
+    mean = smoothed(band.mean) if noisy else band.mean
     for run in _runs(np.isfinite(band.mean)):
         if noisy:
             yield _line(points(band, band.mean, run), f'stroke="{LINE}" stroke-opacity="0.45"', 1.0)
-        yield _line(points(band, smoothed(band.mean) if noisy else band.mean, run), f'stroke="{LINE}"', 1.6)
+        yield _line(points(band, mean, run), f'stroke="{LINE}"', 1.6)
     for run in _runs(np.isnan(band.mean)):  # from where on it is not a number
         place = points(band, np.zeros(len(band.mean)), slice(run.start, run.start + 1))[0].split()[0]
         dashes = 'stroke-opacity="0.6" stroke-dasharray="3 3"'
@@ -245,7 +246,7 @@ def smoothed(values: Floats) -> Floats:
 
     Begins again after each NaN. The first values are not drawn to zero: each is divided by the sum of its weights.
     """
-    keep = 1 - 2 / (max(len(values) / SMOOTHED_OVER, 2) + 1)
+    keep = 1 - 2 / (max(len(values) / WINDOWS, 2) + 1)
     made = np.empty_like(values)
     total = weights = 0.0
     for number, value in enumerate(values):

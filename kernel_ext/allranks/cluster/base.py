@@ -221,7 +221,7 @@ class ClusterBase:
             advice = "or stop it with %distributed interrupt."
             if ranks.monitor.interrupted.issuperset((rank.rank, rank.cell) for rank in busy):
                 advice = f"since it was stopped already. To replace instead: {kill_text(numbers)}."
-            steps = " A loop that calls log(...) or allranks.checkpoint_here() answers after each step."
+            steps = " A loop that calls log(...) or allranks.end_step() answers after each step."
             hint = steps if in_steps else ""
             raise Busy(
                 f"{rank_label(numbers)} {verb} still busy with an earlier cell ({doing}). Wait for it, {advice}{hint}"
@@ -280,14 +280,22 @@ class ClusterBase:
     # Asking.
 
     def _ask_all(
-        self, question: Question[A], ranks: Sequence[int] | int | None, buffers: Sequence[Buffer] = ()
+        self,
+        question: Question[A],
+        ranks: Sequence[int] | int | None,
+        buffers: Sequence[Buffer] = (),
+        *,
+        in_steps: bool = False,
     ) -> dict[int, Future[Reply[A]]]:
-        """Ask those of `ranks` that are not dead; `_all_replies` names the others. Raises WorldBroken, and Busy."""
+        """Ask those of `ranks` that are not dead; `_all_replies` names the others. Raises WorldBroken, and Busy.
+
+        With `in_steps`, ranks whose cell ends steps are not busy.
+        """
         chosen = self.choose_ranks(ranks)
         # What the living ranks of a broken world hold can still be fetched.
         living = self._up()
         alive = [rank for rank in chosen if not living.monitor.ranks[rank].dead]
-        self._refuse_if_busy(living, alive, question.in_steps)
+        self._refuse_if_busy(living, alive, in_steps)
         asked = living.ask(chosen, question, buffers)
         if not asked:
             self._refuse_if_broken(living)

@@ -30,7 +30,6 @@ from allranks.notebook.fold import Block, Fold
 from allranks.notebook.notify import Notifier
 from allranks.notebook.stop import Stop
 from allranks_backends.plan import rank_label
-from allranks_backends.views import RankView
 
 from .conversation import Conversation
 from .options import LocalOptions
@@ -51,7 +50,9 @@ POLL_LOGGED = 0.5
 DRAW_EVERY = 0.1
 """Seconds after which what has come is drawn, and a stop noticed, though more keeps coming."""
 NOTIFY_EVERY = 1.0
-"""Seconds between two looks at what the user is to be notified of."""
+"""Seconds between two checks whether the user is to be notified."""
+NOTIFY_AGAIN = 600.0
+"""Seconds between two notifications of hangs of one cell."""
 HANGS_AFTER = 10.0
 """Seconds for which a rank waits for others before the user is notified."""
 LOOK_EVERY = 0.05
@@ -96,7 +97,7 @@ class Cell:
         recording: Recording | None = None,
         before: str = "",
         run: CellRun | None = None,
-        notifier: Notifier | None = None,
+        notifier: Callable[[], Notifier | None] = lambda: None,
         on_end: Callable[[Cell], str | None] = lambda _cell: None,
     ) -> None:
         """`calls` is what ranks call, where `code` only shows that; `before` is shown first; `run` records the cell."""
@@ -119,11 +120,13 @@ class Cell:
         self._unblocking = Unblocking(number, self.ranks, self._outcome, monitor, lifeline)
         self._conversation = Conversation(monitor, lifeline, options.read)
         self._before, self._on_end, self._run, self._notifier = before, on_end, run, notifier
-        self._findings = dict[int, str]()
-        """What was said last of each rank that others wait for, or that waits."""
-        self._told = set[str]()
-        """What the user was notified of."""
-        self._notify_at = time.monotonic() + NOTIFY_EVERY
+        self._hang_notified: tuple[int | None, float] = (None, -NOTIFY_AGAIN)
+        """The last collective of which the user was notified that ranks hang in it, and when."""
+        self._stop_notified = False
+        """Whether the user was notified that ranks are at a breakpoint; until none is."""
+        self._check_at = time.monotonic() + NOTIFY_EVERY
+        self._for_others = self._timed_out = False
+        """Whether only the queue follows it; whether its time limit has ended it."""
         self._stopped = False
         """Whether it was stopped by its time limit, or by who follows it."""
         self._values: Future[Reply[PlainValues]] | None = None
@@ -192,10 +195,9 @@ class Cell:
 
     def follow_for_others(self) -> None:
         """`finish` for a cell that nobody follows; who calls that later gets what it raised."""
-        try:
+        self._for_others = True
+        with suppress(AllranksError, CellInterrupted):
             self.finish()
-        except (AllranksError, CellInterrupted) as error:
-            self._unraised = error
 
     def _finish(self, timeout: float | None) -> CellResult:
         self.followed = True
@@ -279,7 +281,10 @@ class Cell:
                 aborted=aborted,
                 tried_for=self._monitor.unblocks_for(),
             )
-        raise kind(message.strip()) from None
+        self._timed_out = kind is CellTimeout
+        error = kind(message.strip())
+        self._unraised = error if self._for_others else None
+        raise error from None
 
     def _follow(self, deadline: float | None) -> bool:
         """Handle events until all ranks are done (True) or the deadline has passed (False)."""
@@ -390,28 +395,46 @@ class Cell:
         findings = self._unblocking.look()
         if self._screen is not None and findings:
             self._screen.blocks(_said(findings))
-        self._findings |= {rank: finding.text for finding in findings for rank in finding.ranks}
-        if self._notifier is not None and now >= self._notify_at:
-            self._notify_at = now + NOTIFY_EVERY
-            self._notify_who_waits(self._notifier)
+        if now >= self._check_at:
+            self._check_at = now + NOTIFY_EVERY
+            if (notifier := self._notifier()) is not None:
+                self._notify_who_waits(notifier, now)
 
-    def _notify_who_waits(self, notifier: Notifier) -> None:
-        """Tell the user, once, that ranks wait for others for long, and that some stand at a breakpoint."""
-        views = self._monitor.snapshot().ranks
-        waits = [rank for rank in self._outcome.open if rank in self._findings and _waits_long(views[rank])]
-        stands = [rank for rank in self._outcome.open if views[rank].state == "debugging"]
-        for kind, why in (
-            ("hang", self._findings[waits[0]] if waits else ""),
-            (
-                "breakpoint",
-                f"{rank_label(stands)} {'is' if len(stands) == 1 else 'are'} at a breakpoint" if stands else "",
-            ),
-        ):
-            if why and kind not in self._told:
-                self._told.add(kind)
-                notifier.needs_somebody(self.label, why)
+    def _notify_who_waits(self, notifier: Notifier, now: float) -> None:
+        """Notify the user of ranks that wait for others for long, and of ranks at a breakpoint."""
+        views = {rank: self._monitor.snapshot().ranks[rank] for rank in self._outcome.open}
+        at_breakpoint = [rank for rank, view in views.items() if view.state == "debugging"]
+        if at_breakpoint and not self._stop_notified:
+            notifier.needs_attention(f"{self.label}: {rank_label(at_breakpoint)} at a breakpoint")
+        self._stop_notified = bool(at_breakpoint)
+        waiting = {
+            rank: view
+            for rank, view in views.items()
+            if view.state == "waiting" and view.collective is not None and (view.since or 0.0) >= HANGS_AFTER
+        }
+        places = {view.collective.number for view in waiting.values() if view.collective is not None}
+        others = [rank for rank in views if rank not in waiting]
+        number, at = self._hang_notified
+        if not waiting or (len(places) == 1 and not others) or (min(places) == number) or now - at < NOTIFY_AGAIN:
+            return  # all ranks are in the same collective: it may just be large
+        self._hang_notified = min(places), now
+        who = self._monitor.snapshot().doing(others) if others else "the ranks wait for each other"
+        notifier.needs_attention(f"{self.label} hangs: {rank_label(list(waiting))} waited {HANGS_AFTER:g} s; {who}")
 
     def _close(self) -> None:
+        status: RunStatus = "failed"
+        try:
+            status = self._end()
+        finally:  # whatever fails there, others wait for its end
+            self.sent.why = self.result.failure() if self.result is not None and not self.result.ok else ""
+            self.sent.status = status
+            self.shown.set()
+        if (notifier := self._notifier()) is not None and self.result is not None:
+            why = f"it was stopped after {self.result.seconds:.0f} s" if self._timed_out else self.sent.why
+            notifier.ended(self.label, "failed" if self._timed_out else status, why, self.result.seconds)
+
+    def _end(self) -> RunStatus:
+        """Show how the cell has ended, and re-form the world where that is due."""
         self._draw(flush=True)
         self._monitor.unlisten(self.number)
         for rank in self._outcome.open:  # it was to be unblocked, and was not
@@ -429,11 +452,7 @@ class Cell:
         if self._screen is not None:
             self._screen.blocks(blocks)
             self._screen.close()
-        self.sent.why = self.result.failure() if status == "failed" else ""
-        self.sent.status = status
-        self.shown.set()
-        if self._notifier is not None:
-            self._notifier.ended(self.label, status, self.sent.why, self.result.seconds)
+        return status
 
     def end_run(self, status: RunStatus = "stopped") -> None:
         """Note how the run of the cell ended; one of which nothing is known any more counts as stopped."""
@@ -474,10 +493,6 @@ class Cell:
     def broke(self) -> bool:
         """Whether a collective was aborted, lost a neighbour, or left stray bytes: then the world must be re-formed."""
         return self.mismatch is not None or self._outcome.somebody_was_freed
-
-
-def _waits_long(view: RankView) -> bool:
-    return view.state == "waiting" and (view.since or 0.0) >= HANGS_AFTER
 
 
 def _said(findings: Sequence[Finding]) -> list[Block]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextvars
 import itertools
+import re
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from html import escape
 from typing import Any, Literal, Protocol
 
@@ -60,7 +62,7 @@ class Entry:
 
 
 class QueuedCell:
-    """A cell in the queue. It runs in its turn, whether or not somebody waits for it."""
+    """A cell in the queue. It runs in its turn, also if `finish` is not called."""
 
     def __init__(self, code: str, name: str, count: int | None, after: Predecessor | None, named: bool) -> None:
         """`count` is its number in the notebook. `named` says whether the user has named the cell `after`."""
@@ -165,20 +167,23 @@ class CellQueue:
         """
         checked = local_options(**options)
         with self._changed:
-            if name and (name.isdecimal() or any(queued.name == name for queued, *_ in self._cells)):
-                why = "it is a number" if name.isdecimal() else "a cell in the queue has this name"
+            number_like = re.fullmatch(r"(In\[)?\d+\]?", name) is not None
+            if number_like or (name and self._has(name)):
+                why = "it is a number" if number_like else "a cell in the queue has this name"
                 raise UsageError(f"{name!r} cannot name a cell: {why}.")
             before = self._find(str(after)) if after is not None else self._last()
             if before is not None and (failure := _failure(before)):
                 raise UsageError(f"not queued: {failure}.")
             if not name and checked.count is None:
-                name = f"queued {next(self._names)}"
+                names = (f"queued {number}" for number in self._names)
+                name = next(each for each in names if not self._has(each))
+            if self._starter is None:
+                starter = threading.Thread(target=self._start_all, name="allranks-queue", daemon=True)
+                starter.start()  # it waits for the lock
+                self._starter = starter
             queued = QueuedCell(code, name, checked.count, before, after is not None)
             # In a notebook, output is shown below the cell whose context this is.
             self._cells.append((queued, options, contextvars.copy_context()))
-            if self._starter is None:
-                self._starter = threading.Thread(target=self._start_cells, name="allranks-queue", daemon=True)
-                self._starter.start()
             self._changed.notify_all()
         return queued
 
@@ -236,11 +241,21 @@ class CellQueue:
         for queued, *_ in self._cells:
             if queued.ended.is_set():
                 self._ended.append(queued.entry())
-                queued.after = None  # whose result may be large
+                queued.after = None  # the result of that cell may be large
         self._cells = [each for each in self._cells if not each[0].ended.is_set()]
         self._changed.notify_all()
 
     # Running.
+
+    def _start_all(self) -> None:
+        """Start each cell in its turn; whatever goes wrong, no cell waits for ever."""
+        try:
+            self._start_cells()
+        except BaseException as error:
+            with self._changed:
+                self._starter = None
+            self.close(f"the queue failed: {type(error).__name__}: {error}")
+            raise
 
     def _start_cells(self) -> None:
         """Start each cell in its turn, until none waits."""
@@ -269,7 +284,7 @@ class CellQueue:
         return True
 
     def _follow_unfollowed(self, sent: Predecessor) -> None:
-        """A cell that nobody follows does not come to its end."""
+        """A cell comes to its end only if it is followed."""
         for cell in self._underway():
             if cell.sent is sent and not cell.followed:
                 threading.Thread(target=cell.follow_for_others, name="allranks-cell", daemon=True).start()
@@ -286,9 +301,11 @@ class CellQueue:
                 queued.end_unrun(str(error) or type(error).__name__)
         else:
             queued.begun(cell)
-            threading.Thread(
-                target=context.run, args=(self._follow, queued, cell), name="allranks-cell", daemon=True
-            ).start()
+            follow = partial(context.run, self._follow, queued, cell)
+            try:
+                threading.Thread(target=follow, name="allranks-cell", daemon=True).start()
+            except RuntimeError:  # no more threads: the other cells wait
+                follow()
 
     def _follow(self, queued: QueuedCell, cell: Cell) -> None:
         """Show the output of a cell, and note how it ended."""
@@ -304,6 +321,9 @@ class CellQueue:
             self._settle()
 
     # Finding.
+
+    def _has(self, name: str) -> bool:
+        return any(queued.name == name for queued, *_ in self._cells)
 
     def _last(self) -> Predecessor | None:
         if self._cells:

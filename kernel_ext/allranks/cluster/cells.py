@@ -170,7 +170,7 @@ class ClusterCells(ClusterFiles):
             recording=self._recording(ranks_up, chosen, code, count, given.timeline) if given.timeline else None,
             before=said,
             run=run,
-            notifier=self.notifier if run is not None else None,
+            notifier=(lambda: self.notifier) if run is not None else (lambda: None),
             on_end=self._after_cell,
         )
         if tee is not None:
@@ -250,7 +250,7 @@ class ClusterCells(ClusterFiles):
                 ranks.monitor,
                 ranks.lifeline,
                 run=run,
-                notifier=self.notifier,
+                notifier=lambda: self.notifier,
                 on_end=self._after_cell,
             )
             cell.adopt(events)

@@ -60,7 +60,8 @@ class ClusterValues(ClusterBase):
 
     def _bind(self, number: int, chosen: Sequence[int], names: str) -> None:
         """Have ranks bind what they have loaded. The error of one that does not names the ranks that have done so."""
-        bound = self._ask_all(DecidePush(push=number, bind=True), chosen)
+        with self._starting:  # a cell comes before on all ranks, or after
+            bound = self._ask_all(DecidePush(push=number, bind=True), chosen)
         try:
             for rank, reply in self._all_replies(bound, chosen).items():
                 self._checked(rank, reply, names)
@@ -78,20 +79,23 @@ class ClusterValues(ClusterBase):
     def pull(self, name: str, *, ranks: Sequence[int] | int | None = None) -> list[Any]:
         """The value of `name` (or of a dotted path such as ``model.layers``) on each rank, in rank order.
 
-        Ranks whose cell calls ``log`` or `checkpoint_here` in a loop answer after their next step, others raise Busy.
+        Ranks whose cell calls ``log`` or `end_step` in a loop answer after their next step, if the value is evaluated.
+        They may be at different steps.
 
-        Raises CannotTravel for what cannot be moved, UsageError where a rank does not have it, NoAnswer where one is
-        stopped or unreachable, and what `run` raises.
+        Raises Busy for ranks that run another cell, CannotTravel for what cannot be moved, UsageError where a rank does
+        not have it, NoAnswer where one is stopped or unreachable, and what `run` raises.
         """
-        return self._pull(name, ranks, "pull")
+        return self._pull(name, ranks, "pull", in_steps=True)
 
-    def _pull(self, name: str, ranks: Sequence[int] | int | None, verb: str) -> list[Any]:
+    def _pull(self, name: str, ranks: Sequence[int] | int | None, verb: str, *, in_steps: bool = False) -> list[Any]:
         """`pull`, for what users know as `verb`."""
         chosen, others = self.choose_ranks(ranks), for_others(verb, name)
         self._refuse_dead(chosen, others)
-        if self.state == "whole" and len(chosen) < self.size and not self._up().monitor.busy(chosen):
-            self._refuse_pending(self._refuse_if_unable(chosen), chosen, name)
-        asked = self._ask_all(Pull(name), chosen)
+        with self._starting:  # a cell comes before on all ranks, or after
+            in_cell = in_steps and bool(self._up().monitor.busy(chosen))
+            if self.state == "whole" and len(chosen) < self.size and not in_cell:
+                self._refuse_pending(self._refuse_if_unable(chosen), chosen, name)
+            asked = self._ask_all(Pull(name, computed_only=in_cell), chosen, in_steps=in_steps)
         found, absent = {}, []
         replies = self._all_replies(asked, chosen, others)
         for rank, reply in replies.items():
@@ -137,7 +141,7 @@ class ClusterValues(ClusterBase):
 
         Ranks that do not answer are left out, and named. Raises NoAnswer where none does.
         """
-        replies, silent = self._replies(self._ask_all(Describe(list(names)), None))
+        replies, silent = self._replies(self._ask_all(Describe(list(names)), None, in_steps=True))
         if not replies:
             raise no_answer(silent)
         entries = {rank: self._checked(rank, reply, "vars").answer.variables for rank, reply in replies.items()}

@@ -180,16 +180,16 @@ def line_parser() -> Parser:
     )
     runs.add_argument("--force", action="store_true", help="with --export: replace what is there")
     verbs.add_parser("interrupt", help="stop a cell that runs with --no-wait")
-    notify = verbs.add_parser("notify", help="be told when a long cell ends, hangs or is at a breakpoint")
+    notify = verbs.add_parser("notify", help="get notified when a long cell ends, hangs or is at a breakpoint")
     notify.add_argument("--browser", action="store_true", help="by a notification of the browser")
-    notify.add_argument("--bell", action="store_true", help="by the terminal's bell")
+    notify.add_argument("--bell", action="store_true", help="by the terminal's bell (not in a notebook)")
     notify.add_argument("--command", metavar="CMD", help="by this shell command, with the text in $ALLRANKS_TEXT")
     notify.add_argument("--url", metavar="URL", help="by a POST request: ntfy, or a webhook of Slack or Discord")
     notify.add_argument(
         "--over", type=_seconds, metavar="S", help="of cells that take S seconds or longer (default 30)"
     )
     state = notify.add_mutually_exclusive_group()
-    state.add_argument("--test", action="store_true", help="tell something now")
+    state.add_argument("--test", action="store_true", help="send one now")
     state.add_argument("--off", action="store_true", help="no longer")
     queue = verbs.add_parser(
         "queue", help="list, drop or move the cells that wait for others (%%%%distributed --after)"

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from shlex import quote
 from typing import Any
-from urllib.parse import urlsplit
 
 from IPython.display import display
 
@@ -57,7 +56,6 @@ class Verbs:
     def _need(self) -> Cluster:
         if self.cluster is None or self.cluster.state == "down":
             raise NoCluster("no cluster is up. Start one with %distributed up -n 4.")
-        self.cluster.notifier = self.notifier
         return self.cluster
 
     def _up(self, options: argparse.Namespace) -> None:
@@ -71,6 +69,7 @@ class Verbs:
         if up is None and asked.n is not None and not asked.joins and not options.yes:
             not_too_many(f"-n {asked.n}", asked.n)
         cluster = Cluster(**vars(asked))  # raises UsageError for an invalid argument, even if a cluster is up
+        cluster.notifier = self.notifier
         if up is not None:
             raise self._already_up(up, asked)
         if cluster.was_left_behind():
@@ -160,6 +159,7 @@ class Verbs:
             raise UsageError("this notebook already has a cluster. Stop it with %distributed down first.")
         self.cluster, self.up_with = Cluster.attach(options.name), None
         cluster = self.cluster
+        cluster.notifier = self.notifier
         self._go_on_watching(cluster)
         display(cluster)  # type: ignore[no-untyped-call]
         failed = dict[int, CellFailed]()
@@ -263,22 +263,24 @@ class Verbs:
             display(RUNS)  # type: ignore[no-untyped-call]
 
     def _notify(self, options: argparse.Namespace) -> None:
-        ways = {name: getattr(options, name) for name in ("bell", "browser", "command", "url")}
-        if options.off:
-            if any(ways.values()) or options.over is not None:
-                raise UsageError("--off takes no other option.")
-            self.notifier = None
-        elif any(ways.values()):
-            if options.url is not None and urlsplit(options.url).scheme not in ("http", "https"):
-                raise UsageError(f"--url {options.url}: use an address that begins with https:// or http://.")
-            self.notifier = Notifier(**ways, over=Notifier.over if options.over is None else options.over)
-        elif self.notifier is None and (options.test or options.over is not None):
+        names = ("bell", "browser", "command", "url", "over")
+        given = {name: value for name in names if (value := getattr(options, name)) not in (None, False)}
+        new = self.notifier
+        if options.off and given:
+            raise UsageError("--off takes no other option.")
+        if options.off or given:
+            new = None if options.off else replace(new or Notifier(), **given)
+        has_ways = new is not None and any((new.bell, new.browser, new.command, new.url))
+        if not has_ways and (given or options.test):
             raise UsageError("choose at least one of --browser, --bell, --command and --url.")
-        elif self.notifier is not None and options.over is not None:
-            self.notifier = replace(self.notifier, over=options.over)
-        if options.test and self.notifier is not None:
-            self.notifier.tell("allranks tells you when a long cell ends.")
-        print(self.notifier or "No notifications: %distributed notify -h lists the ways.")
+        self.notifier = new
+        if self.cluster is not None:
+            self.cluster.notifier = new
+        if new is not None and given:
+            new.ask_page()
+        if new is not None and options.test:
+            new.send("This is a test.")
+        print(new or "No notifications: %distributed notify -h lists the ways.")
 
     def _queue(self, options: argparse.Namespace) -> None:
         queue = self._need().queue

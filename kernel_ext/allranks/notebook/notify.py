@@ -1,96 +1,135 @@
-"""Tells the user of a long cell that it has ended, or needs somebody: by bell, browser, command or HTTP request."""
+"""Notifies the user when a long cell ends or needs attention: by bell, browser, shell command or HTTP request."""
 
 from __future__ import annotations
 
 import contextvars
 import json
+import logging
 import os
 import subprocess
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
+from IPython.core.getipython import get_ipython
 from IPython.display import Javascript, display
 
+from allranks.errors import UsageError
 from allranks.units import duration_text
 
 WITHIN = 20.0
 """Seconds that a command or a request may take."""
+LONGEST = 1_000
+"""Characters of a notification: Discord refuses more than 2,000."""
 JSON_HOSTS = ("slack.com", "discord.com")
 """Hosts whose webhooks take JSON; all others get plain text."""
-IN_PAGE = """
-if ("Notification" in window) {
-    Notification.requestPermission().then((answer) => {
-        if (answer === "granted") new Notification("allranks", { body: %s });
-    });
-}
+ASK_IN_PAGE = """if ("Notification" in window) Notification.requestPermission();"""
+SHOW_IN_PAGE = """
+if ("Notification" in window && Notification.permission === "granted") new Notification("allranks", { body: %s });
 """
 
 
 @dataclass(frozen=True)
 class Notifier:
-    """How the user is told, and from which length of a cell on."""
+    """How the user is notified, and from which length of a cell on. Raises UsageError for an invalid `url`."""
 
     bell: bool = False
-    """Ring the terminal's bell."""
+    """Ring the terminal's bell, outside of a kernel."""
     browser: bool = False
-    """Show a notification of the browser, which asks for permission once."""
-    command: str | None = None
-    """Run this in a shell. It finds the text in ``$ALLRANKS_TEXT``."""
-    url: str | None = None
+    """Show a notification of the browser, in a kernel."""
+    command: str | None = field(default=None, repr=False)
+    """Run this in a shell. The text is in ``$ALLRANKS_TEXT``."""
+    url: str | None = field(default=None, repr=False)
     """Send the text to this address by POST: to ntfy, or to a webhook of Slack or Discord."""
     over: float = 30.0
-    """Seconds that a cell takes at least for its end to be told."""
+    """A cell's end is notified if it took this many seconds or more."""
+
+    def __post_init__(self) -> None:
+        if self.url is not None and not _is_address(self.url):
+            raise UsageError("the url must be an address that begins with https:// or http://.")
 
     def ended(self, label: str, status: str, why: str, seconds: float) -> None:
-        """A cell has ended; a short one is not told, nor is one that the user has stopped."""
+        """Notify of a cell that has ended, unless it was short, or the user has stopped it."""
         if seconds >= self.over and status != "stopped":
             how = "succeeded" if status == "ok" else f"failed: {why}"
-            self.tell(f"{label} {how} ({duration_text(seconds)})")
+            self.send(f"{label} {how} ({duration_text(seconds)})")
 
-    def needs_somebody(self, label: str, why: str) -> None:
-        """A running cell hangs, or waits for the user."""
-        self.tell(f"{label}: {why.strip()}")
+    def needs_attention(self, text: str) -> None:
+        """Notify of a running cell that hangs, or waits for the user."""
+        self.send(text)
 
-    def tell(self, text: str) -> None:
-        """Tell it now, in all ways. What fails is printed, below the cell of the context in which this is called."""
-        if self.bell:
-            print("\a", end="", flush=True)
+    def send(self, text: str) -> None:
+        """Send a notification now. What fails is printed, in a notebook below the cell that runs this."""
+        text = text.replace("\0", "")[:LONGEST]
+        try:
+            self._show(text)
+            if self.command is not None or self.url is not None:
+                run = contextvars.copy_context().run
+                threading.Thread(target=run, args=(self._send, text), name="allranks-notify").start()
+        except Exception:  # it must not end a cell
+            logging.getLogger("allranks").exception("a notification could not be sent")
+
+    def ask_page(self) -> None:
+        """Have the browser ask for permission to show notifications: some do so only after a click or a key."""
         if self.browser:
-            shown = display(Javascript(IN_PAGE % json.dumps(text)), display_id=True)  # type: ignore[no-untyped-call]
-            shown.update({"text/plain": ""}, raw=True)  # else a saved notebook would tell it again when it is opened
-        if self.command is not None or self.url is not None:
-            run = contextvars.copy_context().run
-            threading.Thread(target=run, args=(self._send, text), name="allranks-notify", daemon=True).start()
+            self._run_in_page(ASK_IN_PAGE)
+
+    def _show(self, text: str) -> None:
+        if self.browser:
+            self._run_in_page(SHOW_IN_PAGE % json.dumps(text))
+        if self.bell and not _has_kernel():
+            print("\a", end="", flush=True)
+
+    @staticmethod
+    def _run_in_page(script: str) -> None:
+        if _has_kernel():
+            shown = display(Javascript(script), display_id=True)  # type: ignore[no-untyped-call]
+            shown.update({}, raw=True)  # else a saved notebook would run it again when it is opened
 
     def _send(self, text: str) -> None:
         if self.command is not None and (why := _run(self.command, text)):
-            print(f"Not notified: {self.command!r} {why}.")
+            print(f"Not notified: the command {why}.")
         if self.url is not None and (why := _post(self.url, text)):
             print(f"Not notified: {urlsplit(self.url).hostname} {why}.")
 
     def __str__(self) -> str:
         ways = [name for name, is_on in (("bell", self.bell), ("browser", self.browser)) if is_on]
-        ways += [f"command {self.command!r}"] if self.command is not None else []
+        ways += ["command"] if self.command is not None else []
         ways += [f"POST to {urlsplit(self.url).hostname}"] if self.url is not None else []
         length = duration_text(self.over)
         return f"Notifications of cells that take {length} or longer, and of hangs: {', '.join(ways)}."
+
+
+def _has_kernel() -> bool:
+    return hasattr(get_ipython(), "kernel")
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.hostname) and url.isprintable() and " " not in url
 
 
 def _run(command: str, text: str) -> str:
     """Why it failed; empty where it did not."""
     environment = {**os.environ, "ALLRANKS_TEXT": text}
     try:
-        done = subprocess.run(command, shell=True, env=environment, capture_output=True, text=True, timeout=WITHIN)
+        done = subprocess.run(command, shell=True, env=environment, capture_output=True, timeout=WITHIN)
     except subprocess.TimeoutExpired:
         return f"took longer than {WITHIN:g} s"
-    last = (done.stderr.strip().splitlines() or [""])[-1]
+    except (OSError, ValueError) as error:
+        return f"cannot be run ({type(error).__name__})"
+    last = (done.stderr.decode(errors="replace").strip().splitlines() or [""])[-1]
     return f"ended with exit code {done.returncode}{f' ({last})' if last else ''}" if done.returncode else ""
 
 
 def _post(url: str, text: str) -> str:
-    """Why it failed; empty where it did not."""
-    import urllib.request  # takes longer than the rest here
+    """Why it failed; empty where it did not. The address may be secret."""
+    import urllib.error  # takes longer than the rest here
+    import urllib.request
+    from http.client import HTTPException
 
     host = urlsplit(url).hostname or ""
     as_json = any(host == each or host.endswith(f".{each}") for each in JSON_HOSTS)
@@ -101,5 +140,7 @@ def _post(url: str, text: str) -> str:
         request = urllib.request.Request(url, data.encode(), headers, method="POST")
         with urllib.request.urlopen(request, timeout=WITHIN):
             return ""
-    except (OSError, ValueError) as error:
-        return f"cannot be reached ({error})"
+    except urllib.error.HTTPError as error:
+        return f"answered {error.code} {error.reason}"
+    except (OSError, HTTPException, ValueError) as error:
+        return f"cannot be reached ({type(error).__name__})"

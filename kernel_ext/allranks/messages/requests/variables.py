@@ -25,11 +25,12 @@ class DecidePush(Question[Nothing]):
 
 
 class Pull(Question[Nothing]):
-    """The value of a dotted path, in the answer's buffers."""
+    """The value of a dotted path, in the answer's buffers; with `computed_only`, only if nothing must be evaluated."""
 
     runs = "main"
     in_steps = True
     name: str
+    computed_only: bool = False
 
 
 class Described(Struct, kw_only=True):
@@ -61,7 +62,7 @@ class Variables(Answer):
 
 
 class Describe(Question[Variables]):
-    """The user's variables, or those of these `names`; evaluates nothing."""
+    """The user's variables, or those of these `names`; evaluates nothing. In a cell, without checksums."""
 
     runs = "main"
     in_steps = True

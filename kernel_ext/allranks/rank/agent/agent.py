@@ -31,6 +31,7 @@ from allranks.rank.cell.output_capture import divert_cells
 from allranks.rank.cell.recorder import CellRecorder
 from allranks.rank.cell.stdio import RankStream
 from allranks.rank.cell.turns import Turns
+from allranks.rank.collectives.aborted import CollectiveAborted
 from allranks.rank.collectives.ledger import Ledger
 from allranks.rank.debug import introspection
 from allranks.rank.debug.debugger import Debugger
@@ -130,7 +131,7 @@ class Agent:
         self.reporter = Reporter(cell, ledger, meters, debugger, reserve, steps, lifeline)
         blocked = self.reporter.is_blocked
 
-        self.log = log = Log(cell, ledger, group, is_broken, steps.end_step, lifeline)
+        self.log = log = Log(cell, ledger, group, is_broken, steps.end, lifeline)
         self.names = names = GivenNames(user_ns, ledger, log.function, group, shell)
         peers = Peers(config.token, lifeline)
         self.world = world = World(
@@ -207,25 +208,21 @@ class Agent:
         """Handle a request where its type says; the answer, or what went wrong, carries the number of the question."""
 
         def handle() -> None:
-            answer: Answered | Failed | None = None
-            out: Sequence[Buffer] = ()
             try:
                 answered = self.requests.handle(request, buffers)
                 if answered is not None and isinstance(request, Question):
-                    answer, out = Answered(request.number, encode(answered.answer)), answered.buffers
+                    answer = Answered(request.number, encode(answered.answer))
+                    self.lifeline.send(answer, answered.buffers)
             except BaseException as error:
                 if isinstance(request, Question):
                     foreseen = isinstance(error, PLAIN)
                     text = str(error) or type(error).__name__
                     told = "" if foreseen else traceback.format_exc()
-                    answer = Failed(request.number, type(error).__name__, text, told)
+                    self.lifeline.send(Failed(request.number, type(error).__name__, text, told))
                 else:
                     traceback.print_exc()
-                if answer is not None and isinstance(error, KeyboardInterrupt) and self.cell.running:
-                    self.lifeline.send(answer)
-                    raise  # between two steps, it is the cell that was stopped
-            if answer is not None:
-                self.lifeline.send(answer, out)
+                if self.cell.running and (stop := _stop_of_the_cell(error)) is not None:
+                    raise stop from None  # it came between two steps
 
         if isinstance(request, Form):
             self.world.asked_to_form()
@@ -311,3 +308,10 @@ class Agent:
         self.recorder.send_output()
         self.lifeline.send(Leaving(call, line))
         self.lifeline.close(LEAVES_WITHIN)
+
+
+def _stop_of_the_cell(error: BaseException | None) -> BaseException | None:
+    """The error that a signal has raised in the main thread, among those that this one came from."""
+    while error is not None and not isinstance(error, (KeyboardInterrupt, CollectiveAborted)):
+        error = error.__context__
+    return error

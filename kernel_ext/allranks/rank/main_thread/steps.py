@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
+from allranks.rank.functions import transforms
+
 from .running_cell import RunningCell
 from .thread import MainThread
 
 
 class Steps:
-    """A step ends with each call of ``log`` or `checkpoint_here`."""
+    """A step ends with each call of ``log`` or `end_step` in the main thread, but not in a function that MLX traces."""
 
     current: Steps | None = None
-    """Those of this process, if it is a rank."""
+    """The `Steps` of this process; None where it is not a rank."""
 
     def __init__(self, main: MainThread, cell: RunningCell) -> None:
         self._main, self._cell = main, cell
@@ -32,21 +34,27 @@ class Steps:
         self._asked.append(function)
         self._main.call(self._answer)
 
-    def end_step(self) -> None:
+    def end(self) -> None:
         """The user's code has ended a step, in any thread."""
-        self._last_cell = self._cell.number
-        if self._asked and self._main.is_current():
+        if self._last_cell == self._cell.number and not self._asked:
+            return
+        if self._main.is_current() and not transforms.inside():
+            self._last_cell = self._cell.number
             self._answer()
 
     def _answer(self) -> None:
         while self._asked:
-            self._asked.popleft()()
+            function = self._asked[0]
+            try:
+                function()
+            finally:  # one that was interrupted has said so
+                self._asked.popleft()
 
 
-def checkpoint_here() -> None:
+def end_step() -> None:
     """Let a rank answer ``%distributed pull`` and ``vars`` here, in a loop of a cell that runs with ``--no-wait``.
 
     A call of ``log`` does the same. Without a question it takes less than a microsecond. Does nothing in a notebook.
     """
     if Steps.current is not None:
-        Steps.current.end_step()
+        Steps.current.end()

@@ -31,15 +31,19 @@ def leaves(value: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, An
 
 
 def describe(
-    variables: Mapping[str, Any], on_its_way: Container[int] = (), invalid: Container[str] = ()
+    variables: Mapping[str, Any],
+    on_its_way: Container[int] = (),
+    invalid: Container[str] = (),
+    *,
+    compared: bool = True,
 ) -> list[Variable]:
-    """One entry a name: type, shape, dtype, bytes of its arrays, a checksum where all of it is known.
+    """One entry a name: type, shape, dtype, bytes of its arrays; if `compared`, a checksum where all of it is known.
 
     Names that an aborted collective was a part of are `invalid`. Arrays that are `on_its_way` (their ``id``) count as
     pending: to look into one would wait for it. Modules, functions and classes are left out: they are code.
     """
     return [
-        Variable(name=name, invalid=name in invalid, **_described(value, on_its_way))
+        Variable(name=name, invalid=name in invalid, **_described(value, on_its_way, compared))
         for name, value in sorted(variables.items())
         if not isinstance(value, (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type))
     ]
@@ -63,7 +67,7 @@ def leaf_at(value: Any, path: str) -> Any:
     raise KeyError(path)
 
 
-def _described(value: Any, on_its_way: Container[int]) -> dict[str, Any]:
+def _described(value: Any, on_its_way: Container[int], compared: bool = True) -> dict[str, Any]:
     entry: dict[str, Any] = {"type": type(value).__name__, "shape": None, "dtype": None, "nbytes": None}
     entry |= {"checksum": None, "pending": False}
     if is_array(value):
@@ -76,7 +80,7 @@ def _described(value: Any, on_its_way: Container[int]) -> dict[str, Any]:
             arrays += 1
             nbytes += leaf.nbytes
             entry["pending"] |= id(leaf) in on_its_way or is_pending(leaf)
-        known = None if entry["pending"] else _bytes(leaf)
+        known = _bytes(leaf) if compared and not entry["pending"] else None
         if known is None:
             checksum = -1
         elif checksum >= 0:

@@ -12,7 +12,7 @@ from allranks.messages import requests, values
 from allranks.messages.host_messages import RankConfig
 from allranks.messages.questions import Reply
 from allranks.messages.requests import Nothing
-from allranks.rank.arrays.pending import waits
+from allranks.rank.arrays import computed
 from allranks.rank.cell.names import Names
 from allranks.rank.collectives.ledger import Ledger
 from allranks.rank.main_thread.running_cell import RunningCell
@@ -57,16 +57,22 @@ class VariableRequests(RequestTable):
 
     def _pull(self, request: requests.Pull, _: Buffers) -> Reply[Nothing]:
         value = self._named(request.name)
-        if self._cell.running and waits(value):  # others are between other steps
-            raise RuntimeError("it waits for a collective, which all ranks must enter: pull it once it is evaluated")
-        return Reply(Nothing(), values.pack(value))
+        if not request.computed_only:
+            return Reply(Nothing(), values.pack(value))
+        # Other ranks may be at another step, so no collective may be entered.
+        if computed.reader is None or not all(map(computed.reader.is_there, values.arrays_to_pack(value))):
+            raise RuntimeError("it is not evaluated yet: while a cell runs, only evaluated arrays can be pulled")
+        # Copies: the loop goes on while they are sent.
+        return Reply(Nothing(), [bytes(each) for each in values.pack(value)])
 
     def _describe(self, request: requests.Describe, _: Buffers) -> Reply[requests.Variables]:
         held = self._names.user_variables()
         if request.names:
             held = {name: value for name, value in held.items() if name in request.names}
         arrays = self._ledger.invalid
-        return Reply(requests.Variables(variables.describe(held, arrays.on_its_way(), set(arrays.names(held)))))
+        on_its_way, invalid = arrays.on_its_way(), set(arrays.names(held))
+        described = variables.describe(held, on_its_way, invalid, compared=not self._cell.running)
+        return Reply(requests.Variables(described))
 
     def _describe_leaves(self, request: requests.DescribeLeaves, _: Buffers) -> Reply[requests.Leaves]:
         on_its_way = self._ledger.invalid.on_its_way()
