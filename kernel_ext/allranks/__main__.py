@@ -82,6 +82,8 @@ def _run(arguments: Sequence[str] | None) -> int:
         return _set_up(options)
     if options.command == "probe":
         return probe_shell.main(options)
+    if options.command == "down" and options.save is not None:
+        return _save_and_end(options)
     if options.command in ("list", "down"):
         try:
             return shell.list_clusters(options) if options.command == "list" else shell.end(options)
@@ -95,6 +97,24 @@ def _run(arguments: Sequence[str] | None) -> int:
     from .demo import demo
 
     return demo()
+
+
+def _save_and_end(options: argparse.Namespace) -> int:
+    """Take over a cluster that has lost its notebook, save its variables, and end it."""
+    from allranks.cluster.cluster import Cluster
+
+    if options.hosts or options.force or options.json:
+        print("allranks: --save takes no other option.", file=sys.stderr)
+        return 2
+    try:
+        cluster = Cluster.attach(options.name)
+        print(cluster.save(options.save))
+    except AllranksError as error:
+        print(f"allranks: {error} Nothing was ended.", file=sys.stderr)
+        return 2
+    cluster.down()
+    print(f"{cluster.name} has ended.")
+    return 0
 
 
 def _diagnose(options: argparse.Namespace) -> int:

@@ -21,6 +21,7 @@ def add_arguments(lists: argparse.ArgumentParser, ends: argparse.ArgumentParser)
     """The options of the two."""
     ends.add_argument("name", metavar="NAME", help="the cluster's name, or the beginning of its id")
     ends.add_argument("--force", action="store_true", help="also if a notebook is attached")
+    ends.add_argument("--save", metavar="PATH", help="first save the ranks' variables, for up --load")
     for parser in (lists, ends):
         parser.add_argument("--hosts", metavar="A,B", default="", help="look on these hosts, too: names for ssh")
         parser.add_argument("--python", metavar="P", help="the Python that has allranks on those hosts")
