@@ -291,3 +291,17 @@ def test_a_damaged_file_is_called_so_and_by_its_path() -> None:
                 Cluster.attach(name)
         finally:
             file.unlink()
+
+
+def test_a_shell_saves_what_the_ranks_hold_and_ends_them(orphaned: tuple[str, Path], tmp_path: Path) -> None:
+    name, go = orphaned
+    command = ("down", name, "--save", str(tmp_path / "a"))
+    refused = allranks(*command)
+    assert refused.returncode == 2, refused
+    assert "still busy with an earlier cell" in refused.stderr and refused.stderr.endswith("Nothing was ended.\n")
+    go.touch()
+    assert eventually(lambda: allranks(*command).returncode == 0)
+    assert allranks(*command).returncode == 2, "it has ended"
+    with Cluster(2, backend="ring") as cluster:
+        cluster.load(tmp_path / "a", "a")
+        assert [a.tolist() for a in cluster.pull("a")] == [[0, 1, 2, 3], [1, 2, 3, 4]]
