@@ -61,7 +61,7 @@ class HostView:
     """Name of the processor."""
     cores: int | None = None
     memory: int | None = None
-    """Bytes it has."""
+    """Bytes that programs there can use in all; in a container or a scheduler's job, its limit."""
     memory_used: int | None = None
     """Bytes that are not available to a new program."""
     load: float | None = None
@@ -71,6 +71,12 @@ class HostView:
     sent_rate: float | None = None
     """Bytes a second it sent lately: all programs' frames, headers included."""
     received_rate: float | None = None
+    swap_rate: float | None = None
+    """Bytes a second that were swapped in and out lately."""
+    throttled: bool | None = None
+    """Whether a processor was slowed down lately since it was too hot; None where that cannot be known."""
+    temperature: float | None = None
+    """Degrees Celsius of its hottest sensor."""
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ import msgspec
 
 from allranks.errors import AllranksError, CellInterrupted, CellTimeout, NoCluster
 from allranks.head.cell.agreement import Agreement
+from allranks.head.cell.low_memory import LowMemory
 from allranks.head.cell.outcome import Outcome
 from allranks.head.cell.stall import Finding
 from allranks.head.cell.still_busy import still_busy
@@ -125,6 +126,7 @@ class Cell:
         self._stop_notified = False
         """Whether the user was notified that ranks are at a breakpoint; until none is."""
         self._check_at = time.monotonic() + NOTIFY_EVERY
+        self._low_memory = LowMemory(self.ranks)
         self._for_others = self._timed_out = False
         """Whether only the queue follows it; whether its time limit has ended it."""
         self._stopped = False
@@ -397,6 +399,8 @@ class Cell:
             self._screen.blocks(_said(findings))
         if now >= self._check_at:
             self._check_at = now + NOTIFY_EVERY
+            if low := self._low_memory.look(self._monitor.snapshot(), now):
+                self._show(_said(low))
             if (notifier := self._notifier()) is not None:
                 self._notify_who_waits(notifier, now)
 

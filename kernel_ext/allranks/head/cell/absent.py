@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from allranks_backends.plan import rank_label
-from allranks_backends.views import AT_REST, Collective, RankView, Snapshot
+from allranks_backends.views import AT_REST, Collective, HostView, RankView, Snapshot
+from allranks_widgets.status import human_bytes
+
+SWAPS = 1e6
+"""Bytes a second of swapping from which on it is named as a cause."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +85,18 @@ def missing(here: set[int], snapshot: Snapshot, ended: Mapping[int, Ended], rank
             found = (AT_ANOTHER, view.doing) if _kind(view.collective) != kind else None
         if found:
             told.setdefault(found, []).append(view.rank)
-    return "; ".join(f"{rank_label(ranks)} {absence.of(ranks, detail)}" for (absence, detail), ranks in told.items())
+    said = [f"{rank_label(ranks)} {absence.of(ranks, detail)}" for (absence, detail), ranks in told.items()]
+    away = {snapshot.ranks[rank].host for each in told.values() for rank in each}
+    return "; ".join([*said, *_troubles(host for host in snapshot.hosts if host.name in away)])
+
+
+def _troubles(hosts: Iterable[HostView]) -> Iterator[str]:
+    """What slows down hosts."""
+    for host in hosts:
+        if (host.swap_rate or 0.0) >= SWAPS:
+            yield f"{host.name} is short of memory and swaps {human_bytes(host.swap_rate or 0.0)}/s"
+        if host.throttled:
+            yield f"{host.name} is too hot and runs slower"
 
 
 def _of_ended(view: RankView, ended: Ended, number: int, kind: tuple[object, ...]) -> tuple[Absence, str] | None:

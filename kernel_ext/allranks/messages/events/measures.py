@@ -79,3 +79,6 @@ class Machine(Struct, frozen=True):
     interface: str | None = None
     sent_rate: float | None = None
     received_rate: float | None = None
+    swap_rate: float | None = None
+    throttled: bool | None = None
+    temperature: float | None = None

@@ -15,6 +15,7 @@ from allranks.machine.model import model
 from allranks.messages.events import LinkReading, Machine, Memory, OpTotals
 from allranks.rank.collectives.ledger import Ledger
 
+from .hardware import Hardware
 from .link_stats import LinkStats, interface_of
 from .traffic import Traffic
 
@@ -49,6 +50,7 @@ class Meters:
         """Whether MLX computes on an NVIDIA GPU, for which it does not wait on a lock."""
         self._moved: tuple[str, int, int, float] | None = None
         self._machine: dict[str, Any] = {}
+        self._hardware = Hardware()
         self._cpu = self._cpu_seconds()
         self._at = time.monotonic()
 
@@ -66,12 +68,13 @@ class Meters:
         """
         if not self._machine:
             self._machine = {**model(), "cores": psutil.cpu_count()}
-        memory = psutil.virtual_memory()
+        memory, used = self._hardware.memory()
         return Machine(
             **self._machine,
-            memory=memory.total,
-            memory_used=round(memory.total - memory.available, -8),
+            memory=memory,
+            memory_used=round(used, 3 - len(str(memory))),
             load=round(psutil.cpu_percent(None) / 100, 1),
+            **self._hardware.read(),
             **self._network(),
         )
 

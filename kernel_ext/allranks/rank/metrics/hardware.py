@@ -1,0 +1,127 @@
+"""What the host says of its memory, its swapping and its temperature, without root."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+
+CGROUPS = Path("/sys/fs/cgroup")
+THROTTLED = "devices/system/cpu/cpu*/thermal_throttle/package_throttle_count"
+"""In ``/sys``: how often a processor was slowed down since it had become too hot (Intel; unknown elsewhere)."""
+TEMPERATURE_EVERY = 5.0
+"""Seconds between two readings of temperatures, which take milliseconds."""
+UNLIMITED = 1 << 60
+"""Bytes from which on a cgroup's limit is none."""
+
+
+class _Group(NamedTuple):
+    """The memory files of a control group."""
+
+    limit: Path
+    used: Path
+    details: Path
+    inactive: str
+    """What `details` calls memory that the kernel can take back at once."""
+
+
+class Hardware:
+    """Takes readings, one after the other."""
+
+    def __init__(self) -> None:
+        self._groups = list[_Group]()
+        with suppress(OSError):  # only Linux has it
+            self._groups += _groups(Path("/proc/self/cgroup").read_text())
+        self._swapped = _swapped()
+        self._throttled = _throttled()
+        self._at = time.monotonic()
+        self._temperature: float | None = None
+        self._temperature_at = -TEMPERATURE_EVERY
+
+    def memory(self) -> tuple[int, int]:
+        """Bytes that programs here can use in all, and bytes that are in use.
+
+        Those of the control group that is closest to its limit, as in a container or a scheduler's job, or else of the
+        host.
+        """
+        host = psutil.virtual_memory()
+        total, left = host.total, host.available
+        for group in self._groups:
+            with suppress(OSError, ValueError):
+                limit = _number(group.limit)
+                if limit < UNLIMITED and (free := max(0, limit - _number(group.used) + _inactive(group))) < left:
+                    total, left = limit, free
+        return total, total - left
+
+    def read(self) -> dict[str, Any]:
+        """Bytes a second swapped in and out since the last reading, whether a processor was throttled, and degrees."""
+        now, swapped, throttled = time.monotonic(), _swapped(), _throttled()
+        seconds = max(now - self._at, 1e-9)
+        found: dict[str, Any] = {"temperature": self._hottest(now)}
+        if swapped is not None and self._swapped is not None:
+            # Two figures, so that what hardly changes is no news.
+            found["swap_rate"] = float(f"{max(0, swapped - self._swapped) / seconds:.2g}")
+        if throttled is not None and self._throttled is not None:
+            found["throttled"] = throttled > self._throttled
+        self._at, self._swapped, self._throttled = now, swapped, throttled
+        return found
+
+    def _hottest(self, now: float) -> float | None:
+        if now - self._temperature_at >= TEMPERATURE_EVERY:
+            self._temperature_at = now
+            read = getattr(psutil, "sensors_temperatures", dict)  # only Linux and FreeBSD have it
+            with suppress(OSError):
+                degrees = [each.current for sensors in read().values() for each in sensors if each.current]
+                self._temperature = round(max(degrees)) if degrees else None
+        return self._temperature
+
+
+def _groups(membership: str) -> Iterator[_Group]:
+    """Control groups that limit this process's memory, from ``/proc/self/cgroup``: its own, and those around it."""
+    for line in membership.splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers == "memory":
+            root, names = CGROUPS / "memory", ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+        elif not controllers:
+            root, names = CGROUPS, ("memory.max", "memory.current", "inactive_file")
+        else:
+            continue
+        folder = root / path.lstrip("/")
+        while folder.is_relative_to(root):
+            limit, used, inactive = names
+            if (folder / limit).exists():
+                yield _Group(folder / limit, folder / used, folder / "memory.stat", inactive)
+            folder = folder.parent
+
+
+def _number(file: Path) -> int:
+    """Raises ValueError for ``max``."""
+    return int(file.read_text())
+
+
+def _inactive(group: _Group) -> int:
+    for line in group.details.read_text().splitlines():
+        name, _, value = line.partition(" ")
+        if name == group.inactive:
+            return int(value)
+    return 0
+
+
+def _swapped() -> int | None:
+    """Bytes that were swapped in and out since the host was started."""
+    with suppress(OSError, RuntimeError):
+        swap = psutil.swap_memory()
+        return int(swap.sin + swap.sout)
+    return None
+
+
+def _throttled() -> int | None:
+    """How often processors were throttled since the host was started."""
+    with suppress(OSError, ValueError):
+        counts = [int(file.read_text()) for file in Path("/sys").glob(THROTTLED)]
+        return sum(counts) if counts else None
+    return None

@@ -1,0 +1,71 @@
+"""When a user is warned that a host's memory will be used up."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from allranks.head.cell.absent import missing
+from allranks.head.cell.low_memory import LowMemory
+from allranks_backends.views import Snapshot
+from tests.widgets.streams import hanging, snapshot
+
+GB = 10**9
+
+
+def using(used: list[float], *, hosts: int = 1) -> Snapshot:
+    """A world of four ranks whose hosts have 100 GB, of which so many are used."""
+    world = snapshot(4, hosts, 0.0)
+    views = [
+        replace(host, memory=100 * GB, memory_used=round(each * GB))
+        for host, each in zip(world.hosts, used, strict=True)
+    ]
+    return replace(world, hosts=tuple(views))
+
+
+def said(looks: list[float], *, every: float = 1.0) -> list[tuple[int, str]]:
+    """At which look what was said, as memory is used."""
+    watch = LowMemory(range(4))
+    return [
+        (number, finding.text)
+        for number, used in enumerate(looks)
+        for finding in watch.look(using([used]), number * every)
+    ]
+
+
+def test_a_host_is_warned_of_once_before_its_memory_is_used_up() -> None:
+    (first, text), *more = said([50, 60, 70, 80, 90, 99])
+    assert first == 3 and not more
+    assert text.startswith("localhost has 20.0 GB of 100.0 GB memory left. 10.0 GB more are used each second. If")
+
+
+def test_much_that_is_used_steadily_is_no_warning_and_little_that_is_left_is_one() -> None:
+    assert not said([90] * 20)
+    ((_, text),) = said([96] * 20)
+    assert "left. If it is used up, the system ends a process" in text
+
+
+def test_a_host_that_has_recovered_is_warned_of_again() -> None:
+    assert [number for number, _ in said([96, 96, 50, 50, 50, 50, 96, 96])] == [0, 6]
+
+
+def test_a_jump_that_is_over_is_no_growth() -> None:
+    assert not said([10, 79, 79, 79, 79, 79])[1:]
+
+
+def test_only_hosts_of_the_cell_are_watched_and_the_unknown_is_no_warning() -> None:
+    watch = LowMemory([0, 1])
+    (finding,) = watch.look(using([99, 99], hosts=2), 0.0)
+    assert finding.ranks == (0, 1) and finding.text.startswith("studio-1 ")
+    unknown = using([99])
+    hosts = tuple(replace(host, memory_used=None) for host in unknown.hosts)
+    assert not watch.look(replace(unknown, hosts=hosts), 1.0)
+
+
+def test_swapping_and_heat_are_named_where_a_rank_is_late() -> None:
+    world = hanging(4, 2, late=2)
+    here = {rank.rank for rank in world.ranks if rank.state == "waiting"}
+    assert "swaps" not in missing(here, world, {}, range(4))
+    late = world.ranks[2].host
+    hosts = [replace(each, swap_rate=3e8, throttled=True) if each.name == late else each for each in world.hosts]
+    text = missing(here, replace(world, hosts=tuple(hosts)), {}, range(4))
+    assert text.endswith(f"{late} is short of memory and swaps 300.0 MB/s; {late} is too hot and runs slower")
