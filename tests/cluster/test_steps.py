@@ -24,7 +24,7 @@ def end(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("step", ["log(x=x)", "allranks.end_step()"])
 def test_pull_and_vars_are_answered_between_two_steps(ring2: Cluster, end: Path, step: str) -> None:
-    ring2.run("model = {'w': mx.arange(3)}").check()
+    ring2.run("model = {'w': mx.arange(3)}; mx.eval(model)").check()
     cell = ring2.begin(LOOP.format(str(end), step))
     try:
         assert until(lambda: all(rank.ends_steps for rank in ring2._up().monitor.ranks))
@@ -53,7 +53,7 @@ def test_a_cell_without_steps_is_busy_and_one_that_has_ended_its_steps_answers_a
     end.unlink()
     cell = ring2.begin("log(x=1); x = 7\n" + LOOP.format(str(end), "pass").replace("x = 0\n", ""))
     assert until(lambda: all(rank.ends_steps for rank in ring2._up().monitor.ranks))
-    asked = ring2._ask_all(Pull("x"), None)
+    asked = ring2._ask_all(Pull("x"), None, in_steps=True)
     assert not any(each.done() for each in asked.values())
     end.touch()
     cell.finish().check()
@@ -90,7 +90,7 @@ def test_a_stop_while_a_question_is_answered_stops_the_cell(ring2: Cluster, tmp_
         "slow = Slow()\nwhile True:\n    time.sleep(0.01); log(x=1)"
     )
     assert until(lambda: all(rank.ends_steps for rank in ring2._up().monitor.ranks))
-    asked = ring2._ask_all(Pull("slow"), None)
+    asked = ring2._ask_all(Pull("slow"), None, in_steps=True)
     assert until(lambda: all(began.with_name(f"began{rank}").exists() for rank in range(2)))
     cell.stop()
     with pytest.raises(CellInterrupted):

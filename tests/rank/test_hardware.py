@@ -114,6 +114,6 @@ def test_groups_of_both_versions_and_those_around_them(
 
 @pytest.mark.slow
 def test_a_cell_that_will_run_out_of_memory_is_warned_of_before(group: Group) -> None:
-    said = group.run(GROWS, 1900 << 20)
+    said = group.run(GROWS, 1550 << 20)
     assert said.count(" memory left.") == 1 and "the system ends a process, such as a rank" in said
     assert said.endswith("True\n"), "it was warned of in time"

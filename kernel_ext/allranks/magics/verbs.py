@@ -263,8 +263,8 @@ class Verbs:
             display(RUNS)  # type: ignore[no-untyped-call]
 
     def _notify(self, options: argparse.Namespace) -> None:
-        names = ("bell", "browser", "command", "url", "over")
-        given = {name: value for name in names if (value := getattr(options, name)) not in (None, False)}
+        values = {name: getattr(options, name) for name in ("bell", "browser", "command", "url", "over")}
+        given = {name: value for name, value in values.items() if value is not None and value is not False}
         new = self.notifier
         if options.off and given:
             raise UsageError("--off takes no other option.")

@@ -69,6 +69,9 @@
  * @property {string} [interface]
  * @property {number} [sent_rate]
  * @property {number} [received_rate]
+ * @property {number} [swap_rate]
+ * @property {boolean} [throttled]
+ * @property {number} [temperature]
  */
 
 /**

@@ -59,8 +59,10 @@ class VariableRequests(RequestTable):
         value = self._named(request.name)
         if not request.computed_only:
             return Reply(Nothing(), values.pack(value))
-        # Other ranks may be at another step, so no collective may be entered.
-        if computed.reader is None or not all(map(computed.reader.is_there, values.arrays_to_pack(value))):
+        # Other ranks may be at another step, so no collective may be entered. One that was entered already ends: all
+        # ranks enter theirs in the same order.
+        reader = computed.reader
+        if reader is None or any(reader.is_pending(array) is not False for array in values.arrays_to_pack(value)):
             raise RuntimeError("it is not evaluated yet: while a cell runs, only evaluated arrays can be pulled")
         # Copies: the loop goes on while they are sent.
         return Reply(Nothing(), [bytes(each) for each in values.pack(value)])
