@@ -112,7 +112,7 @@ sys.stdin.read()
 def test_a_cell_that_failed_hides_no_other(orphaned: tuple[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
     name, go = orphaned
     verbs = Verbs()
-    verbs.shell = verbs.cluster = verbs.ended = None
+    verbs.shell = verbs.cluster = verbs.ended = verbs.notifier = None
     go.touch()
     with pytest.raises(CellFailed, match="rank 0 raised ZeroDivisionError"):
         verbs._attach(Namespace(name=name))

@@ -434,7 +434,7 @@ class Cell:
             self.sent.status = status
             self.shown.set()
         if (notifier := self._notifier()) is not None and self.result is not None:
-            why = f"it was stopped after {self.result.seconds:.0f} s" if self._timed_out else self.sent.why
+            why = "it took longer than its limit" if self._timed_out else self.sent.why
             notifier.ended(self.label, "failed" if self._timed_out else status, why, self.result.seconds)
 
     def _end(self) -> RunStatus:
