@@ -45,11 +45,16 @@ def three_digits(value: float) -> str:
     return f"{value:.{min(max(2 - math.floor(math.log10(abs(value))), 0), 6)}f}"
 
 
-def lines_text(count: int) -> str:
+def count_text(count: int, noun: str) -> str:
     """``1 line``, ``2,000 lines``."""
-    return f"{count:,} {'line' if count == 1 else 'lines'}"
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def ranks_text(count: int, kind: str = "") -> str:
     """``1 rank``, ``4 ranks``, ``4 ring ranks``."""
-    return " ".join(filter(None, (str(count), kind, "rank" if count == 1 else "ranks")))
+    return count_text(count, f"{kind} rank".lstrip())
+
+
+def cut_text(text: str, longest: int) -> str:
+    """The text, cut to so many characters."""
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"

@@ -234,7 +234,7 @@ def test_a_disk_that_takes_no_more_leaves_the_old_state(ring2: Cluster, tmp_path
     ring2.run("x = x + 10").check()
     ring2.run(limit.format(100_000)).check()
     try:
-        said = r"File too large\. Free space there, or .* folder\. The state before, if .*a had one, is still there\."
+        said = r"File too large\. Free space there, or .* folder\. If .*a had a saved state before, it still has it\."
         with pytest.raises(CannotSave, match=said):
             ring2.save(tmp_path / "a", "x")
     finally:
@@ -293,7 +293,7 @@ def test_a_rank_that_dies_before_all_were_asked_is_named(tmp_path: Path, monkeyp
             return compare(*given)
 
         monkeypatch.setattr(cluster, "_equal", dies)
-        with pytest.raises(WorldBroken, match=r"rank 1 died .*The state before, if .*a had one, is still there\."):
+        with pytest.raises(WorldBroken, match=r"rank 1 died .*If .*a had a saved state before, it still has it\."):
             cluster.save(tmp_path / "a")
         cluster.heal()
         cluster.load(tmp_path / "a")
@@ -468,7 +468,7 @@ def test_only_one_saves_to_a_folder_at_a_time(
     monkeypatch.setattr(saved_state, "_manifest", waits)
     saving = ring2.begin_save(folder, "x")
     assert written.wait(WITHIN)
-    with pytest.raises(CannotSave, match=rf"another save to {folder} is under way\. The state before, if"):
+    with pytest.raises(CannotSave, match=rf"another save to {folder} is under way\. If"):
         ring4.save(folder, "x")
     goes_on.set()
     saving.result(WITHIN)
@@ -516,7 +516,7 @@ def test_ranks_that_are_removed_while_they_are_saved(
         assert until(compares.exists)
         cluster.resize(1)
         resized.set()
-        with pytest.raises(CannotSave, match=r"rank 1 was removed in the meantime\. The state before"):
+        with pytest.raises(CannotSave, match=r"rank 1 was removed in the meantime\. If"):
             saving.result(WITHIN)
         assert not list((tmp_path / "a").glob("state-*"))
         assert cluster.save(tmp_path / "a", "x").size == 1

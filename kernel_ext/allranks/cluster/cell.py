@@ -196,7 +196,7 @@ class Cell:
         return self._ended()
 
     def follow_for_others(self) -> None:
-        """`finish` for a cell that nobody follows; who calls that later gets what it raised."""
+        """`finish`, called by the queue; a later call of `finish` raises the same error."""
         self._for_others = True
         with suppress(AllranksError, CellInterrupted):
             self.finish()

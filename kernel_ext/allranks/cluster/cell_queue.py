@@ -10,12 +10,13 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from html import escape
 from typing import Any, Literal, Protocol
 
 from allranks.errors import AllranksError, Busy, CellInterrupted, CellTimeout, NotRun, UsageError
 from allranks.head.state.code_changes import Code
+from allranks.units import cut_text
 from allranks_widgets.table import html_table, text_table
 
 from .cell import Cell
@@ -113,10 +114,13 @@ class QueuedCell:
         return self.result
 
     def entry(self) -> Entry:
+        after = self.after.label if self.after is not None else ""
+        return Entry(self.label, self.status, self.why, after, self._first_line)
+
+    @cached_property
+    def _first_line(self) -> str:
         lines = [line.strip() for line in Code.of(self.code).text.splitlines()]
-        first = next((line for line in lines if line and not line.startswith("#")), "")
-        code = first if len(first) <= LONGEST else f"{first[: LONGEST - 1]}…"
-        return Entry(self.label, self.status, self.why, self.after.label if self.after is not None else "", code)
+        return cut_text(next((line for line in lines if line and not line.startswith("#")), ""), LONGEST)
 
     # For the queue, which holds its lock.
 
@@ -147,7 +151,7 @@ class CellQueue:
         self._begin, self._recent, self._underway, self._is_busy = begin, recent, underway, is_busy
         self._changed = threading.Condition()
         self._cells: list[tuple[QueuedCell, dict[str, Any], contextvars.Context]] = []
-        """Those that wait or run, in their order, with the options of `begin`, and where their output is shown."""
+        """Those that wait or run, the next one first: with the options of `begin`, and where their output is shown."""
         self._ended: deque[Entry] = deque(maxlen=MOST_ENDED)
         self._names = itertools.count(1)
         self._starter: threading.Thread | None = None

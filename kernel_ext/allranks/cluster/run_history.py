@@ -16,10 +16,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from allranks.dataframes import imported_pandas, utc
 from allranks.errors import UsageError
 from allranks.head.state.cell_run import CellRun, Change, value_text
 from allranks.head.state.code_changes import diff
-from allranks.units import seconds_text
+from allranks.units import count_text, seconds_text
 from allranks_backends.plan import alike, rank_list
 from allranks_widgets.curves import figure
 from allranks_widgets.table import html_table, text_table
@@ -160,12 +161,9 @@ class RunHistory:
         Columns: ``run`` (the number), ``name``, ``rank``, ``step``, ``metric``, ``value``, ``time`` (UTC). Raises
         UsageError.
         """
-        try:
-            import pandas
-        except ImportError:
-            raise UsageError("runs.frame() returns a DataFrame: pip install pandas.") from None
+        pandas = imported_pandas("runs.frame()")
         frame = pandas.DataFrame(self._values(self._chosen(which)), columns=list(COLUMNS))
-        frame["time"] = pandas.to_datetime(frame["time"], unit="s", utc=True)
+        frame["time"] = utc(frame["time"])
         return frame
 
     def export(self, path: str | Path, *which: int | str, logger: str | None = None, force: bool = False) -> str:
@@ -191,7 +189,7 @@ class RunHistory:
             except Exception as error:  # of the library, or of the file system
                 why = (str(error).strip().splitlines() or [type(error).__name__])[0]
                 raise UsageError(f"{logger} could not write {path}: {why}") from error
-            return f"{path}: {_count(len(runs), 'run')} for {logger}."
+            return f"{path}: {count_text(len(runs), 'run')} for {logger}."
         if file.suffix not in SUFFIXES:
             raise UsageError(
                 f"cannot export to {path}: use a name that ends in .csv or .parquet, or a folder and "
@@ -208,7 +206,7 @@ class RunHistory:
             frame = self.frame(*(run.number for run in runs))
             rows = list(frame.itertuples())
             _written(path, file, lambda draft: frame.to_parquet(draft, index=False))
-        return f"{path}: {_count(len(rows), 'value')} of {_count(len(runs), 'run')}."
+        return f"{path}: {count_text(len(rows), 'value')} of {count_text(len(runs), 'run')}."
 
     def _chosen(self, which: Sequence[int | str]) -> list[CellRun]:
         return [self[each] for each in which] or list(self)
@@ -288,7 +286,7 @@ class RunComparison:
 
 
 RUNS = RunHistory()
-"""Those of this process."""
+"""The runs of this process."""
 
 
 def _numbered(run: CellRun, text: str) -> bool:
@@ -296,8 +294,7 @@ def _numbered(run: CellRun, text: str) -> bool:
 
 
 def _label(run: CellRun) -> str:
-    named = run.name if run.name == f"run {run.number}" else f"{run.number} {run.name}"
-    return f"{named} (hidden)" if run.hidden else named
+    return f"{run.label} (hidden)" if run.hidden else run.label
 
 
 def _metric_names(runs: Sequence[CellRun]) -> list[str]:
@@ -309,10 +306,6 @@ def _clock(at: float) -> str:
     """The time of day here; with the date where that is not today's."""
     moment, today = time.localtime(at), time.localtime()
     return time.strftime("%H:%M:%S" if moment[:3] == today[:3] else "%b %d %H:%M", moment)
-
-
-def _count(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def _write_csv(path: Path, rows: Sequence[Sequence[Any]]) -> None:

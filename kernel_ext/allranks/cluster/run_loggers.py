@@ -74,8 +74,7 @@ def to_tensorboard(runs: Sequence[CellRun], to: str, force: bool) -> None:
 
 def _folder(run: CellRun) -> str:
     """A name for a folder that no other run has."""
-    named = run.name if run.name == f"run {run.number}" else f"{run.number} {run.name}"
-    return re.sub(r"[^\w .=-]", "_", named)
+    return re.sub(r"[^\w .=-]", "_", run.label)
 
 
 def to_mlflow(runs: Sequence[CellRun], to: str, force: bool) -> None:

@@ -55,7 +55,7 @@ from allranks.messages.state_manifest import (
 )
 from allranks.messages.wire import Buffer
 from allranks.notebook.stop import Stop
-from allranks.units import ranks_text, seconds_text
+from allranks.units import count_text, ranks_text, seconds_text
 from allranks_backends.plan import alike, rank_label
 from allranks_widgets import human_bytes
 
@@ -101,10 +101,9 @@ class SavedState:
     def __str__(self) -> str:
         per_rank = len(self.variables) - len(self.equal)
         said = f"{len(self.equal)} equal on all ranks, {per_rank} per rank"
-        text = (
-            f"Saved {_variables(len(self.variables))} of {ranks_text(self.size)} ({human_bytes(self.nbytes)}, "
-            f"{seconds_text(self.seconds)}) in {self.path}: {said}."
-        )
+        how = f"{human_bytes(self.nbytes)}, {seconds_text(self.seconds)}"
+        what = f"{count_text(len(self.variables), 'variable')} of {ranks_text(self.size)}"
+        text = f"Saved {what} ({how}) in {self.path}: {said}."
         return f"{text}\nNot saved: {_listed(self.not_saved)}." if self.not_saved else text
 
 
@@ -126,15 +125,9 @@ class LoadedState:
 
     def __str__(self) -> str:
         of = f" of {ranks_text(self.saved_by)}" if self.saved_by != self.size else ""
-        text = (
-            f"Loaded {_variables(len(self.variables))}{of} on {ranks_text(self.size)} ({human_bytes(self.nbytes)}, "
-            f"{seconds_text(self.seconds)}) from {self.path}."
-        )
+        what = f"{count_text(len(self.variables), 'variable')}{of} on {ranks_text(self.size)}"
+        text = f"Loaded {what} ({human_bytes(self.nbytes)}, {seconds_text(self.seconds)}) from {self.path}."
         return "\n".join((text, *self.notes))
-
-
-def _variables(count: int) -> str:
-    return f"{count} variable{'' if count == 1 else 's'}"
 
 
 def _listed(reasons: Mapping[str, str]) -> str:
@@ -220,7 +213,7 @@ class ClusterSavedState(ClusterBase):
         numbers, failed, stop = list(snapshots.by_rank), _cannot_save(folder), Stop(in_waits=True)
         remove: Removed = "this"
         try:
-            with _adding(f"The state before, if {folder} had one, is still there."):
+            with _adding(f"If {folder} had a saved state before, it still has it."):
                 equal = self._equal(snapshots, failed)
                 opened = self._each(ranks, OpenState(path=folder, version=version), failed, numbers)
                 written = self._each(ranks, WriteState(version=version, equal=equal), failed, numbers)

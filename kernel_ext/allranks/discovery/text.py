@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
+from allranks.units import count_text
 from allranks_backends.machines.ethernet_hosts import Server
 from allranks_backends.thunderbolt.addressing import PREFIX
 from allranks_backends.thunderbolt.cables import Cable
@@ -43,8 +44,7 @@ def setup(found: Discovery) -> str:
 
 def _head(found: Discovery) -> str:
     count = len(found.names)
-    kind = "Mac" if found.macs else "host"
-    hosts = f"{count} {kind}{'' if count == 1 else 's'}"
+    hosts = count_text(count, "Mac" if found.macs else "host")
     if found.over == "thunderbolt":
         usable = sum(cable.usable for cable in found.cables)
         hosts += f", {usable or 'no'} Thunderbolt cable{'' if usable == 1 else 's'} between them"

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from allranks.messages.requests.files import CHANGED, NOT_OURS
+from allranks.units import count_text
 from allranks_backends.plan import alike, rank_label
 from allranks_widgets import human_bytes
 
@@ -112,7 +113,7 @@ def left_out_lines(contents: Contents) -> list[str]:
 
 
 def files_text(count: int, nbytes: int) -> str:
-    return f"{count:,} file{'' if count == 1 else 's'} ({human_bytes(nbytes)})"
+    return f"{count_text(count, 'file')} ({human_bytes(nbytes)})"
 
 
 def names(paths: Sequence[str], of: int | None = None) -> str:

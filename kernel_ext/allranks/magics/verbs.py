@@ -29,7 +29,7 @@ from allranks.notebook.page_room import LINES
 from allranks.notebook.show import Show
 from allranks.notebook.writer import Writer
 from allranks.typed_options import flag, typed
-from allranks.units import lines_text, ranks_text
+from allranks.units import count_text, ranks_text
 from allranks.up_options import UpOptions
 from allranks_backends.plan import alike, rank_label
 from allranks_backends.views import AT_REST
@@ -402,13 +402,13 @@ class Verbs:
         if not any(printed.nbytes.values()):
             print(f"The last cell printed nothing on {rank_label(printed.ranks)}.")
         elif file is not None:
-            print(f"{options.save}: {lines_text(printed.save(file))} of {rank_label(printed.ranks)}.")
+            print(f"{options.save}: {count_text(printed.save(file), 'line')} of {rank_label(printed.ranks)}.")
         elif options.find is not None:
             blocks, counts = printed.find(options.find)
             Writer(printed.ranks, live=True).write(blocks)
             for count, ranks in alike(counts).items():
                 each = "each of " if len(ranks) > 1 else ""
-                print(f"{lines_text(count)} with {options.find!r} on {each}{rank_label(ranks)}.")
+                print(f"{count_text(count, 'line')} with {options.find!r} on {each}{rank_label(ranks)}.")
         else:
             Writer(printed.ranks, live=True).write(printed.last(options.last or min(SHOWN, most)))
         for why, ranks in alike(printed.incomplete).items():

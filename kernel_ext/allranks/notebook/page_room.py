@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable
 from itertools import chain, count
 from typing import NamedTuple
 
-from allranks.units import lines_text
+from allranks.units import count_text
 from allranks_widgets.status import human_bytes
 
 from .fold import Block
@@ -117,7 +117,7 @@ class PageRoom:
         ranks = tuple(sorted(self._bytes_left_out))
         counts = [max(lines, 1) for lines in self._lines_left_out.values()]  # one without an end counts, too
         least, most = min(counts), max(counts)
-        lines = f"{least:,} to {lines_text(most)}" if least < most else lines_text(most)
+        lines = f"{f'{least:,} to ' if least < most else ''}{count_text(most, 'line')}"
         of = " of each rank" if len(ranks) > 1 else ""
         size = f"{'up to ' * (least < most)}{human_bytes(max(self._bytes_left_out.values()))}"
         it = "it" if len(ranks) == most == 1 else "them"

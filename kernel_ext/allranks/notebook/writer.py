@@ -11,7 +11,7 @@ from typing import Any
 
 from IPython.display import display, update_display
 
-from allranks.units import lines_text
+from allranks.units import count_text
 from allranks_backends.plan import rank_label, rank_list
 from allranks_widgets.status import human_bytes
 
@@ -239,7 +239,7 @@ def as_text(block: Block) -> str:
             lines, size = block.content["lines"], human_bytes(block.content["bytes"])
             if not lines:  # all of one line, or figures
                 return f"… {size} of text or figures not shown here: %distributed output has the text"
-            return f"… {lines_text(lines)} ({size}) not shown here: %distributed output has them"
+            return f"… {count_text(lines, 'line')} ({size}) not shown here: %distributed output has them"
         case _:
             return str(showable(block.content["data"])["text/plain"])
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, NamedTuple
 
+from allranks.units import count_text, cut_text
+
 from .code_changes import SECRET, Code, Constant, lines_changed
 from .logged import MOST_SERIES, Row, Series
 
@@ -99,6 +101,11 @@ class CellRun:
     def __repr__(self) -> str:
         return f"<{self.name}: {self.status}, {', '.join(self.metrics) or 'nothing logged'}>"
 
+    @property
+    def label(self) -> str:
+        """``run 3``, or ``3 baseline`` for one that was renamed: no other run has it."""
+        return self.name if self.name == f"run {self.number}" else f"{self.number} {self.name}"
+
     def add(self, row: Row) -> None:
         """Take a value that was logged."""
         with self._lock:
@@ -152,9 +159,10 @@ class CellRun:
         all runs have more than 5 million values.
         """
         with self._lock:
-            taken = [(key, replace(series)) for key, series in self._series.items()]
             rows = [
-                Row(rank, name, *each) for (rank, name), series in taken for each in zip(*series.columns(), strict=True)
+                Row(rank, name, *each)
+                for (rank, name), series in self._series.items()
+                for each in zip(*series.columns(), strict=True)
             ]
         return sorted(rows, key=lambda row: (row.at, row.rank))
 
@@ -209,10 +217,9 @@ class CellRun:
     def _joined(self, values: Sequence[str], lines: int, other: CellRun) -> str:
         said = list(values[:MOST_SAID])
         if more := len(values[MOST_SAID:]):
-            said.append(f"{more} more {'value' if more == 1 else 'values'}")
+            said.append(count_text(more, "more value"))
         if lines:
-            also = "more " if values else ""
-            said.append(f"{lines} {also}{'line' if lines == 1 else 'lines'} changed")
+            said.append(f"{count_text(lines, 'more line' if values else 'line')} changed")
         if not (self.code and other.code):
             said.append("code not known")
         return ", ".join(said) or "same code"
@@ -226,4 +233,4 @@ def _said(change: Change, values: str) -> str:
 def value_text(value: Constant | None) -> str:
     """As it is shown: ``0.0003``, ``True``, ``adam``."""
     text = f"{value:.10g}" if isinstance(value, float) else str(value)
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+    return cut_text(text, LONGEST)

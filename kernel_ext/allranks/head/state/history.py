@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from allranks.errors import UsageError
+from allranks.dataframes import imported_pandas, utc
 from allranks_backends.plan import Link
 from allranks_backends.views import LinkView, RankView, Snapshot
 
@@ -66,10 +66,7 @@ class History:
 
     def frame(self) -> pandas.DataFrame:
         """Index ``time``; columns (``wire``, "0-1") and (``effective``, "0") in bytes a second, NaN for unknown."""
-        try:
-            import pandas
-        except ImportError:
-            raise UsageError("history() returns a DataFrame: pip install pandas.") from None
+        pandas = imported_pandas("history()")
         rows: list[dict[tuple[str, str], Any]] = []
         samples = self.samples()
         for sample in samples:
@@ -77,9 +74,7 @@ class History:
             row |= {("wire", f"{source}-{target}"): rate for (source, target), rate in sample.wire.items()}
             row |= {("effective", str(rank)): rate for rank, rate in sample.effective.items()}
             rows.append(row)
-        index = pandas.DatetimeIndex(
-            pandas.to_datetime([sample.at for sample in samples], unit="s", utc=True), name="time"
-        )
+        index = pandas.DatetimeIndex(utc([sample.at for sample in samples]), name="time")
         frame = pandas.DataFrame(rows, index=index)
         frame.columns = pandas.MultiIndex.from_tuples(list(frame.columns), names=["figure", "of"])
         return frame

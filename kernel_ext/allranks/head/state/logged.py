@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from allranks.dataframes import imported_pandas, utc
 from allranks.errors import UsageError
 from allranks.messages.events import LogCall
 
@@ -165,10 +166,7 @@ class Logged:
 
     def frame(self, names: Collection[str] = ()) -> pandas.DataFrame:
         """One row for each figure; ``attrs["lost"]`` counts calls that did not get here. Raises UsageError."""
-        try:
-            import pandas
-        except ImportError:
-            raise UsageError("logged() returns a DataFrame: pip install pandas.") from None
+        pandas = imported_pandas("logged()")
         with self._lock:
             known = {name for _, name in self._series}
             if absent := set(names) - known:
@@ -190,7 +188,7 @@ class Logged:
             ]
         empty: dict[str, list[Any]] = {name: [] for name in ("rank", "step", "name", "value", "time", "cell")}
         frame = pandas.concat(parts, ignore_index=True) if parts else pandas.DataFrame(empty)
-        frame["time"] = pandas.to_datetime(frame["time"], unit="s", utc=True)
+        frame["time"] = utc(frame["time"])
         if len(frame) and (frame["step"] % 1 == 0).all():
             frame["step"] = frame["step"].astype("int64")
         frame = frame.sort_values(["time", "rank"], kind="stable", ignore_index=True)

@@ -298,7 +298,7 @@ class StateWriter:
 def _locked(folder: Path, version: str) -> IO[str] | None:
     """The folder's lock, if this rank is the one that gets it: another rank may have it for the same version.
 
-    Raises BlockingIOError where another save has it. Not all file systems have locks; there, nobody gets it.
+    Raises BlockingIOError where another save has it. On a file system without locks, no rank gets one.
     """
     file = open(folder / LOCK, "a+")
     until = time.monotonic() + LOCKED_WITHIN
