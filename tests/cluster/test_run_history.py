@@ -49,6 +49,17 @@ def test_a_cell_that_logs_is_a_run_and_another_is_none(ring2: Cluster, runs: Run
     assert (loss.last, loss.mean, loss.min, loss.max, loss.step, loss.count) == ({0: 1.5, 1: 2.5}, 2.0, 0, 2.5, 3, 8)
 
 
+def test_a_timed_run_knows_its_share_of_collectives(ring2: Cluster, runs: RunHistory) -> None:
+    late = "import time\nfor step in range(4):\n    if rank: time.sleep(0.05)\n"
+    late += "    log(loss=mx.distributed.all_sum(mx.ones(3))[0])"
+    ring2.run(late, timing=True).check()
+    ring2.run(late).check()
+    share = runs[1].collectives
+    assert share is not None and share.waiting is not None and 0.1 < share.waiting <= share.total < 1
+    assert runs[2].collectives is None
+    assert str(runs.compare(1)).splitlines()[0].endswith(f", ring, {share}")
+
+
 def test_the_table_says_what_changed(ring2: Cluster, runs: RunHistory) -> None:
     for lr in (0.1, 0.2):
         ring2.run(TRAIN.format(lr=lr)).check()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from allranks.head.state.collective_times import CollectiveTimes
+from allranks.head.state.collective_times import CollectiveShare, CollectiveTimes
 from allranks.head.state.history import Sample
 from allranks.messages.events import Timed
 from allranks_backends.views import OpView, Snapshot
@@ -28,6 +28,14 @@ def test_the_last_to_come_did_not_wait() -> None:
     assert times.times(0, "all_sum") == pytest.approx((0.2, 0.4))
     assert times.times(1, "all_sum") == pytest.approx((0.2, 0.1))
     assert times.straggler == "rank 1 was last in 1 of 2 timed calls; the others waited 400 ms for it"
+
+
+def test_the_share_of_a_cells_time_is_the_mean_over_its_ranks() -> None:
+    timed = {0: [Timed("all_sum", 4, 0.50), Timed("all_sum", 4, 0.10)], 1: [Timed("all_sum", 4, 0.10)] * 2}
+    share = CollectiveShare.of(timed, 1.0)
+    assert share == pytest.approx((0.4, 0.2)) and str(share) == "40% in collectives (20% waiting for others)"
+    assert CollectiveShare.of({0: timed[0], 1: timed[1][:1]}, 1.0) == pytest.approx((0.35, None))
+    assert CollectiveShare.of({0: [], 1: []}, 1.0) is None is CollectiveShare.of({}, 1.0)
 
 
 def test_the_longest_wait_is_told_beside_their_sum() -> None:

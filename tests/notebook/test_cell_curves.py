@@ -9,6 +9,7 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
 from allranks.head.state.cell_run import CellRun
+from allranks.head.state.collective_times import CollectiveShare
 from allranks.head.state.logged import Row
 from allranks.notebook import cell_curves
 from allranks.notebook.cell_curves import KINDS_KEPT, RUNS_DRAWN, CellCurves
@@ -244,5 +245,8 @@ def test_the_heading_says_how_much_time_is_left(page: Page) -> None:
     show = Show(ALL, live=True)
     show.logged(rows(), run)
     assert pictures(page) == ["loss 1 → 0.1 (run 1 · step 9 of 1,000 · 2 steps a second · 8 min left)"]
+    run.collectives = CollectiveShare(0.31, 0.12)
     show.close()
-    assert pictures(page) == ["loss 1 → 0.1 (run 1 · step 9 of 1,000 · 2 steps a second)"]
+    assert pictures(page) == [
+        "loss 1 → 0.1 (run 1 · step 9 of 1,000 · 2 steps a second · 31% in collectives (12% waiting for others))"
+    ]

@@ -22,6 +22,7 @@ from allranks.head.cell.still_busy import still_busy
 from allranks.head.cell.unblocking import RELEASE_WITHIN, Unblocking
 from allranks.head.state.cell_run import CellRun, RunStatus
 from allranks.head.state.cell_updates import CellUpdate, CellUpdates, Died
+from allranks.head.state.collective_times import CollectiveShare
 from allranks.head.state.monitor import Monitor
 from allranks.messages.cell_options import CallKind, CellRequest, checked
 from allranks.messages.events import AtDebugger, Began, Done, Entering
@@ -448,6 +449,8 @@ class Cell:
         blocks = self._look_back()
         self.result = CellResult(self.number, self._outcome.results, time.monotonic() - self._started, self.mismatch)
         status = self._how_it_ended()
+        if self._run is not None:
+            self._run.collectives = CollectiveShare.of(self._outcome.timed, self.result.seconds)
         self.end_run(status)
         if self._recording is not None and self._monitor.state != "down":  # which leaves nothing to show
             self.result.timeline = self._recording.finish(self.number, stuck=bool(self._outcome.open))

@@ -257,9 +257,10 @@ class RunComparison:
     def _heading(self) -> str:
         run = self.run
         took = f"{seconds_text(run.seconds)}{' so far' if run.status == 'running' else ''}"
-        return (
+        heading = (
             f"{_label(run)}: {run.status}, {took}, began {_clock(run.at)}, ranks {rank_list(run.ranks)}, {run.backend}"
         )
+        return f"{heading}, {run.collectives}" if run.collectives is not None else heading
 
     def _table(self) -> tuple[list[str], list[list[str]]]:
         """One row for each metric and, where they differ, for each last value."""

@@ -148,8 +148,11 @@ class CellCurves:
         if seconds <= 0:
             return step
         rate = f"{step} · {short(steps / seconds, 3)} steps a second"
+        if ended:
+            collectives = self._run.collectives if self._run is not None else None
+            return f"{rate} · {collectives}" if collectives is not None else rate
         left = (total - last[1] - 1) * seconds / steps if total is not None and steps > 0 else 0.0
-        return f"{rate} · {duration_text(left)} left" if left >= 1 and not ended else rate
+        return f"{rate} · {duration_text(left)} left" if left >= 1 else rate
 
 
 def _names(bands: Sequence[Band]) -> tuple[str, ...]:

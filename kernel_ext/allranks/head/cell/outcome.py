@@ -10,7 +10,7 @@ from typing import Protocol
 from allranks.errors import RemoteError
 from allranks.head.state.cell_updates import CellUpdate, Died
 from allranks.head.state.views import collective
-from allranks.messages.events import CellError, Done, Item, LedgerEntry, Output, Unblocked
+from allranks.messages.events import CellError, Done, Item, LedgerEntry, Output, Timed, Unblocked
 from allranks.messages.wire import Buffer
 from allranks_backends.plan import alike, rank_label
 
@@ -39,6 +39,8 @@ class Outcome:
         self.open = set(ranks)
         """Ranks that are not done with the cell."""
         self._output = output
+        self.timed: dict[int, Sequence[Timed]] = {}
+        """The timed collectives of ranks that are done with a cell with ``--timing``."""
         self.broken = False
         """Whether a rank was unblocked by breaking the world."""
         self._live: dict[int, str] = {}
@@ -75,6 +77,8 @@ class Outcome:
         result.cut = {"lines": done.cut.lines, "bytes": done.cut.nbytes}
         result._packed, result._no_value = buffers, done.no_value
         self._pending[rank] = done.pending
+        if done.timed is not None:
+            self.timed[rank] = done.timed
         if done.error is not None:
             result.error = _remote_error(done.error)
             self._note_peer_loss(rank, done.error)

@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 from allranks.units import count_text, cut_text
 
 from .code_changes import SECRET, Code, Constant, lines_changed
+from .collective_times import CollectiveShare
 from .logged import MOST_SERIES, Row, Series
 
 RunStatus = Literal["running", "ok", "failed", "stopped"]
@@ -87,6 +88,8 @@ class CellRun:
         """Unix time in seconds when it began."""
         self.total: float | None = None
         """How many steps there are, where the code says so (``log(..., of=1000)``)."""
+        self.collectives: CollectiveShare | None = None
+        """How much of its time went to collectives: of a cell with ``--timing``, once it has ended."""
         self.variables: dict[str, Constant] | None = None
         """Numbers, text and truth values that the code reads from earlier cells, and checksums of their functions.
         None where no rank has said."""

@@ -6,13 +6,39 @@ each rank's lasted beyond it is that rank's wait.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from allranks.messages.events import Timed
 from allranks.units import seconds_text
 
 UNFINISHED = 16
 """Cells kept of which not all ranks have told."""
+
+
+class CollectiveShare(NamedTuple):
+    """How much of a cell's time its ranks spent in timed collectives: the mean over ranks, from 0 to 1."""
+
+    total: float
+    waiting: float | None
+    """For other ranks; None where the ranks entered different calls."""
+
+    @classmethod
+    def of(cls, timed: Mapping[int, Sequence[Timed]], seconds: float) -> CollectiveShare | None:
+        """Of the timed calls of all ranks; None where there are none."""
+        spent = sum(call.seconds for calls in timed.values() for call in calls)
+        if not spent or seconds <= 0:
+            return None
+        times = CollectiveTimes()
+        for rank, calls in timed.items():
+            times.add(0, rank, calls, len(timed))
+        waited = sum(sums[1] for rank in timed if (sums := times.of_rank(rank)) is not None)
+        of_all = seconds * len(timed)
+        return cls(spent / of_all, waited / of_all if times.calls else None)
+
+    def __str__(self) -> str:
+        waiting = f" ({self.waiting:.0%} waiting for others)" if self.waiting is not None else ""
+        return f"{self.total:.0%} in collectives{waiting}"
 
 
 class CollectiveTimes:
