@@ -8,6 +8,8 @@ import random
 import shutil
 import signal
 import threading
+from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,8 @@ import mlx.core as mx
 import pytest
 
 from allranks import Cluster
-from allranks.cluster import saved_state
+from allranks.cluster import cells, run_history, saved_state, views
+from allranks.cluster.run_history import RunHistory
 from allranks.errors import (
     AllranksError,
     Busy,
@@ -26,6 +29,9 @@ from allranks.errors import (
     WorldBroken,
     WouldHang,
 )
+from allranks.head.state import cell_run
+from allranks.notebook.cell_curves import CellCurves
+from allranks.notebook.show import Show
 from tests.notebook.test_watch import until
 from tests.waiting import WITHIN, comes_true
 
@@ -66,6 +72,23 @@ mx.random.seed(0); model = Net(); optimizer = optim.AdamW(optim.cosine_decay(1e-
 mx.random.seed(rank); random.seed(rank); np.random.seed(rank)
 train(3)
 """
+
+
+LOGS = "scale = {scale}\nfor step in range({first}, {first} + 5): log(loss=scale * step + rank, step=step)"
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> Callable[[], RunHistory]:
+    """Begins as another notebook would: without runs."""
+
+    def fresh() -> RunHistory:
+        history = RunHistory()
+        for module in (cells, run_history, saved_state, views):
+            monkeypatch.setattr(module, "RUNS", history)
+        CellCurves._ended.clear()
+        return history
+
+    return fresh
 
 
 def values(cluster: Cluster, code: str) -> list[Any]:
@@ -589,3 +612,56 @@ def test_a_future_of_a_save_may_load(ring2: Cluster, tmp_path: Path) -> None:
     loaded, saving = threading.Event(), ring2.begin_save(tmp_path / "a", "x")
     saving.add_done_callback(lambda _: loaded.set() if ring2.load(tmp_path / "a").variables == ("x",) else None)
     assert loaded.wait(WITHIN) and not saving.cancel()
+
+
+def test_runs_come_with_the_state_and_go_on_after_it(
+    ring2: Cluster, tmp_path: Path, runs: Callable[[], RunHistory], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    yesterday = runs()
+    ring2.run(LOGS.format(scale=0.5, first=0) + "\nlog(loss=float('nan'), other=float('-inf'), step=5)").check()
+    yesterday.rename(1, "half")
+    ring2.run("token = 'hf_secret'\n" + LOGS.format(scale=2, first=0)).check()
+    yesterday.hide(2)
+    ring2.run("token = 'hf_secret'\n" + LOGS.format(scale=3, first=0)).check()
+    ring2.save(tmp_path / "a")
+    assert b"hf_secret" not in next((tmp_path / "a").glob("state-*/runs.json")).read_bytes()
+    today = runs()
+    assert str(ring2.load(tmp_path / "a")).splitlines()[1] == "2 runs came with it: %distributed runs"
+    half, other = today
+    assert (half.name, other.name, half.status, half.backend) == ("half", "run 2", "ok", "ring")
+    assert half.values["scale"] == 0.5 and half.code == yesterday[1].code and half.at == yesterday[1].at
+    assert half.seconds == yesterday[1].seconds and other.changes(half) == yesterday[3].changes(yesterday[1])
+    saved = [(row.rank, row.name, row.step, str(row.value), row.at) for row in yesterday[1].rows()]
+    assert [(row.rank, row.name, row.step, str(row.value), row.at) for row in half.rows()] == saved
+    assert str(ring2.load(tmp_path / "a")).count("\n") == 0, "they are here already"
+    show = Show(range(2), live=False)
+    ring2.run(LOGS.format(scale=3, first=5), screen=show).check()
+    assert today[3].name == "run 3"
+
+
+def test_of_a_long_run_its_chart_is_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cell_run, "MOST_STORED", 300)
+    run = cell_run.CellRun(1, "lr = 1", (0, 1), "ring")
+    for step in range(1000):
+        for rank in range(2):
+            run.add(cell_run.Row(rank, "loss", 1, float(step), 1.0 / (step + 1), float(step)))
+    again = cell_run.CellRun.restored(run.stored())
+    steps = [row.step for row in again.rows() if row.rank == 1]
+    assert len(steps) == 143 and steps[-1] == 999.0 and {b - a for a, b in pairwise(steps)} == {7.0}
+    assert run.status == "running" and again.status == "stopped"
+
+
+def test_runs_that_were_changed_do_not_keep_the_state_from_being_loaded(
+    ring2: Cluster, tmp_path: Path, runs: Callable[[], RunHistory]
+) -> None:
+    runs()
+    ring2.run("x = rank\nlog(loss=1)").check()
+    ring2.save(tmp_path / "a", "x")
+    (file,) = (tmp_path / "a").glob("state-*/runs.json")
+    file.write_text("[{]")
+    runs()
+    ring2.run("x = -1").check()
+    assert "\nNo runs were loaded: runs.json was changed (" in str(ring2.load(tmp_path / "a"))
+    assert ring2.pull("x") == [0, 1]
+    file.unlink()
+    assert "run" not in str(ring2.load(tmp_path / "a")).split("/a.")[1]

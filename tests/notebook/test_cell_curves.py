@@ -217,8 +217,24 @@ def test_names_that_come_later_keep_the_runs_before(page: Page) -> None:
     assert lines_of(page) == (4, 2) and list(CellCurves._ended) == [("late", "loss")]
 
 
+def test_a_run_that_goes_on_where_an_earlier_one_ended_is_one_curve_with_it(page: Page) -> None:
+    for number, steps in enumerate((range(10), range(10, 20), range(0, 30, 2)), 1):
+        run = CellRun(number, "", ALL, "ring")
+        run.name = f"run {number}"
+        show = Show(ALL, live=True)
+        show.logged(rows(steps), run)
+        show.close()
+    first, second, third = pictures(page)
+    assert first == "loss 1 → 0.1 (run 1 · step 9 · 2 steps a second)"
+    assert second == "loss 1 → -0.9 (run 2 (continues run 1) · step 19 · 2 steps a second)"
+    assert third.startswith("loss 1 → -1.8 (run 3 · step 28")
+    svg = [shown["image/svg+xml"] for _, shown in page.outputs if isinstance(shown, dict)]
+    assert svg[1].count("<title>") == 0, "the first part is no run beside it"
+    assert sorted(re.findall(r"<title>(run \d)", svg[2])) == ["run 1", "run 2"]
+
+
 def test_runs_over_other_steps_are_not_drawn(page: Page) -> None:
-    for first in (0, 10):
+    for first in (0, 100):
         show = Show(ALL, live=True)
         show.logged(rows(range(first, first + 10)))
         show.close()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from itertools import islice, pairwise
 
@@ -67,6 +67,20 @@ class Band:
     last: float
     """The means at the first and at the last step."""
 
+    def then(self, other: Band) -> Band:
+        """This one, and after it the other one."""
+        steps, least, mean, most = (
+            np.concatenate([one, two])
+            for one, two in (
+                (self.steps, other.steps),
+                (self.least, other.least),
+                (self.mean, other.mean),
+                (self.most, other.most),
+            )
+        )
+        ranks = tuple(sorted({*self.ranks, *other.ranks}))
+        return Band(self.name, ranks, steps, least, mean, most, self.first, other.last)
+
     def __str__(self) -> str:
         return f"{printable(self.name)} {short(self.first)} → {short(self.last)}"
 
@@ -88,6 +102,10 @@ class Drawn:
         with np.errstate(all="ignore"):
             found = tuple(_band(*each, columns) for each in islice(by_name.items(), MOST_PANELS))
         return cls(found, tuple(by_name)[MOST_PANELS:], len(curves.refused))
+
+    def after(self, before: Mapping[str, Band]) -> Drawn:
+        """These curves as the second part of earlier ones, by name."""
+        return replace(self, bands=tuple(before[band.name].then(band) for band in self.bands))
 
     def text(self, heading: str) -> str:
         """All of it in a line: each name with its first and its last value."""

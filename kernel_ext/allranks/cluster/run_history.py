@@ -20,6 +20,7 @@ from allranks.dataframes import imported_pandas, utc
 from allranks.errors import UsageError
 from allranks.head.state.cell_run import CellRun, Change, value_text
 from allranks.head.state.code_changes import diff
+from allranks.messages.state_manifest import StoredRun
 from allranks.units import count_text, seconds_text
 from allranks_backends.plan import alike, rank_list
 from allranks_widgets.curves import figure
@@ -64,6 +65,17 @@ class RunHistory:
             del self._runs[:-MOST_RUNS]
         while sum(each.points for each in earlier) > MOST_POINTS:
             max(earlier, key=lambda each: each.points).thin()
+
+    def restore(self, stored: Sequence[StoredRun]) -> list[CellRun]:
+        """Add runs that were saved, but for those that are here already; returns those added. Raises ValueError."""
+        known = {(run.at, run.code) for run in self}
+        runs = [run for each in stored if ((run := CellRun.restored(each)).at, run.code) not in known]
+        for run in runs:
+            name = run.name
+            self.join(run)
+            with suppress(UsageError):  # it is a number, or another run has it
+                self.rename(run.number, name)
+        return runs
 
     def __iter__(self) -> Iterator[CellRun]:
         with self._lock:

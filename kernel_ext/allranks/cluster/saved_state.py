@@ -50,17 +50,25 @@ from allranks.messages.state_manifest import (
     StoredValue,
     StoredVariable,
     arrays_file,
+    decoded_runs,
     new_version,
     pickle_file,
 )
+from allranks.messages.state_manifest import (
+    RUNS as RUNS_FILE,
+)
 from allranks.messages.wire import Buffer
+from allranks.notebook.cell_curves import CellCurves
 from allranks.notebook.stop import Stop
 from allranks.units import count_text, ranks_text, seconds_text
 from allranks_backends.plan import alike, rank_label
 from allranks_widgets import human_bytes
 
 from .base import ClusterBase
+from .run_history import RUNS
 
+RUNS_SAVED = 10
+"""Runs that are saved with the variables: the last ones."""
 REMOVED_WITHIN = 30.0
 """Seconds that ranks get to remove files that are no longer needed."""
 Grouped = TypeVar("Grouped", StoredArray, StoredValue)
@@ -206,7 +214,8 @@ class ClusterSavedState(ClusterBase):
             except BaseException:
                 self._end_save(ranks, numbers, version, "nothing")
                 raise
-        return _Snapshots(ranks, folder, version, taken, not_saved, began)
+        runs = [run.stored() for run in [*RUNS][-RUNS_SAVED:] if not run.hidden]
+        return _Snapshots(ranks, folder, version, taken, not_saved, began, msgspec.json.encode(runs))
 
     def _write(self, snapshots: _Snapshots) -> SavedState:
         ranks, folder, version = snapshots.ranks, snapshots.folder, snapshots.version
@@ -222,7 +231,7 @@ class ClusterSavedState(ClusterBase):
             remove = "nothing"  # the manifest of a host may name this version already, and that of another the last one
             with _adding(f"{folder} has the new state, or the one before."), stop.noted():
                 stop.put_off()
-                self._each(ranks, CommitState(version=version), failed, first, [manifest.encoded()])
+                self._each(ranks, CommitState(version=version), failed, first, [manifest.encoded(), snapshots.runs])
             remove = "others"
         finally:
             self._end_save(ranks, numbers, version, remove)
@@ -251,7 +260,7 @@ class ClusterSavedState(ClusterBase):
             ranks = self._refuse_if_unable(range(self.size))
             found = self._each(ranks, FindState(folder), failed, range(self.size))
             version = _newest(found, failed)
-            manifest = self._read_manifest(ranks, found[0].path, version, failed)
+            manifest, runs = self._read_manifest(ranks, found[0].path, version, failed)
             _refuse_absent(manifest, wanted, folder)
             away = [rank for rank, each in found.items() if rank not in each.versions.get(version, ())]
             own = manifest.world_size == len(found) and not away
@@ -260,6 +269,7 @@ class ClusterSavedState(ClusterBase):
             )
             paths = {rank: each.path for rank, each in found.items()}
             nbytes, lacking = self._load(ranks, paths, manifest, chosen, own, failed)
+        notes += _restored_runs(runs)
         notes += [f"Not restored on {rank_label(numbers)}: {what}." for what, numbers in alike(lacking).items()]
         variables = tuple(name for name in chosen if name != RANDOM_STATE)
         seconds = time.monotonic() - began
@@ -350,12 +360,13 @@ class ClusterSavedState(ClusterBase):
         first = digests[0].digests
         return [key for key in alike_by_sample if all(each.digests[key] == first[key] for each in digests.values())]
 
-    def _read_manifest(self, ranks: Ranks, path: str, version: str, failed: Refusal) -> StateManifest:
+    def _read_manifest(self, ranks: Ranks, path: str, version: str, failed: Refusal) -> tuple[StateManifest, Buffer]:
+        """The manifest, and ``runs.json``."""
         replies = self._all_replies(ranks.ask([0], ReadManifest(path=path, version=version)), [0])
         if isinstance(reply := replies[0], RequestFailed):
             raise failed(self._by_rank({0: _reason(reply)}))
         try:
-            return StateManifest.decoded(reply.buffers[0])
+            return StateManifest.decoded(reply.buffers[0]), reply.buffers[1]
         except ValueError as error:
             raise failed(f"{path}/{version}/{MANIFEST} {error}.") from None
 
@@ -385,6 +396,8 @@ class _Snapshots:
     by_rank: Mapping[int, SnapshotTaken]
     not_saved: Mapping[str, str]
     began: float
+    runs: bytes
+    """As ``runs.json`` has them."""
 
 
 def _refuse_removed(ranks: Ranks, chosen: Sequence[int], failed: Refusal) -> None:
@@ -570,6 +583,17 @@ def _equal_ones(
             f"ranks. {NOTHING_LOADED} {advice}For all: {for_all}."
         )
     return names, notes
+
+
+def _restored_runs(data: Buffer) -> list[str]:
+    """Bring back the runs that were saved with the variables; returns notes for the user."""
+    try:
+        runs = RUNS.restore(decoded_runs(data))
+    except ValueError as error:
+        return [f"No runs were loaded: {RUNS_FILE} {error}."]
+    for run in runs:
+        CellCurves.remember(run)
+    return [f"{count_text(len(runs), 'run')} came with it: %distributed runs"] if runs else []
 
 
 def _refuse_unloadable(manifest: StateManifest, failed: Mapping[int, Mapping[str, str]], refused: Refusal) -> None:

@@ -19,6 +19,8 @@ FORMAT = "allranks"
 FORMAT_VERSION = 1
 SHARED = "shared.safetensors"
 """Has the arrays that are equal on all ranks."""
+RUNS = "runs.json"
+"""The runs of the notebook that saved it, as far as their charts need them."""
 RANDOM_STATE = "(random state)"
 """Stands among the variables for the states of ``mx.random``, ``random`` and ``numpy.random``."""
 VERSION = re.compile(r"state-\d{8}-\d{6}-[0-9a-f]{6}")
@@ -139,6 +141,40 @@ class StateManifest(Struct, kw_only=True):
         if found is None:
             raise KeyError(key)
         return found
+
+
+class StoredSeries(Struct, kw_only=True):
+    """What a run has logged by one name on one rank, or every second, third ... value of it, with the last one."""
+
+    rank: int
+    name: str
+    steps: list[float]
+    values: list[float | str]
+    """Those that are not finite are ``nan``, ``inf`` and ``-inf``."""
+    times: list[float]
+    """Unix times in seconds."""
+
+
+class StoredRun(Struct, kw_only=True):
+    name: str
+    code: str
+    """Without text that may be secret."""
+    values: dict[str, bool | int | float | str]
+    ranks: list[int]
+    backend: str
+    status: str
+    at: float
+    """Unix time in seconds when it began."""
+    seconds: float
+    series: list[StoredSeries]
+
+
+def decoded_runs(data: bytes | bytearray | memoryview) -> list[StoredRun]:
+    """The content of ``runs.json``; a state may have none. Raises ValueError where it was changed."""
+    try:
+        return msgspec.json.decode(data, type=list[StoredRun]) if len(data) else []
+    except msgspec.DecodeError as error:
+        raise ValueError(f"was changed ({error})") from None
 
 
 class _Known(Struct):

@@ -101,6 +101,10 @@ class CellCurves:
 
         found, heading = Drawn.of(self._curves), self._heading(ended)
         runs = self._runs_before(found.bands)
+        if (continued := self._continued(found.bands)) is not None:
+            found = found.after(continued.bands)
+            if self._run is not None and continued.run is not None:
+                heading = heading.replace(" · ", f" (continues {continued.run.name}) · ", 1)
         before = {band.name: [past.bands[band.name] for past in runs] for band in found.bands}
         text, labels = found.text(heading), self._labels(runs)
         picture = found.picture(heading, before, labels, ended=ended)
@@ -123,19 +127,38 @@ class CellCurves:
             -RUNS_DRAWN:
         ]
 
+    def _continued(self, bands: Sequence[Band]) -> PastRun | None:
+        """The last run whose steps go on in this one, as after a stop, or a restart from what was saved."""
+        with self._changing:
+            runs = list(self._ended.get(_names(bands), ()))
+        return next(
+            (past for past in reversed(runs) if all(_go_on(past.bands[each.name], each) for each in bands)), None
+        )
+
+    @classmethod
+    def remember(cls, run: CellRun) -> None:
+        """Draw a run that was saved beside, or before, those that log the same names."""
+        from allranks_widgets.curve_picture import Drawn
+
+        curves, rows = Curves(), run.rows()
+        curves.add(rows)
+        if len({row.step for row in rows}) >= FEWEST_STEPS:
+            cls._keep(PastRun({band.name: band for band in Drawn.of(curves).bands}, run))
+
     def _labels(self, runs: Sequence[PastRun]) -> list[str]:
         """What earlier runs are called beside this one, with what differs."""
         run = self._run
         return ["" if past.run is None or run is None else past.run.beside(run) for past in runs]
 
-    def _keep(self, run: PastRun) -> None:
-        with self._changing:
+    @classmethod
+    def _keep(cls, run: PastRun) -> None:
+        with cls._changing:
             names = _names(list(run.bands.values()))
-            runs = self._ended.pop(names, None) or deque(maxlen=RUNS_KEPT)
+            runs = cls._ended.pop(names, None) or deque(maxlen=RUNS_KEPT)
             runs.append(run)
-            self._ended[names] = runs  # the last that was added comes last
-            while len(self._ended) > KINDS_KEPT:
-                del self._ended[next(iter(self._ended))]
+            cls._ended[names] = runs  # the last that was added comes last
+            while len(cls._ended) > KINDS_KEPT:
+                del cls._ended[next(iter(cls._ended))]
 
     def _heading(self, ended: bool) -> str:
         """The run, its step, and how many steps there are a second: of a cell that has ended, over all of its time."""
@@ -153,6 +176,12 @@ class CellCurves:
             return f"{rate} · {collectives}" if collectives is not None else rate
         left = (total - last[1] - 1) * seconds / steps if total is not None and steps > 0 else 0.0
         return f"{rate} · {duration_text(left)} left" if left >= 1 else rate
+
+
+def _go_on(before: Band, band: Band) -> bool:
+    """Whether the steps of a run follow those of an earlier one, at most two of its steps later."""
+    last = float(before.steps[-1])
+    return len(before.steps) > 1 and last < band.steps[0] <= last + 2 * (last - float(before.steps[-2]))
 
 
 def _names(bands: Sequence[Band]) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -9,17 +10,22 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, NamedTuple
 
+from allranks.messages.state_manifest import StoredRun, StoredSeries
 from allranks.units import count_text, cut_text
 
 from .code_changes import SECRET, Code, Constant, lines_changed
 from .collective_times import CollectiveShare
-from .logged import MOST_SERIES, Row, Series
+from .logged import MOST_SERIES, Row, Series, spread
 
 RunStatus = Literal["running", "ok", "failed", "stopped"]
 MOST_SAID = 3
 """Values that are named of those that differ; the others are counted."""
 LONGEST = 24
 """Characters of a value in a table or beside a curve."""
+
+
+MOST_STORED, FEWEST_STORED = 20_000, 100
+"""Values of a run that are saved with the variables of ranks, and at least of one name on one rank."""
 
 
 @dataclass
@@ -181,6 +187,52 @@ class CellRun:
             for series in self._series.values():
                 series.thin()
 
+    def stored(self) -> StoredRun:
+        """As it is saved with the variables of ranks: its charts, not each of its values."""
+        values = self.values
+        with self._lock:
+            kept = max(FEWEST_STORED, MOST_STORED // max(len(self._series), 1))
+            series = [
+                StoredSeries(
+                    rank=rank,
+                    name=name,
+                    steps=list(each.steps[spread(len(each.steps), kept)]),
+                    values=[_plain(value) for value in each.values[spread(len(each.steps), kept)]],
+                    times=list(each.times[spread(len(each.steps), kept)]),
+                )
+                for (rank, name), each in self._series.items()
+            ]
+        status = "stopped" if self.status == "running" else self.status
+        return StoredRun(
+            name=self.name,
+            code=self.code,
+            values=values,
+            ranks=list(self.ranks),
+            backend=self.backend,
+            status=status,
+            at=self.at,
+            seconds=self.seconds,
+            series=series,
+        )
+
+    @classmethod
+    def restored(cls, stored: StoredRun) -> CellRun:
+        """A run that was saved, perhaps by another notebook. Raises ValueError."""
+        if stored.status not in ("ok", "failed", "stopped"):
+            raise ValueError(f"has a run with the status {stored.status!r}")
+        run = cls(0, stored.code, stored.ranks, stored.backend)
+        run.name, run.at, run.variables = stored.name, stored.at, dict(stored.values)
+        rows = [
+            Row(each.rank, each.name, 0, step, float(value), at)
+            for each in stored.series
+            for step, value, at in zip(each.steps, each.values, each.times, strict=True)
+        ]
+        for row in sorted(rows, key=lambda row: row.at):
+            run.add(row)
+        run.end("failed" if stored.status == "failed" else "ok" if stored.status == "ok" else "stopped")
+        run._seconds = stored.seconds
+        return run
+
     # How it differs from an earlier run.
 
     def changes(self, before: CellRun) -> tuple[list[Change], int]:
@@ -231,6 +283,10 @@ class CellRun:
 def _said(change: Change, values: str) -> str:
     unknown = change.name.endswith("()") or None in (change.before, change.now)
     return f"{change.name} changed" if unknown else f"{change.name} {values}"
+
+
+def _plain(value: float) -> float | str:
+    return value if math.isfinite(value) else str(value)
 
 
 def value_text(value: Constant | None) -> str:

@@ -152,7 +152,7 @@ class Logged:
             rows = [
                 Row(rank, name, series.cells[n], series.steps[n], series.values[n], series.times[n])
                 for (rank, name), series in self._series.items()
-                for n in _spread(len(series.steps))
+                for n in range(len(series.steps))[spread(len(series.steps), DRAWN)]
             ]
             return self._count, sorted(rows, key=lambda row: row.at)
 
@@ -196,6 +196,7 @@ class Logged:
         return frame
 
 
-def _spread(count: int) -> range:
-    """Numbers of at most `DRAWN` points, evenly, the last one among them."""
-    return range((count - 1) % (every := -(-count // DRAWN)), count, every) if count else range(0)
+def spread(count: int, most: int) -> slice:
+    """At most so many of `count` points, evenly, the last one among them."""
+    every = max(1, -(-count // most))
+    return slice((count - 1) % every, count, every)

@@ -120,7 +120,10 @@ class WriteState(Question[StateWritten]):
 
 
 class CommitState(Question[Nothing]):
-    """Put the manifest, which is in the buffers, in place: from then on, this version is the state in the folder."""
+    """Put the manifest in place: from then on, this version is the state in the folder.
+
+    The buffers have the manifest and ``runs.json``.
+    """
 
     runs = "thread"
     version: str

@@ -22,6 +22,7 @@ from typing import IO, Any, TypeAlias
 from allranks.messages import requests, values
 from allranks.messages.state_manifest import (
     MANIFEST,
+    RUNS,
     SHARED,
     VERSION,
     StateManifest,
@@ -30,6 +31,7 @@ from allranks.messages.state_manifest import (
     digest,
     pickle_file,
 )
+from allranks.messages.wire import Buffer
 
 from . import checkpoint, safetensors
 from .safetensors import ArrayBytes, Damaged, SafetensorsFile
@@ -259,16 +261,20 @@ class StateWriter:
         _sync_folder(self.folder)
         return checksums, written
 
-    def commit(self, manifest: bytes | bytearray | memoryview) -> None:
-        """Put the manifest in place. The last step, and only on one rank for each disk."""
+    def commit(self, manifest: Buffer, runs: Buffer) -> None:
+        """Write the runs, and put the manifest in place. The last step, and only on one rank for each disk."""
         self._replaced = _current(self.folder)
-        for folder in (self._files, self.folder):
+        for folder, name, data in (
+            (self._files, RUNS, runs),
+            (self._files, MANIFEST, manifest),
+            (self.folder, MANIFEST, manifest),
+        ):
             new = folder / f".{MANIFEST}.{self._files.name}"
             with open(new, "wb") as file:
-                file.write(manifest)
+                file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(new, folder / MANIFEST)
+            os.replace(new, folder / name)
             _sync_folder(folder)
         _sync_folder(self.folder.parent)
 

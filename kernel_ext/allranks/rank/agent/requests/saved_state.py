@@ -10,7 +10,7 @@ from typing import Any
 from allranks.messages import requests
 from allranks.messages.questions import Reply
 from allranks.messages.requests import Nothing
-from allranks.messages.state_manifest import MANIFEST, RANDOM_STATE
+from allranks.messages.state_manifest import MANIFEST, RANDOM_STATE, RUNS
 from allranks.rank.arrays.pending import waiting
 from allranks.rank.collectives.ledger import Ledger
 from allranks.rank.values import process_state, saved_state
@@ -39,7 +39,7 @@ class StateRequests(RequestTable):
         self.answer(requests.CompareArrays, self._compare)
         self.answer(requests.OpenState, self._open)
         self.answer(requests.WriteState, self._write)
-        self.confirm(requests.CommitState, lambda request, buffers: self._opened(request.version).commit(buffers[0]))
+        self.confirm(requests.CommitState, lambda request, buffers: self._opened(request.version).commit(*buffers))
         self.confirm(requests.EndSave, self._end_save)
         self.answer(requests.FindState, lambda request, _: Reply(saved_state.find(request.path)))
         self.answer(requests.ReadManifest, self._read_manifest)
@@ -99,7 +99,9 @@ class StateRequests(RequestTable):
         return self._writer
 
     def _read_manifest(self, request: requests.ReadManifest, _: Buffers) -> Reply[Nothing]:
-        return Reply(Nothing(), [Path(request.path, request.version, MANIFEST).read_bytes()])
+        folder = Path(request.path, request.version)
+        runs = (folder / RUNS).read_bytes() if (folder / RUNS).exists() else b""
+        return Reply(Nothing(), [(folder / MANIFEST).read_bytes(), runs])
 
     def _prepare_load(self, request: requests.PrepareLoad, _: Buffers) -> Reply[requests.LoadPrepared]:
         self._loaded = {}
