@@ -106,10 +106,13 @@ def _save_and_end(options: argparse.Namespace) -> int:
     if options.hosts or options.force or options.json:
         print("allranks: --save takes no other option.", file=sys.stderr)
         return 2
+    cluster: Cluster | None = None
     try:
         cluster = Cluster.attach(options.name)
         print(cluster.save(options.save))
     except AllranksError as error:
+        if cluster is not None and cluster._ranks is not None:
+            cluster._ranks.let_go()
         print(f"allranks: {error} Nothing was ended.", file=sys.stderr)
         return 2
     cluster.down()

@@ -293,6 +293,10 @@ def test_a_damaged_file_is_called_so_and_by_its_path() -> None:
             file.unlink()
 
 
+LEASED = FIRST_NOTEBOOK.replace("keep=True", "lease='10m'")
+
+
+@pytest.mark.parametrize("orphaned", [FIRST_NOTEBOOK, LEASED], ids=["kept", "leased"], indirect=True)
 def test_a_shell_saves_what_the_ranks_hold_and_ends_them(orphaned: tuple[str, Path], tmp_path: Path) -> None:
     name, go = orphaned
     command = ("down", name, "--save", str(tmp_path / "a"))

@@ -71,7 +71,7 @@ def _leave_to_the_parent() -> None:
     """In a process that was just forked: the clusters are down here. Only the process that started one ends it."""
     for cluster in list(_clusters):
         if (ranks := cluster._ranks) is not None:
-            ranks.leave_to_the_parent()
+            ranks.let_go()
             _of_the_parent.append(ranks)
             cluster._ranks = cluster._client = None
 

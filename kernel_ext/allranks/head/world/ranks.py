@@ -312,8 +312,8 @@ class Ranks:
         self._at_exit.detach()
         self.reached.end(self.lifeline)
 
-    def leave_to_the_parent(self) -> None:
-        """In a forked process: do not end the ranks at its exit."""
+    def let_go(self) -> None:
+        """Do not end the ranks at this process's exit: it was forked, or another one is to take them over."""
         self._at_exit.detach()
 
     @property
