@@ -16,6 +16,7 @@ from allranks_backends.registry import get_backend
 
 from .arguments import known_backend, lease_of, python_here
 from .errors import UsageError
+from .machine.lease import SAVED_WITHIN
 from .up_options import OF_PLACE_AND_TIME, UpOptions
 
 
@@ -64,6 +65,8 @@ class Settings:
             join_file=str(Path(options.join).expanduser().absolute()) if options.join is not None else None,
             lease=lease_of(options.lease, lasts=options.keep or others),
         )
+        if options.save is not None and not settings.lease:
+            raise UsageError("--save saves before a lease ends the ranks: add --lease 12h, for example.")
         if backend != "auto":
             known_backend(backend)
             if options.joins and get_backend(backend).launcher == "mpirun":
@@ -95,6 +98,26 @@ class Settings:
         stored = self.stored()
         alike = {name: each for name, each in stored["options"].items() if name not in OF_PLACE_AND_TIME}
         return {**alike, "cwd": stored["cwd"], "python": stored["python"], "python_named": self.python_named}
+
+    @property
+    def stays(self) -> float:
+        """Seconds that ranks stay longer than the lease, in which they are saved."""
+        return SAVED_WITHIN if self.options.save is not None else 0.0
+
+    @property
+    def lease_of_ranks(self) -> float | None:
+        return self.lease + self.stays if self.lease is not None else None
+
+    @property
+    def save_log(self) -> str:
+        """The file beside the saved state that says how it went."""
+        return f"{Path(self.cwd, Path(self.options.save or '').expanduser())}.log"
+
+    def saver(self) -> list[str]:
+        """What the notebook's host runs when the lease has run out; empty for nothing."""
+        if self.options.save is None:
+            return []
+        return [sys.executable, "-m", "allranks", "down", self.attached_as, "--save", self.options.save]
 
     @property
     def name(self) -> str:

@@ -22,7 +22,7 @@ BACKENDS = "auto, ring, jaccl, jaccl-ring, mpi or nccl"
 
 OF_PLACE_AND_TIME = {
     *("n", "hosts", "hostfile", "ranks_per_host", "join", "ipp_profile", "timeout", "backend", "python", "cwd"),
-    *("keep", "lease", "name"),
+    *("keep", "lease", "save", "name"),
 }
 """Options that `Settings.like` leaves out, or compares as what was made of them."""
 
@@ -107,6 +107,9 @@ class UpOptions:
     lease: Annotated[
         float | str | None,
         Typed("how long ranks stay without a notebook: 12h (default), 0 or none", "T", parse=str, refuse=lease_of),
+    ] = None
+    save: Annotated[
+        str | None, Typed("folder to save variables to before a lease ends the ranks (see %%distributed save)", "PATH")
     ] = None
     check: Annotated[Check, Typed("check that ranks' collectives agree", refuse=_known_check)] = "warn"
     ordered: Annotated[bool, Typed("run collectives in call order")] = False

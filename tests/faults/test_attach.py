@@ -293,6 +293,42 @@ def test_a_damaged_file_is_called_so_and_by_its_path() -> None:
             file.unlink()
 
 
+ENDS_SAVED = """
+import allranks, os, signal, sys
+name, folder = sys.argv[1:]
+cluster = allranks.Cluster(2, backend="ring", lease="1s", save=folder, name=name).up()
+cluster.run("a = mx.arange(4) + rank").check()
+print(cluster._ranks.host.process[0], flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("writable", [True, False])
+def test_what_ranks_hold_is_saved_before_a_lease_ends_them(tmp_path: Path, writable: bool) -> None:
+    name, folder = f"leased-{uuid.uuid4().hex[:8]}", tmp_path / "states" / "a"
+    if not writable:
+        folder.parent.mkdir()
+        folder.write_text("a file")
+    notebook = [sys.executable, "-c", ENDS_SAVED, name, str(folder)]
+    done = subprocess.run(notebook, stdout=subprocess.PIPE, text=True)
+    host, says = int(done.stdout), Path(f"{folder}.log")
+    if writable:
+        assert eventually(lambda: not psutil.pid_exists(host))
+        assert eventually(lambda: says.read_text().endswith(f"{name} has ended.\n")), says.read_text()
+        with Cluster(2, backend="ring") as cluster:
+            cluster.load(folder)
+            assert [a.tolist() for a in cluster.pull("a")] == [[0, 1, 2, 3], [1, 2, 3, 4]]
+    else:  # it is tried twice
+        assert eventually(lambda: not psutil.pid_exists(host))
+        assert "Not a directory" in says.read_text() and says.read_text().endswith("Nothing was ended.\n")
+
+
+def test_a_save_without_a_lease_that_ends_is_refused() -> None:
+    for lease in ("0", "none", None):
+        with pytest.raises(UsageError, match="--save saves before a lease ends the ranks: add --lease 12h"):
+            Cluster(2, lease=lease, save="a")
+
+
 LEASED = FIRST_NOTEBOOK.replace("keep=True", "lease='10m'")
 
 

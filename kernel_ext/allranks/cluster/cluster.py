@@ -49,7 +49,8 @@ class Cluster(ClusterValues, ClusterSavedState, ClusterViews):
     TCP connections of a ring link, ``mpi_args`` go to mpirun. A cluster with ``keep=True`` outlives this process.
     ``lease`` is how long its ranks stay when this process is gone without having ended them, or cannot reach their
     hosts, and no cell runs: seconds, ``"45m"``, ``"1h"`` or ``"none"`` for no limit. The default is 12 hours with
-    ranks on other hosts or ``keep``, and 0 otherwise.
+    ranks on other hosts or ``keep``, and 0 otherwise. With ``save``, a folder, variables are saved there before a lease
+    ends the ranks.
 
     ``check`` sets what happens when ranks enter different collectives, for which MLX returns invalid results: ``warn``
     reports it after the cell, ``strict`` raises before any rank enters, ``off`` disables the check. ``ordered`` (part

@@ -112,13 +112,21 @@ class HostEnd:
         """How the host process ended, once it has."""
 
     def keep(
-        self, lease: float | None, file: Path | None = None, *, longer: float = 0.0
+        self,
+        lease: float | None,
+        file: Path | None = None,
+        *,
+        longer: float = 0.0,
+        saver: Sequence[str] = (),
+        says: str = "",
     ) -> Callable[[], HostAnswer | None]:
         """Have it outlive this process by the `lease`, and `longer` itself; `file` is removed when it ends.
 
+        When the lease has run out, it runs the command `saver`, which writes to the file `says`.
+
         The function returned waits until it does: until then its ranks end with the connection to it.
         """
-        return self._ask(Keep(lease, str(file) if file is not None else None, longer))
+        return self._ask(Keep(lease, str(file) if file is not None else None, longer, list(saver), says))
 
     def describe(self, order: Describe) -> None:
         """Have it write down which cluster it belongs to."""

@@ -107,9 +107,10 @@ class Hosts:
 
     def keep(self, file: Path) -> None:
         """Have all of them outlive this process by the lease; `file` tells another one how to attach."""
-        lease = self._settings.lease
-        kept = [end.keep(lease) for end in self.others.values()]
-        kept.append(self.here.keep(lease, file, longer=CONTROLLER_STAYS if self.others else 0.0))
+        lease, stays, saver = self._settings.lease, self._settings.stays, self._settings.saver()
+        kept = [end.keep(lease, longer=stays) for end in self.others.values()]
+        longer = stays + (CONTROLLER_STAYS if self.others else 0.0)
+        kept.append(self.here.keep(lease, file, longer=longer, saver=saver, says=self._settings.save_log))
         for wait in kept:
             wait()
 

@@ -18,6 +18,8 @@ from .files import touch_private
 BUSY = "busy"
 BUSY_EVERY = 2.0
 """Seconds between two touches of the file."""
+SAVED_WITHIN = 900.0
+"""Seconds after a lease in which variables are saved, where the user asked for that (``up --save``)."""
 LOOK_EVERY = 30.0
 """Seconds after which a lease is looked at again, at the latest: a rank may have become idle, or a clock been set."""
 

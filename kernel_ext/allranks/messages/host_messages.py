@@ -67,6 +67,10 @@ class Keep:
     """A file that goes with the directory."""
     longer: float = 0.0
     """Seconds that this host process stays longer than the lease, which is that of ranks on other hosts."""
+    saver: list[str] = field(default_factory=list)
+    """A command to run when the lease has run out: it attaches, saves variables, and ends the cluster."""
+    says: str = ""
+    """The file that gets what the command prints."""
 
 
 @dataclass

@@ -88,7 +88,7 @@ class Processes:
             cwd=shared.folders.get(end.name) or host.cwd or shared.cwd,
             cwd_may_lack=shared.options.sync or not (host.local or host.cwd or shared.cwd_named),
             env=dict(shared.env),
-            lease=shared.lease,
+            lease=shared.lease_of_ranks,
         )
 
     def offer(self, plan: WorldPlan, numbers: Sequence[int]) -> list[Spawn]:

@@ -19,6 +19,7 @@ import select
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import traceback
@@ -73,6 +74,8 @@ FORK = sys.platform == "linux"
 """macOS libraries do not survive a fork without exec."""
 LOOPBACK_WITHIN = 3.0
 """Seconds in which a connection to this host itself is made, by which ranks reach their tunnels."""
+SAVER_RUNS = 2
+"""Times that variables are saved before a lease ends the ranks: once, and once more after another lease."""
 ROOM = 8 << 20
 """Bytes that must be free for the ranks' settings and logs."""
 
@@ -96,6 +99,9 @@ class HostProcess:
         self._also_remove: set[Path] = set()
         self._lease: float | None = 0.0
         self._longer = 0.0
+        self._saver: list[str] = []
+        self._saver_says = ""
+        self._saver_runs = 0
         self._uses = use_environment()
         self._imported = False
 
@@ -136,10 +142,27 @@ class HostProcess:
         away = self._head.away_since
         if away is None or self._lease is None:
             return None
+        if self._saver and (left := seconds_left(away, self._lease, self._folders)) > 0:
+            return left
+        self._run_saver()
         left = seconds_left(away, self._lease + self._longer, self._folders)
         if left <= 0:
             self._end()
         return left
+
+    def _run_saver(self) -> None:
+        """Begin to save what the ranks hold. When that is done, it ends the cluster; else it is tried once more."""
+        command, self._saver = self._saver, []
+        if not command or self._saver_runs == SAVER_RUNS:
+            return
+        self._saver_runs += 1
+        try:
+            Path(self._saver_says).parent.mkdir(parents=True, exist_ok=True)
+            with open(self._saver_says, "wb") as file:
+                # In a session of its own: it goes on when this process has ended.
+                subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True)
+        except OSError:
+            self._say(Trouble(traceback.format_exc()))
 
     @property
     def _folders(self) -> list[Path]:
@@ -220,6 +243,7 @@ class HostProcess:
     def _keep(self, order: Keep) -> None:
         assert self._directory is not None
         self._lease, self._longer = order.lease, order.longer
+        self._saver, self._saver_says = order.saver, order.says
         if order.also_remove is not None:
             self._also_remove.add(Path(order.also_remove))
         self._head.listen(self._directory / "control")
