@@ -142,19 +142,18 @@ class HostProcess:
         away = self._head.away_since
         if away is None or self._lease is None:
             return None
-        if self._saver and (left := seconds_left(away, self._lease, self._folders)) > 0:
+        lease = self._lease if self._saver else self._lease + self._longer
+        left = seconds_left(away, lease, self._folders)
+        if left > 0:
             return left
-        self._run_saver()
-        left = seconds_left(away, self._lease + self._longer, self._folders)
-        if left <= 0:
+        if not self._saver or self._saver_runs == SAVER_RUNS:
             self._end()
-        return left
+        self._run_saver()
+        return self._longer
 
     def _run_saver(self) -> None:
         """Begin to save what the ranks hold. When that is done, it ends the cluster; else it is tried once more."""
-        command, self._saver = self._saver, []
-        if not command or self._saver_runs == SAVER_RUNS:
-            return
+        command, self._saver = self._saver, []  # until it has attached
         self._saver_runs += 1
         try:
             Path(self._saver_says).parent.mkdir(parents=True, exist_ok=True)
