@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.jupyter import Notebook
@@ -52,3 +53,32 @@ def test_a_cell_runs_while_the_files_are_written(kernel: Notebook, tmp_path: Pat
     kernel.ok(f"%distributed load {tmp_path}/a")
     assert kernel.ok("%%distributed\nx[0].item() == rank").stdout == "ranks 0-1 │ True\n"
     kernel.ok("%distributed down")
+
+
+TRAIN = """%%distributed
+while done < {until}:
+    weight = weight * 0.9
+    done += 1
+    log(loss=mx.distributed.all_sum(weight)[0], step=done, of=20)
+"""
+
+
+def test_the_next_day_in_another_kernel_the_curve_goes_on(
+    kernel: Notebook, new_notebook: Callable[..., Notebook], tmp_path: Path
+) -> None:
+    folder, today = tmp_path / "run", new_notebook()
+    kernel.run("%distributed down")
+    kernel.ok("%distributed up -n 2")
+    kernel.ok("%%distributed\nweight, done = mx.ones(1) + rank, 0")
+    kernel.ok(TRAIN.format(until=10))
+    kernel.ok(f"%distributed down --save {folder}")
+    try:
+        today.ok("%load_ext allranks")
+        assert "run came with it: %distributed runs" in today.ok(f"%distributed up -n 2 --load {folder}").stdout
+        picture = today.ok(TRAIN.format(until=20))
+        (svg,), (text,) = picture.mime("image/svg+xml"), picture.mime("text/plain")
+        assert text.startswith("loss 2.7 → 0.36473 (run 2 (continues run 1) · step 20 of 20"), text
+        assert svg.count("<title>") == 0
+        today.ok("%distributed down")
+    finally:
+        today.close()
