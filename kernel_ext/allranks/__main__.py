@@ -10,7 +10,8 @@ from dataclasses import asdict
 
 from allranks import __version__
 
-from .errors import AllranksError, UsageError
+from .errors import AllranksError, Busy, CellInterrupted, UsageError
+from .machine.lease import BUSY_STATUS
 
 DESCRIPTION = "Interactive MLX clusters for Jupyter. The ranks are started from a notebook or a script, not from here."
 EPILOG = """\
@@ -103,21 +104,24 @@ def _save_and_end(options: argparse.Namespace) -> int:
     """Take over a cluster that has lost its notebook, save its variables, and end it."""
     from allranks.cluster.cluster import Cluster
 
-    if options.hosts or options.force or options.json:
+    if options.hosts or options.force or options.json or options.python:
         print("allranks: --save takes no other option.", file=sys.stderr)
         return 2
-    cluster: Cluster | None = None
     try:
         cluster = Cluster.attach(options.name)
-        print(cluster.save(options.save))
-    except AllranksError as error:
-        if cluster is not None and cluster._ranks is not None:
-            cluster._ranks.let_go()
+        try:
+            cluster.await_ended_cells()
+            print(cluster.save(options.save), flush=True)
+        except BaseException:  # Ctrl-C, too
+            cluster.let_go()
+            raise
+    except (AllranksError, CellInterrupted) as error:
         print(f"allranks: {error} Nothing was ended.", file=sys.stderr)
-        return 2
+        return BUSY_STATUS if isinstance(error, Busy) else 2
     cluster.down()
-    print(f"{cluster.name} has ended.")
-    return 0
+    left = f", but not on {', '.join(cluster.not_ended)}, which cannot be reached" if cluster.not_ended else ""
+    print(f"{cluster.name} has ended{left}.")
+    return 1 if cluster.not_ended else 0
 
 
 def _diagnose(options: argparse.Namespace) -> int:

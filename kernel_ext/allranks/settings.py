@@ -108,11 +108,6 @@ class Settings:
     def lease_of_ranks(self) -> float | None:
         return self.lease + self.stays if self.lease is not None else None
 
-    @property
-    def save_log(self) -> str:
-        """The file beside the saved state that says how it went."""
-        return f"{Path(self.cwd, Path(self.options.save or '').expanduser())}.log"
-
     def saver(self) -> list[str]:
         """What the notebook's host runs when the lease has run out; empty for nothing."""
         if self.options.save is None:

@@ -651,6 +651,20 @@ def test_of_a_long_run_its_chart_is_saved(monkeypatch: pytest.MonkeyPatch) -> No
     assert run.status == "running" and again.status == "stopped"
 
 
+def test_values_that_json_lacks_are_left_out_and_a_process_without_runs_keeps_those_that_were_saved(
+    ring2: Cluster, tmp_path: Path, runs: Callable[[], RunHistory]
+) -> None:
+    runs()
+    ring2.run("best, seed = float('inf'), 1 << 70").check()
+    ring2.run("rate, large = 0.5, 1 << 64\nlog(loss=rate if best > seed else 0)").check()
+    ring2.save(tmp_path / "a")
+    runs()
+    ring2.save(tmp_path / "a")
+    today = runs()
+    ring2.load(tmp_path / "a")
+    assert [each.values for each in today] == [{"rate": 0.5}]
+
+
 def test_runs_that_were_changed_do_not_keep_the_state_from_being_loaded(
     ring2: Cluster, tmp_path: Path, runs: Callable[[], RunHistory]
 ) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from allranks import Cluster
-from allranks.errors import Busy, CellInterrupted, RankError
+from allranks.errors import Busy, CellInterrupted, RankError, UsageError
 from allranks.messages.requests import Pull
 from tests.notebook.test_watch import until
 
@@ -97,6 +97,20 @@ def test_a_stop_while_a_question_is_answered_stops_the_cell(ring2: Cluster, tmp_
         cell.finish()
     assert all(each.exception(60) is not None for each in asked.values())
     ring2.run("del slow, Slow").check()
+
+
+def test_a_question_that_fails_does_not_repeat_a_stop_that_the_code_has_handled(ring2: Cluster, end: Path) -> None:
+    handles = "import os, time\nlog(x=0)\ntry:\n    while True: time.sleep(0.01)\nexcept KeyboardInterrupt:\n"
+    handles += f"    while not os.path.exists({str(end)!r}):\n        time.sleep(0.01); log(x=1)\nsaved = True"
+    ring2.run("saved = stopped = False").check()
+    cell = ring2.begin(handles)
+    assert until(lambda: all(rank.ends_steps for rank in ring2._up().monitor.ranks))
+    ring2.interrupt(within=0.1)
+    with pytest.raises(UsageError, match="no variable 'absent'"):
+        ring2.pull("absent")
+    end.touch()
+    cell.finish()
+    assert ring2.pull("saved") == [True, True]
 
 
 def test_what_is_pulled_is_of_one_step(ring2: Cluster, end: Path) -> None:

@@ -233,6 +233,18 @@ def test_a_run_that_goes_on_where_an_earlier_one_ended_is_one_curve_with_it(page
     assert sorted(re.findall(r"<title>(run \d)", svg[2])) == ["run 1", "run 2"]
 
 
+def test_a_long_run_stays_one_curve_with_the_one_before_and_a_hidden_one_is_not_drawn(page: Page) -> None:
+    runs = [CellRun(number, "", ALL, "ring") for number in (1, 2, 3)]
+    for run, steps in zip(runs, (range(500), range(500, 2500), range(2500, 2600))):
+        run.name = f"run {run.cell}"
+        show = Show(ALL, live=True)
+        show.logged(rows(steps), run)
+        show.close()
+        runs[1].hidden = run is runs[1]
+    assert "run 2 (continues run 1) · " in pictures(page)[1]
+    assert "continues" not in pictures(page)[2]
+
+
 def test_runs_over_other_steps_are_not_drawn(page: Page) -> None:
     for first in (0, 100):
         show = Show(ALL, live=True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -31,7 +33,9 @@ def server() -> Iterator[tuple[str, Posted]]:
         def do_POST(self) -> None:
             text = self.rfile.read(int(self.headers["Content-Length"])).decode()
             posted.append((self.headers["Content-Type"], text))
-            self.send_response(500 if self.path == "/fails" else 200)
+            self.send_response({"/fails": 500, "/moved": 301}.get(self.path, 200))
+            if self.path == "/moved":
+                self.send_header("Location", "/")
             self.end_headers()
 
         def log_message(self, *_: object) -> None:
@@ -92,7 +96,7 @@ def test_a_hang_is_told_once(ring2: Cluster, server: tuple[str, Posted], monkeyp
     finally:
         ring2.notifier = None
     assert len(posted) == 1 and posted[0][1].startswith("In[5] hangs: rank 1 waited 2 s; "), posted
-    assert "rank 0 running line 2: " in posted[0][1]
+    assert "; rank 0 at line 2" in posted[0][1]
 
 
 def test_what_fails_is_said(server: tuple[str, Posted], capsys: pytest.CaptureFixture[str]) -> None:
@@ -108,6 +112,20 @@ def test_what_fails_is_said(server: tuple[str, Posted], capsys: pytest.CaptureFi
     assert until(both)
     assert "Not notified: the command ended with exit code 3 (no)." in said
     assert "Not notified: 127.0.0.1 answered 500 Internal Server Error." in said
+
+
+def test_an_address_that_has_moved_is_said(server: tuple[str, Posted], capsys: pytest.CaptureFixture[str]) -> None:
+    Notifier(url=f"{server[0]}/moved").send("text")
+    assert until(lambda: "Not notified: 127.0.0.1 answered 301 " in capsys.readouterr().out)
+
+
+def test_a_command_may_leave_something_in_the_background(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(notify, "WITHIN", 5.0)
+    Notifier(command=f"sleep 30 & echo $! > {tmp_path}/pid; echo bad >&2; exit 4").send("text")
+    assert until(lambda: "ended with exit code 4 (bad)" in capsys.readouterr().out)
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
 
 
 def test_a_webhook_of_slack_gets_json(server: tuple[str, Posted], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,6 +66,8 @@ class Band:
     first: float
     last: float
     """The means at the first and at the last step."""
+    begins: float
+    """The first step."""
 
     def then(self, other: Band) -> Band:
         """This one, and after it the other one."""
@@ -79,7 +81,7 @@ class Band:
             )
         )
         ranks = tuple(sorted({*self.ranks, *other.ranks}))
-        return Band(self.name, ranks, steps, least, mean, most, self.first, other.last)
+        return Band(self.name, ranks, steps, least, mean, most, self.first, other.last, self.begins)
 
     def __str__(self) -> str:
         return f"{printable(self.name)} {short(self.first)} → {short(self.last)}"
@@ -178,7 +180,8 @@ def _band(name: str, by_rank: Mapping[int, Sequence[tuple[float, float]]], colum
     mean = np.where(known == sizes, total / sizes, np.nan)  # where one rank diverges, the others are no mean
     first, last = (float(np.mean(values[steps == step])) for step in (steps[0], steps[-1]))
     ranks = tuple(sorted(by_rank))
-    return Band(name, ranks, steps[starts + sizes - 1], _where(known, least), mean, _where(known, most), first, last)
+    ends, begins = steps[starts + sizes - 1], float(steps[0])
+    return Band(name, ranks, ends, _where(known, least), mean, _where(known, most), first, last, begins)
 
 
 def _where(known: NDArray[np.intp], values: Floats) -> Floats:

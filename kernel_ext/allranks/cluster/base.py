@@ -54,6 +54,8 @@ DEATH_KNOWN_WITHIN = 0.5
 """Seconds from the end of a rank's connection until its death is known, if that was the reason."""
 PENDING_WITHIN = 20.0
 """Seconds an idle rank gets to name what is pending; one that is stopped or gone is not waited for so long."""
+ENDED_KNOWN_WITHIN = 10.0
+"""Seconds in which ranks tell a notebook that attaches how their cells have ended."""
 REPLAY_WITHIN = 3.0
 """Seconds that a cell waits for ranks which still unblock others."""
 NOT_UP = (
@@ -276,6 +278,16 @@ class ClusterBase:
             )
             dead = died_text(ranks.monitor.ranks) or "a collective was aborted"
             raise WorldBroken(f"the world is broken: {dead}. {heals}")
+
+    def await_ended_cells(self) -> None:
+        """After `attach`: wait until it is known of cells that they have ended while no notebook was there."""
+        monitor = self._up().monitor
+        everybody = range(len(monitor.ranks))
+        monitor.wait(lambda: not any(not rank.report.running for rank in monitor.busy(everybody)), ENDED_KNOWN_WITHIN)
+
+    def let_go(self) -> None:
+        """Leave the ranks to whoever attaches next: the end of this process does not end them."""
+        self._up().let_go()
 
     # Asking.
 

@@ -31,7 +31,8 @@ from allranks.messages.requests import PlainValues, ReadValues
 from allranks.notebook.fold import Block, Fold
 from allranks.notebook.notify import Notifier
 from allranks.notebook.stop import Stop
-from allranks_backends.plan import rank_label
+from allranks_backends.plan import alike, rank_label
+from allranks_backends.views import RankView
 
 from .conversation import Conversation
 from .options import LocalOptions
@@ -198,9 +199,15 @@ class Cell:
 
     def follow_for_others(self) -> None:
         """`finish`, called by the queue; a later call of `finish` raises the same error."""
-        self._for_others = True
-        with suppress(AllranksError, CellInterrupted):
-            self.finish()
+        if not self._follower.acquire(blocking=False):
+            return  # somebody follows it
+        try:
+            if self.result is None:
+                self._for_others = True
+                with suppress(AllranksError, CellInterrupted):
+                    self._finish(None)
+        finally:
+            self._follower.release()
 
     def _finish(self, timeout: float | None) -> CellResult:
         self.followed = True
@@ -423,7 +430,10 @@ class Cell:
         if not waiting or (len(places) == 1 and not others) or (min(places) == number) or now - at < NOTIFY_AGAIN:
             return  # all ranks are in the same collective: it may just be large
         self._hang_notified = min(places), now
-        who = self._monitor.snapshot().doing(others) if others else "the ranks wait for each other"
+        # Without source code: what is sent may be read by others.
+        doing = alike({rank: _place(views[rank]) for rank in others})
+        who = "; ".join(f"{rank_label(members)} {what}" for what, members in doing.items())
+        who = who or "the ranks wait for each other"
         notifier.needs_attention(f"{self.label} hangs: {rank_label(list(waiting))} waited {HANGS_AFTER:g} s; {who}")
 
     def _close(self) -> None:
@@ -500,6 +510,10 @@ class Cell:
     def broke(self) -> bool:
         """Whether a collective was aborted, lost a neighbour, or left stray bytes: then the world must be re-formed."""
         return self.mismatch is not None or self._outcome.somebody_was_freed
+
+
+def _place(view: RankView) -> str:
+    return f"at line {view.line}" if view.line else view.state
 
 
 def _said(findings: Sequence[Finding]) -> list[Block]:

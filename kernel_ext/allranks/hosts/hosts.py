@@ -110,7 +110,7 @@ class Hosts:
         lease, stays, saver = self._settings.lease, self._settings.stays, self._settings.saver()
         kept = [end.keep(lease, longer=stays) for end in self.others.values()]
         longer = stays + (CONTROLLER_STAYS if self.others else 0.0)
-        kept.append(self.here.keep(lease, file, longer=longer, saver=saver, says=self._settings.save_log))
+        kept.append(self.here.keep(lease, file, longer=longer, saver=saver, says=f"{file.with_suffix('')}-save.log"))
         for wait in kept:
             wait()
 

@@ -20,6 +20,8 @@ BUSY_EVERY = 2.0
 """Seconds between two touches of the file."""
 SAVED_WITHIN = 900.0
 """Seconds after a lease in which variables are saved, where the user asked for that (``up --save``)."""
+BUSY_STATUS = 75
+"""The exit status of ``allranks down --save`` where a cell runs: it may be tried again."""
 LOOK_EVERY = 30.0
 """Seconds after which a lease is looked at again, at the latest: a rank may have become idle, or a clock been set."""
 

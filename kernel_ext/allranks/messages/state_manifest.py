@@ -21,6 +21,7 @@ SHARED = "shared.safetensors"
 """Has the arrays that are equal on all ranks."""
 RUNS = "runs.json"
 """The runs of the notebook that saved it, as far as their charts need them."""
+NO_RUNS = b"[]"
 RANDOM_STATE = "(random state)"
 """Stands among the variables for the states of ``mx.random``, ``random`` and ``numpy.random``."""
 VERSION = re.compile(r"state-\d{8}-\d{6}-[0-9a-f]{6}")

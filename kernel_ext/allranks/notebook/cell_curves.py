@@ -118,22 +118,23 @@ class CellCurves:
             "metadata": {"image/svg+xml": {"alt": found.alternative(heading, labels)}},
         }
 
-    def _runs_before(self, bands: Sequence[Band]) -> list[PastRun]:
-        """The last runs that logged these names over some of these steps, and are not hidden; the newest last."""
+    def _shown_runs(self, bands: Sequence[Band]) -> list[PastRun]:
+        """The runs that logged these names, and are not hidden; the newest last."""
         with self._changing:
             runs = list(self._ended.get(_names(bands), ()))
-        runs = [past for past in runs if past.run is None or not past.run.hidden]
+        return [past for past in runs if past.run is None or not past.run.hidden]
+
+    def _runs_before(self, bands: Sequence[Band]) -> list[PastRun]:
+        """The last runs that logged these names over some of these steps, and are not hidden; the newest last."""
+        runs = self._shown_runs(bands)
         return [past for past in runs if all(past.bands[each.name].steps[-1] > each.steps[0] for each in bands)][
             -RUNS_DRAWN:
         ]
 
     def _continued(self, bands: Sequence[Band]) -> PastRun | None:
         """The last run whose steps go on in this one, as after a stop, or a restart from what was saved."""
-        with self._changing:
-            runs = list(self._ended.get(_names(bands), ()))
-        return next(
-            (past for past in reversed(runs) if all(_go_on(past.bands[each.name], each) for each in bands)), None
-        )
+        runs = reversed(self._shown_runs(bands))
+        return next((past for past in runs if all(_go_on(past.bands[each.name], each) for each in bands)), None)
 
     @classmethod
     def remember(cls, run: CellRun) -> None:
@@ -181,7 +182,7 @@ class CellCurves:
 def _go_on(before: Band, band: Band) -> bool:
     """Whether the steps of a run follow those of an earlier one, at most two of its steps later."""
     last = float(before.steps[-1])
-    return len(before.steps) > 1 and last < band.steps[0] <= last + 2 * (last - float(before.steps[-2]))
+    return len(before.steps) > 1 and last < band.begins <= last + 2 * (last - float(before.steps[-2]))
 
 
 def _names(bands: Sequence[Band]) -> tuple[str, ...]:

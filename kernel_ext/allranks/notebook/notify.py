@@ -7,8 +7,10 @@ import json
 import logging
 import os
 import subprocess
+import tempfile
 import threading
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import urlsplit
 
 from IPython.core.getipython import get_ipython
@@ -115,13 +117,17 @@ def _is_address(url: str) -> bool:
 def _run(command: str, text: str) -> str:
     """Why it failed; empty where it did not."""
     environment = {**os.environ, "ALLRANKS_TEXT": text}
-    try:
-        done = subprocess.run(command, shell=True, env=environment, capture_output=True, timeout=WITHIN)
-    except subprocess.TimeoutExpired:
-        return f"took longer than {WITHIN:g} s"
-    except (OSError, ValueError) as error:
-        return f"cannot be run ({type(error).__name__})"
-    last = (done.stderr.decode(errors="replace").strip().splitlines() or [""])[-1]
+    with tempfile.TemporaryFile() as said:  # no pipe, whose end a program in the background would keep open
+        try:
+            done = subprocess.run(
+                command, shell=True, env=environment, stdout=subprocess.DEVNULL, stderr=said, timeout=WITHIN
+            )
+        except subprocess.TimeoutExpired:
+            return f"took longer than {WITHIN:g} s"
+        except (OSError, ValueError) as error:
+            return f"cannot be run ({type(error).__name__})"
+        said.seek(0)
+        last = (said.read().decode(errors="replace").strip().splitlines() or [""])[-1]
     return f"ended with exit code {done.returncode}{f' ({last})' if last else ''}" if done.returncode else ""
 
 
@@ -131,6 +137,12 @@ def _post(url: str, text: str) -> str:
     import urllib.request
     from http.client import HTTPException
 
+    class NoRedirect(urllib.request.HTTPRedirectHandler):
+        """The request that urllib would send to another address has no text."""
+
+        def redirect_request(self, *_: Any, **__: Any) -> None:
+            return None
+
     host = urlsplit(url).hostname or ""
     as_json = any(host == each or host.endswith(f".{each}") for each in JSON_HOSTS)
     data = json.dumps({"text": text, "content": text}) if as_json else text
@@ -138,7 +150,7 @@ def _post(url: str, text: str) -> str:
     headers = {"Content-Type": kind, "User-Agent": "allranks"}
     try:
         request = urllib.request.Request(url, data.encode(), headers, method="POST")
-        with urllib.request.urlopen(request, timeout=WITHIN):
+        with urllib.request.build_opener(NoRedirect).open(request, timeout=WITHIN):
             return ""
     except urllib.error.HTTPError as error:
         return f"answered {error.code} {error.reason}"

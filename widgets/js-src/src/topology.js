@@ -143,12 +143,13 @@ export class Topology {
     const [port, moved] = [h("span.label"), h("span")];
     const network = h("span.figure-pair.host-network", { hidden: true }, port, moved);
     const held = h("span.figure-pair.host-memory", {}, h("span.label", {}, "memory"), h("span.meter", { "aria-hidden": true }, used), memory);
+    const loaded = h("span.figure-pair", {}, h("span.label", {}, "load"), h("span.meter", { "aria-hidden": true }, busy), load);
     const head = h(
       "div.host-head", { style: `height:${plan.head}px` },
       h("div.host-title", {}, name, what),
       h("div.host-figures", {},
         held,
-        h("span.figure-pair", {}, h("span.label", {}, "load"), h("span.meter", { "aria-hidden": true }, busy), load)),
+        loaded),
       h("div.host-figures", {}, network),
     );
     this.updates.push(() => {
@@ -166,6 +167,10 @@ export class Topology {
       mark(held, "title", `memory ${memory.textContent}`);
       used.style.width = known ? `${(100 * (host.memory_used ?? 0)) / (host.memory || 1)}%` : "0";
       say(load, units.percent(host.load));
+      mark(loaded, "title", [
+        `load ${load.textContent}`, host.temperature ? `${host.temperature} °C` : "", host.throttled ? "too hot, slowed down" : "",
+        host.swap_rate ? `swaps ${units.rate(host.swap_rate)}` : "",
+      ].filter(Boolean).join(" · "));
       hide(network, !host.interface);
       say(port, host.interface ?? "");
       mark(network, "title", `${host.interface}: all traffic of the interface, from every program`);

@@ -189,7 +189,7 @@ class CellRun:
 
     def stored(self) -> StoredRun:
         """As it is saved with the variables of ranks: its charts, not each of its values."""
-        values = self.values
+        values = {name: value for name, value in self.values.items() if _fits(value)}
         with self._lock:
             kept = max(FEWEST_STORED, MOST_STORED // max(len(self._series), 1))
             series = [
@@ -283,6 +283,11 @@ class CellRun:
 def _said(change: Change, values: str) -> str:
     unknown = change.name.endswith("()") or None in (change.before, change.now)
     return f"{change.name} changed" if unknown else f"{change.name} {values}"
+
+
+def _fits(value: Constant) -> bool:
+    """Whether JSON has it."""
+    return abs(value) < 1 << 63 and math.isfinite(value) if isinstance(value, (int, float)) else True
 
 
 def _plain(value: float) -> float | str:

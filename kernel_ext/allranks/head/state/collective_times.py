@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from allranks.messages.events import Timed
+from allranks.messages.events import MOST_TIMED, Timed
 from allranks.units import seconds_text
 
 UNFINISHED = 16
@@ -25,9 +25,9 @@ class CollectiveShare(NamedTuple):
 
     @classmethod
     def of(cls, timed: Mapping[int, Sequence[Timed]], seconds: float) -> CollectiveShare | None:
-        """Of the timed calls of all ranks; None where there are none."""
+        """Of the timed calls of all ranks; None where there are none, or more than ranks tell of."""
         spent = sum(call.seconds for calls in timed.values() for call in calls)
-        if not spent or seconds <= 0:
+        if not spent or seconds <= 0 or max(map(len, timed.values())) >= MOST_TIMED:
             return None
         times = CollectiveTimes()
         for rank, calls in timed.items():

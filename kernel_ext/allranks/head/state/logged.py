@@ -76,7 +76,7 @@ class Logged:
         self._count = 0
         self._seen: dict[str, int] = {}
         """By process: how many of its calls have come."""
-        self._totals: dict[int, float | None] = {}
+        self._totals: dict[int, float] = {}
         """By cell: how many steps there will be, where its code says so."""
         self._followers: dict[int, Callable[[Row], None]] = {}
         """By cell, the newest last."""
@@ -92,7 +92,8 @@ class Logged:
         with self._lock:
             self.lost += max(0, first - seen)
             for call in calls[max(0, seen - first) :]:
-                self._totals[call.cell] = call.of
+                if call.of is not None:
+                    self._totals[call.cell] = call.of
                 for name, value in call.values.items():
                     self._put(Row(rank, name, call.cell, call.step, value, call.at))
         self._seen[uuid] = max(seen, first + len(calls))

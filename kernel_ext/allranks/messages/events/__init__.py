@@ -13,6 +13,7 @@ from __future__ import annotations
 from .measures import Compiler, LedgerEntry, LinkReading, Machine, Memory, OpTotals
 from .output import Bundle, BundleKind, CellError, Clear, Cut, Item, OutputItem, Raised, Stream, Text, packed, unpacked
 from .reports import (
+    MOST_TIMED,
     Answered,
     AtDebugger,
     Began,
@@ -44,6 +45,7 @@ from .reports import (
 from .transfers import EventOfTransfer
 
 __all__ = [
+    "MOST_TIMED",
     "Answered",
     "AtDebugger",
     "Began",

@@ -106,6 +106,10 @@ class Output(CellEvent):
     seq: int = 0
 
 
+MOST_TIMED = 4_000
+"""Timed collectives of a cell that a rank tells of: the last ones."""
+
+
 class Timed(Struct, array_like=True, frozen=True):
     """A collective that was timed."""
 

@@ -208,6 +208,7 @@ class Agent:
         """Handle a request where its type says; the answer, or what went wrong, carries the number of the question."""
 
         def handle() -> None:
+            handled = sys.exc_info()[1]  # by the user's code, in which a step may end
             try:
                 answered = self.requests.handle(request, buffers)
                 if answered is not None and isinstance(request, Question):
@@ -221,7 +222,7 @@ class Agent:
                     self.lifeline.send(Failed(request.number, type(error).__name__, text, told))
                 else:
                     traceback.print_exc()
-                if self.cell.running and (stop := _stop_of_the_cell(error)) is not None:
+                if self.cell.running and (stop := _stop_of_the_cell(error, handled)) is not None:
                     raise stop from None  # it came between two steps
 
         if isinstance(request, Form):
@@ -310,8 +311,11 @@ class Agent:
         self.lifeline.close(LEAVES_WITHIN)
 
 
-def _stop_of_the_cell(error: BaseException | None) -> BaseException | None:
-    """The error that a signal has raised in the main thread, among those that this one came from."""
+def _stop_of_the_cell(error: BaseException | None, handled: BaseException | None) -> BaseException | None:
+    """The error that a signal has raised in the main thread, among those that this one came from.
+
+    One that was being `handled` before has been raised already.
+    """
     while error is not None and not isinstance(error, (KeyboardInterrupt, CollectiveAborted)):
-        error = error.__context__
+        error = error.__context__ if error.__context__ is not handled else None
     return error

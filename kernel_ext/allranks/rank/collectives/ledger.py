@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import takewhile
 from typing import Any
 
-from allranks.messages.events import LedgerEntry
+from allranks.messages.events import MOST_TIMED, LedgerEntry
 from allranks.rank.functions.limits import Limits
 from allranks.rank.functions.replaced import is_replaced, replaced
 from allranks.rank.functions.streams import Turns
@@ -32,8 +32,6 @@ OPERATIONS = (*sorted(COLLECTIVE), "send", "recv", "recv_like")
 KEEP = 16_000
 """Records: a quarter of a second of the fastest collectives there are (1 KiB in shared memory)."""
 BETWEEN_WORLDS = "this rank has left its world and has not joined the next one"
-TIMED = 4_000
-"""Timed calls kept of a cell: its last ones."""
 
 
 class _Mode:
@@ -76,7 +74,7 @@ class Ledger:
         """False between two worlds, where MLX would form one by itself, of this rank alone."""
         self.group: Any = None
         """The group of all ranks. Calls without a group get it from here, since MLX would look for it only later."""
-        self.timed: deque[tuple[str, int, float]] = deque(maxlen=TIMED)
+        self.timed: deque[tuple[str, int, float]] = deque(maxlen=MOST_TIMED)
         """Op, bytes and seconds of this cell's timed calls that all ranks share."""
         self.order = EvaluationOrder(self)
         self.invalid, self.aborted = self.order.invalid, self.order.aborted

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -13,8 +14,8 @@ import psutil
 CGROUPS = Path("/sys/fs/cgroup")
 THROTTLED = "devices/system/cpu/cpu*/thermal_throttle/package_throttle_count"
 """In ``/sys``: how often a processor was slowed down since it had become too hot (Intel; unknown elsewhere)."""
-TEMPERATURE_EVERY = 5.0
-"""Seconds between two readings of temperatures, which take milliseconds."""
+SLOW_EVERY = 5.0
+"""Seconds between two readings of what takes milliseconds."""
 UNLIMITED = 1 << 60
 """Bytes from which on a cgroup's limit is none."""
 
@@ -37,10 +38,12 @@ class Hardware:
         with suppress(OSError):  # only Linux has it
             self._groups += _groups(Path("/proc/self/cgroup").read_text())
         self._swapped = _swapped()
-        self._throttled = _throttled()
+        self._counts = list(Path("/sys").glob(THROTTLED))
+        self._throttled = self._throttle_count()
         self._at = time.monotonic()
-        self._temperature: float | None = None
-        self._temperature_at = -TEMPERATURE_EVERY
+        self._slow: dict[str, Any] = {}
+        """What was read last of that which takes milliseconds."""
+        self._slow_at = self._at
 
     def memory(self) -> tuple[int, int]:
         """Bytes that programs here can use in all, and bytes that are in use.
@@ -59,25 +62,33 @@ class Hardware:
 
     def read(self) -> dict[str, Any]:
         """Bytes a second swapped in and out since the last reading, whether a processor was throttled, and degrees."""
-        now, swapped, throttled = time.monotonic(), _swapped(), _throttled()
+        now, swapped = time.monotonic(), _swapped()
         seconds = max(now - self._at, 1e-9)
-        found: dict[str, Any] = {"temperature": self._hottest(now)}
+        if now - self._slow_at >= SLOW_EVERY or not self._slow:
+            self._slow, self._slow_at = self._read_slowly(), now
+        found: dict[str, Any] = dict(self._slow)
         if swapped is not None and self._swapped is not None:
             # Two figures, so that what hardly changes is no news.
             found["swap_rate"] = float(f"{max(0, swapped - self._swapped) / seconds:.2g}")
-        if throttled is not None and self._throttled is not None:
-            found["throttled"] = throttled > self._throttled
-        self._at, self._swapped, self._throttled = now, swapped, throttled
+        self._at, self._swapped = now, swapped
         return found
 
-    def _hottest(self, now: float) -> float | None:
-        if now - self._temperature_at >= TEMPERATURE_EVERY:
-            self._temperature_at = now
-            read = getattr(psutil, "sensors_temperatures", dict)  # only Linux and FreeBSD have it
-            with suppress(OSError):
-                degrees = [each.current for sensors in read().values() for each in sensors if each.current]
-                self._temperature = round(max(degrees)) if degrees else None
-        return self._temperature
+    def _read_slowly(self) -> dict[str, Any]:
+        found = dict[str, Any]()
+        read = getattr(psutil, "sensors_temperatures", dict)  # only Linux and FreeBSD have it
+        with suppress(OSError):
+            degrees = [each.current for sensors in read().values() for each in sensors if each.current]
+            found["temperature"] = float(round(max(degrees))) if degrees else None
+        if (throttled := self._throttle_count()) is not None and self._throttled is not None:
+            found["throttled"] = throttled > self._throttled
+        self._throttled = throttled
+        return found
+
+    def _throttle_count(self) -> int | None:
+        """How often processors were throttled since the host was started."""
+        with suppress(OSError, ValueError):
+            return sum(int(file.read_text()) for file in self._counts) if self._counts else None
+        return None
 
 
 def _groups(membership: str) -> Iterator[_Group]:
@@ -112,16 +123,9 @@ def _inactive(group: _Group) -> int:
 
 
 def _swapped() -> int | None:
-    """Bytes that were swapped in and out since the host was started."""
+    """Bytes that were swapped in and out since the host was started; on macOS those in the swap files now."""
     with suppress(OSError, RuntimeError):
         swap = psutil.swap_memory()
-        return int(swap.sin + swap.sout)
-    return None
-
-
-def _throttled() -> int | None:
-    """How often processors were throttled since the host was started."""
-    with suppress(OSError, ValueError):
-        counts = [int(file.read_text()) for file in Path("/sys").glob(THROTTLED)]
-        return sum(counts) if counts else None
+        # On macOS, psutil counts pages that are read from any file.
+        return int(swap.used if sys.platform == "darwin" else swap.sin + swap.sout)
     return None

@@ -13,7 +13,7 @@ from allranks.messages.host_messages import Ended
 
 END_AFTER = 2.0
 """Seconds between asking a rank to end and killing it."""
-CONTROLLER, LAUNCHER = "controller", "launcher"
+CONTROLLER, LAUNCHER, SAVER = "controller", "launcher", "saver"
 DAEMON = "prted"
 """Open MPI's, which starts the ranks on hosts other than mpirun's."""
 LAUNCHER_ENDS_WITHIN = 5.0
@@ -61,7 +61,7 @@ class Children:
             self._ooms = ooms
 
     def end(self) -> None:
-        """End all but the controller, which the others may still need: ask them, then kill them."""
+        """End all but the controller, which the others may still need, and the saver: ask them, then kill them."""
         within = LAUNCHER_ENDS_WITHIN if LAUNCHER in self._names.values() else END_AFTER
         for number in (signal.SIGTERM, signal.SIGKILL):
             for pid in self._ours():
@@ -77,7 +77,7 @@ class Children:
                 time.sleep(0.01)
 
     def _ours(self) -> list[int]:
-        return [pid for pid, name in self._names.items() if name != CONTROLLER]
+        return [pid for pid, name in self._names.items() if name not in (CONTROLLER, SAVER)]
 
 
 def end_launched(ranks: Collection[tuple[int, float]]) -> None:

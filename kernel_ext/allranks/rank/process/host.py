@@ -22,6 +22,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
@@ -32,7 +33,7 @@ from allranks.machine.cleaners import KeptFromCleaners
 from allranks.machine.environments import use_environment
 from allranks.machine.facts import description
 from allranks.machine.files import SHARED_MEMORY, last_words, make_private, offered, open_log, write_private
-from allranks.machine.lease import seconds_left
+from allranks.machine.lease import BUSY_STATUS, LOOK_EVERY, seconds_left
 from allranks.machine.shortages import FILES
 from allranks.messages.host_messages import (
     Alive,
@@ -63,7 +64,7 @@ from allranks.messages.host_messages import (
 from allranks.rank.world.held_sockets import Holder
 
 from . import start
-from .children import CONTROLLER, LAUNCHER, Children, end_launched
+from .children import CONTROLLER, LAUNCHER, SAVER, Children, end_launched
 from .controller import Controller
 from .description import Description
 from .head_connection import HeadConnection
@@ -102,6 +103,8 @@ class HostProcess:
         self._saver: list[str] = []
         self._saver_says = ""
         self._saver_runs = 0
+        """Times that it has run, or could not be started, but for those in which a cell ran."""
+        self._saver_ended_at = 0.0
         self._uses = use_environment()
         self._imported = False
 
@@ -142,26 +145,32 @@ class HostProcess:
         away = self._head.away_since
         if away is None or self._lease is None:
             return None
-        lease = self._lease if self._saver else self._lease + self._longer
-        left = seconds_left(away, lease, self._folders)
+        if SAVER in self._children.pids:
+            return LOOK_EVERY
+        saves = bool(self._saver) and self._saver_runs < SAVER_RUNS
+        lease = self._lease if saves else self._lease + self._longer
+        left = seconds_left(max(away, self._saver_ended_at), lease, self._folders)
         if left > 0:
             return left
-        if not self._saver or self._saver_runs == SAVER_RUNS:
+        if not saves:
             self._end()
         self._run_saver()
-        return self._longer
+        return LOOK_EVERY
 
     def _run_saver(self) -> None:
-        """Begin to save what the ranks hold. When that is done, it ends the cluster; else it is tried once more."""
-        command, self._saver = self._saver, []  # until it has attached
+        """Begin to save what the ranks hold. When that is done, the saver ends the cluster; else it is tried again."""
         self._saver_runs += 1
+        self._saver_ended_at = time.time()
         try:
-            Path(self._saver_says).parent.mkdir(parents=True, exist_ok=True)
-            with open(self._saver_says, "wb") as file:
+            with open(self._saver_says, "ab") as file:
                 # In a session of its own: it goes on when this process has ended.
-                subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True)
+                saver = subprocess.Popen(
+                    self._saver, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True
+                )
         except OSError:
             self._say(Trouble(traceback.format_exc()))
+        else:
+            self._children.add(SAVER, saver.pid, saver)
 
     @property
     def _folders(self) -> list[Path]:
@@ -243,6 +252,8 @@ class HostProcess:
         assert self._directory is not None
         self._lease, self._longer = order.lease, order.longer
         self._saver, self._saver_says = order.saver, order.says
+        if SAVER not in self._children.pids:  # a notebook is here again
+            self._saver_runs = 0
         if order.also_remove is not None:
             self._also_remove.add(Path(order.also_remove))
         self._head.listen(self._directory / "control")
@@ -302,6 +313,10 @@ class HostProcess:
             self._controller.close_input()
 
     def _tell_end(self, ended: Ended) -> None:
+        if ended.name == SAVER:
+            self._saver_ended_at = time.time()
+            self._saver_runs -= ended.code == BUSY_STATUS
+            return
         self._holder.ended(ended.name)
         unread = self._holder.unread(ended.name)
         log = last_words(self._directory, ended.name, unread) if self._directory is not None else ""

@@ -22,6 +22,7 @@ from typing import IO, Any, TypeAlias
 from allranks.messages import requests, values
 from allranks.messages.state_manifest import (
     MANIFEST,
+    NO_RUNS,
     RUNS,
     SHARED,
     VERSION,
@@ -264,6 +265,9 @@ class StateWriter:
     def commit(self, manifest: Buffer, runs: Buffer) -> None:
         """Write the runs, and put the manifest in place. The last step, and only on one rank for each disk."""
         self._replaced = _current(self.folder)
+        if runs == NO_RUNS and self._replaced is not None:  # of a shell, say, that has none
+            with suppress(OSError):
+                runs = (self.folder / self._replaced / RUNS).read_bytes()
         for folder, name, data in (
             (self._files, RUNS, runs),
             (self._files, MANIFEST, manifest),

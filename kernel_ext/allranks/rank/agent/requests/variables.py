@@ -61,8 +61,10 @@ class VariableRequests(RequestTable):
             return Reply(Nothing(), values.pack(value))
         # Other ranks may be at another step, so no collective may be entered. One that was entered already ends: all
         # ranks enter theirs in the same order.
-        reader = computed.reader
-        if reader is None or any(reader.is_pending(array) is not False for array in values.arrays_to_pack(value)):
+        reader, arrays = computed.reader, list(values.arrays_to_pack(value))
+        if arrays and reader is None:
+            raise RuntimeError("with this version of MLX, no arrays can be pulled while a cell runs")
+        if reader is not None and any(reader.is_pending(array) is not False for array in arrays):
             raise RuntimeError("it is not evaluated yet: while a cell runs, only evaluated arrays can be pulled")
         # Copies: the loop goes on while they are sent.
         return Reply(Nothing(), [bytes(each) for each in values.pack(value)])
