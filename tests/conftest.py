@@ -293,6 +293,8 @@ def lasting_kernel(new_notebook: Callable[..., Notebook]) -> Callable[[], Notebo
     living: list[Notebook] = []
 
     def get() -> Notebook:
+        if living and living[0].hangs:  # else all tests after it would wait for its end
+            living[0].manager.shutdown_kernel(now=True)
         if not living or not living[0].manager.is_alive():
             living[:] = [new_notebook()]
         return living[0]

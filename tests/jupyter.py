@@ -131,6 +131,8 @@ class Notebook:
         self.manager: KernelManager
         self.client: BlockingKernelClient
         self.manager, self.client = start_new_kernel(startup_timeout=WITHIN, kernel_name="python3", env=dict(env))
+        self.hangs = False
+        """Whether what was waited for did not come: the kernel may be blocked for good."""
         self.page = False
         """Whether cells are sent as a page with widgets sends them, JupyterLab for one."""
         self.comms: list[Mapping[str, Any]] = []
@@ -179,7 +181,8 @@ class Notebook:
         while not condition():
             assert self.manager.is_alive(), "the kernel died"
             left = deadline - time.monotonic()
-            assert left > 0, complaint()
+            self.hangs = left <= 0
+            assert not self.hangs, complaint()
             self.take_one(min(left, 5.0))
 
     def take_one(self, within: float) -> None:

@@ -16,6 +16,8 @@ from allranks.messages.requests import Refuse, Register, Request
 WATCHED_FOR = 2.0
 """Seconds in which a rank of mpirun, whose connection closed, is seen to have ended."""
 
+BY_CONNECTION = "its process ended (mpirun does not report why)"
+"""The cause of death of a rank of mpirun whose connection closed."""
 CLOSES_WITHIN = 2.0
 """Seconds in which the connection of a rank whose process has ended is seen to close: as a rule, it was before."""
 
@@ -111,7 +113,8 @@ class ProcessEvents:
             how = ended_because(event.code, out_of_memory=event.out_of_memory)
             how = f"ended by mpirun, which {_clause(how)}" + (f":\n{said}" if said else "")
             alive = self._monitor.alive()
-            for rank in alive:
+            # What is known of the others by their connection only says less.
+            for rank in [*alive, *(each for each in self._monitor.ranks if each.dead == BY_CONNECTION)]:
                 self._monitor.died(rank.rank, how)
             self._forget(alive)
         elif kind == "controller" and event.replaced:
@@ -141,7 +144,7 @@ class ProcessEvents:
     def _watch_end(self, rank: Rank, pid: int) -> None:
         ended = self._end_at(rank.host).wait_ended(pid, WATCHED_FOR)
         if ended and self._monitor.ranks[rank.rank] is rank and rank.pid == pid:
-            self.died(rank.rank, "its process ended (mpirun does not report why)")
+            self.died(rank.rank, BY_CONNECTION)
 
 
 def _clause(how: str) -> str:

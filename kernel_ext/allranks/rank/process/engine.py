@@ -5,13 +5,15 @@ Cells of plain ipyparallel (``%px``) keep ipyparallel's own way out.
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import json
 import os
 import sys
 import threading
+import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,12 +22,16 @@ import zmq
 from ipyparallel.engine.app import IPEngine
 from ipyparallel.engine.kernel import IPythonParallelKernel
 from traitlets.config import Config
+from zmq.utils.monitor import recv_monitor_message
 
 from allranks.messages.host_messages import RankConfig
 from allranks.rank.agent.agent import Agent
 from allranks.rank.cell.stdio import RankStream
 
 EXIT = os._exit
+CONNECTED_WITHIN = 10.0
+"""Seconds in which an engine is connected to the controller's queues, on a busy machine."""
+LOOK_EVERY = 0.005
 
 
 def _without_debugpy() -> None:
@@ -68,9 +74,11 @@ class RankEngine(IPEngine):
         content = {"uuid": self.ident, "id": self.id}
         self.session.send(self.registrar, "registration_request", content=content)
 
-    async def complete_registration(self, *args: Any, **kwargs: Any) -> None:
+    async def complete_registration(self, msg: Any, connect: Callable[..., Any], maybe_tunnel: Any) -> None:
+        connections = _Connections(connect)
         with _ipython_folder(Path(self.agent.config.directory, "ipython")):
-            await super().complete_registration(*args, **kwargs)
+            await super().complete_registration(msg, connections.connect, maybe_tunnel)
+        await connections.made()
         if hasattr(self.kernel, "shell_channel_thread"):
             # ipykernel 7.4 reads shell_channel_thread.parent_thread for every cell with a top-level await, and an
             # ipyparallel engine has no such thread.
@@ -87,6 +95,38 @@ class RankEngine(IPEngine):
             self.agent.cell.interrupt.on_signal(self.agent.cell.running)
 
         self.agent.cell.interrupt.listen(on_signal)
+
+
+class _Connections:
+    """Those by which plain ipyparallel's requests come. The controller drops a request for an engine that it lacks."""
+
+    def __init__(self, connect: Callable[..., Any]) -> None:
+        self._connect = connect
+        self._monitors: dict[Any, Any] = {}
+        """By socket."""
+        self._left = 0
+
+    def connect(self, socket: Any, address: str, **how: Any) -> Any:
+        if socket.type == zmq.ROUTER:
+            if socket not in self._monitors:
+                self._monitors[socket] = socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
+            self._left += 1
+        return self._connect(socket, address, **how)
+
+    async def made(self) -> None:
+        """Wait for them; not for ever, since allranks' own requests come another way."""
+        deadline = time.monotonic() + CONNECTED_WITHIN
+        try:
+            while self._left and time.monotonic() < deadline:
+                for monitor in self._monitors.values():
+                    while self._left and monitor.poll(0):
+                        recv_monitor_message(monitor)
+                        self._left -= 1
+                if self._left:
+                    await asyncio.sleep(LOOK_EVERY)
+        finally:
+            for socket in self._monitors:
+                socket.disable_monitor()
 
 
 @contextmanager
