@@ -1,4 +1,4 @@
-"""The example notebooks: as they stand nbmake runs them, on two ring ranks, all but two; here these two with less
+"""The example notebooks: as they stand nbmake runs them, on two ring ranks, all but three; here these three with less
 training, and one that takes its backend from a parameter, on four MPI ranks.
 
 What they promise they assert themselves: a cell that fails, fails its notebook, unless tagged ``raises-exception``.
@@ -24,6 +24,7 @@ PROMISES = {
     ),
     "tensor_parallel": ("furthest <= TOLERANCE", "mx.array_equal(said, would_say)"),
     "pipeline": ("furthest <= 1e-4", "mx.array_equal(said, expected)"),
+    "resume": ("same",),  # the weights of a training that was saved and loaded
     "evaluation": ("accuracy == true_accuracy",),
     "experiments": ('(table["status"] == "ok").all()', 'table["status"].tolist() == ["ok", "failed", "failed", "ok"]'),
 }
@@ -72,6 +73,13 @@ def test_the_language_model_with_little_training() -> None:
     """As it stands, most of its time is steps of training and launches, of which nothing it asserts needs so many."""
     text = said(executed("language_model", STEPS=40, LAUNCHES=1))
     assert "a changed cell:" in text and "2 ranks ended." in text
+
+
+@pytest.mark.slow
+def test_training_that_is_saved_and_goes_on_with_little_training() -> None:
+    text = said(executed("resume", WIDTH=32, STEPS=12, TUNING=8))
+    assert "to the last bit: True" in text and "the same as without a break: True" in text
+    assert "(run 3 (continues run 2) · step 12 of 12" in text and "2 ranks ended." in text
 
 
 @pytest.mark.mpi

@@ -30,6 +30,7 @@ from allranks.errors import (
     WouldHang,
 )
 from allranks.head.state import cell_run
+from allranks.head.state.logged import Row
 from allranks.notebook.cell_curves import CellCurves
 from allranks.notebook.show import Show
 from tests.notebook.test_watch import until
@@ -395,7 +396,8 @@ def test_disks_that_are_not_shared_have_what_their_ranks_need(ring2: Cluster, tm
         ring2.save("a", ["w", "shard"])
         for rank in range(2):
             files = {each.name for each in (tmp_path / str(rank) / "a").glob("state-*/*")}
-            assert files == {"manifest.json", "shared.safetensors", f"rank-{rank}.safetensors", f"rank-{rank}.pickle"}
+            own = {f"rank-{rank}.safetensors", f"rank-{rank}.pickle"}
+            assert files == {"manifest.json", "runs.json", "shared.safetensors", *own}
         shutil.copytree(tmp_path / "1" / "a", tmp_path / "1" / "old")
         [old] = (tmp_path / "0" / "a").glob("state-*")
         shutil.copytree(old, tmp_path / "0" / "old")
@@ -644,7 +646,7 @@ def test_of_a_long_run_its_chart_is_saved(monkeypatch: pytest.MonkeyPatch) -> No
     run = cell_run.CellRun(1, "lr = 1", (0, 1), "ring")
     for step in range(1000):
         for rank in range(2):
-            run.add(cell_run.Row(rank, "loss", 1, float(step), 1.0 / (step + 1), float(step)))
+            run.add(Row(rank, "loss", 1, float(step), 1.0 / (step + 1), float(step)))
     again = cell_run.CellRun.restored(run.stored())
     steps = [row.step for row in again.rows() if row.rank == 1]
     assert len(steps) == 143 and steps[-1] == 999.0 and {b - a for a, b in pairwise(steps)} == {7.0}

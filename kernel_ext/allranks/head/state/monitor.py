@@ -300,6 +300,14 @@ class Monitor:
                 self._listeners[cell].put(CellUpdate(number, Died(cause)))
             self.changed.notify_all()
 
+    def explain(self, before: str, cause: str) -> None:
+        """What is known `before` of the deaths of some ranks was not the cause: this was."""
+        with self.changed:
+            for rank in self.ranks:
+                if rank.dead is not None and rank.dead.startswith(before):
+                    rank.dead = cause + rank.dead.removeprefix(before)
+            self.changed.notify_all()
+
     def begins_replay(self, rank: Rank) -> None:
         """An idle rank is to enter collectives that it missed: it is busy from now on."""
         with self.changed:

@@ -113,9 +113,9 @@ class ProcessEvents:
             how = ended_because(event.code, out_of_memory=event.out_of_memory)
             how = f"ended by mpirun, which {_clause(how)}" + (f":\n{said}" if said else "")
             alive = self._monitor.alive()
-            # What is known of the others by their connection only says less.
-            for rank in [*alive, *(each for each in self._monitor.ranks if each.dead == BY_CONNECTION)]:
+            for rank in alive:
                 self._monitor.died(rank.rank, how)
+            self._monitor.explain(BY_CONNECTION, how)  # of ranks whose connection closed a moment before
             self._forget(alive)
         elif kind == "controller" and event.replaced:
             for rank in self._monitor.alive():
