@@ -177,13 +177,13 @@ def test_a_host_outlives_its_ssh_from_the_moment_that_up_returns(
     keep = RemoteHost.keep
     held: list[threading.Timer] = []
 
-    def keep_later(end: RemoteHost, lease: float | None) -> Callable[[], object]:
+    def keep_later(end: RemoteHost, lease: float | None, *, longer: float) -> Callable[[], object]:
         assert end._connection.login is not None
         ssh = end._connection.login.process
         ssh.send_signal(signal.SIGSTOP)
         held.append(threading.Timer(2, ssh.send_signal, (signal.SIGCONT,)))
         held[-1].start()
-        return keep(end, lease)
+        return keep(end, lease, longer=longer)
 
     monkeypatch.setattr(RemoteHost, "keep", keep_later)
     with Cluster(hosts=["host1"], backend="ring") as cluster:
