@@ -56,5 +56,5 @@ def ranks_text(count: int, kind: str = "") -> str:
 
 
 def cut_text(text: str, longest: int) -> str:
-    """The text, cut to so many characters."""
+    """The text, cut to at most `longest` characters."""
     return text if len(text) <= longest else f"{text[: longest - 1]}…"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Iterator
 from contextlib import suppress
 from glob import glob
 from pathlib import Path
@@ -134,7 +135,9 @@ while os.environ.get("OMPI_COMM_WORLD_RANK") == "3" and not os.path.exists({go!r
 """
 
 
-def test_heal_waits_for_a_rank_that_comes_late(need_mpi: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def stopped_rewire(need_mpi: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Cluster, Path]]:
+    """Ranks whose rewire to MPI was stopped; rank 3 connects once the file is there, the others have done so."""
     go = tmp_path / "go"
     (tmp_path / "sitecustomize.py").write_text(LATE.format(go=str(go)))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
@@ -144,28 +147,26 @@ def test_heal_waits_for_a_rank_that_comes_late(need_mpi: None, tmp_path: Path, m
         with pytest.raises(CellInterrupted, match="rewire"):
             cluster.rewire("mpi")
         assert comes_true(cluster, lambda now: all(rank.pid for rank in now.ranks[:3]), 60)
-        threading.Timer(1.0, go.touch).start()
-        finish(cluster, [0, 10, 20, 30])
+        yield cluster, go
+
+
+def test_heal_waits_for_a_rank_that_comes_late(stopped_rewire: tuple[Cluster, Path]) -> None:
+    cluster, go = stopped_rewire
+    threading.Timer(1.0, go.touch).start()
+    finish(cluster, [0, 10, 20, 30])
 
 
 def test_heal_starts_all_again_where_one_was_lost_before_the_first_world(
-    need_mpi: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stopped_rewire: tuple[Cluster, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "sitecustomize.py").write_text(LATE.format(go=str(tmp_path / "go")))
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    with Cluster(4) as cluster:
-        hold(cluster)
-        stop_in(STARTED, monkeypatch)
-        with pytest.raises(CellInterrupted, match="rewire"):
-            cluster.rewire("mpi")
-        assert comes_true(cluster, lambda now: all(rank.pid for rank in now.ranks[:3]), 60)
-        mpirun = psutil.Process(cluster.snapshot.ranks[0].pid or 0).parent()
-        assert mpirun is not None
-        late = [each for each in mpirun.children() if each.environ().get("OMPI_COMM_WORLD_RANK") == "3"]
-        late[0].kill()
-        monkeypatch.setattr(ranks, "COMES_WITHIN", 0.5)
-        (tmp_path / "go").touch()
-        finish(cluster, [0, 10, 20, 30])
+    cluster, go = stopped_rewire
+    mpirun = psutil.Process(cluster.snapshot.ranks[0].pid or 0).parent()
+    assert mpirun is not None
+    late = [each for each in mpirun.children() if each.environ().get("OMPI_COMM_WORLD_RANK") == "3"]
+    late[0].kill()
+    monkeypatch.setattr(ranks, "COMES_WITHIN", 0.5)
+    go.touch()
+    finish(cluster, [0, 10, 20, 30])
 
 
 def test_while_variables_are_saved(ring4: Cluster, need_mpi: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ GB = 10**9
 
 
 def using(used: list[float], *, hosts: int = 1) -> Snapshot:
-    """A world of four ranks whose hosts have 100 GB, of which so many are used."""
+    """A world of four ranks whose hosts have 100 GB each; `used` has the GB in use on each host."""
     world = snapshot(4, hosts, 0.0)
     views = [
         replace(host, memory=100 * GB, memory_used=round(each * GB))

@@ -1,4 +1,4 @@
-"""How a user is told of long cells."""
+"""Notifications of long cells."""
 
 from __future__ import annotations
 

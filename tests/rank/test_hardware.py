@@ -43,7 +43,7 @@ class Group:
         self.folder, self._limit = folder, limit
 
     def run(self, code: str, nbytes: int) -> str:
-        """What this Python code prints, run within so many bytes."""
+        """The output of this Python code, run with a memory limit of `nbytes`."""
         (self.folder / self._limit).write_text(str(nbytes))
         enter = 'echo $$ > "$0/cgroup.procs" && exec "$@"'
         command = ["sh", "-c", enter, str(self.folder), sys.executable, "-c", code]

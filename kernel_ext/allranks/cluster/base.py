@@ -286,7 +286,7 @@ class ClusterBase:
         monitor.wait(lambda: not any(not rank.report.running for rank in monitor.busy(everybody)), ENDED_KNOWN_WITHIN)
 
     def let_go(self) -> None:
-        """Leave the ranks to whoever attaches next: the end of this process does not end them."""
+        """Do not end the ranks when this process ends: another one may attach."""
         self._up().let_go()
 
     # Asking.

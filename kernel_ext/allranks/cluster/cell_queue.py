@@ -252,7 +252,7 @@ class CellQueue:
     # Running.
 
     def _start_all(self) -> None:
-        """Start each cell in its turn; whatever goes wrong, no cell waits for ever."""
+        """Start each cell in its turn. After an error, the cells that wait are named as not run."""
         try:
             self._start_cells()
         except BaseException as error:

@@ -9,7 +9,7 @@ import hashlib
 import re
 import zlib
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct, field
@@ -163,7 +163,7 @@ class StoredRun(Struct, kw_only=True):
     values: dict[str, bool | int | float | str]
     ranks: list[int]
     backend: str
-    status: str
+    status: Literal["ok", "failed", "stopped"]
     at: float
     """Unix time in seconds when it began."""
     seconds: float

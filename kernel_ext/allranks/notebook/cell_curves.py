@@ -99,12 +99,11 @@ class CellCurves:
             return None
         from allranks_widgets.curve_picture import Drawn  # numpy, which takes its time
 
-        found, heading = Drawn.of(self._curves), self._heading(ended)
-        runs = self._runs_before(found.bands)
-        if (continued := self._continued(found.bands)) is not None:
+        found = Drawn.of(self._curves)
+        runs, continued = self._runs_before(found.bands), self._continued(found.bands)
+        heading = self._heading(ended, continued.run if continued is not None else None)
+        if continued is not None:
             found = found.after(continued.bands)
-            if self._run is not None and continued.run is not None:
-                heading = heading.replace(" · ", f" (continues {continued.run.name}) · ", 1)
         before = {band.name: [past.bands[band.name] for past in runs] for band in found.bands}
         text, labels = found.text(heading), self._labels(runs)
         picture = found.picture(heading, before, labels, ended=ended)
@@ -161,11 +160,12 @@ class CellCurves:
             while len(cls._ended) > KINDS_KEPT:
                 del cls._ended[next(iter(cls._ended))]
 
-    def _heading(self, ended: bool) -> str:
+    def _heading(self, ended: bool, continued: CellRun | None) -> str:
         """The run, its step, and how many steps there are a second: of a cell that has ended, over all of its time."""
         first = self._began if ended and self._began else self._reached[0]
         last = self._reached[-1]
-        named = f"{self._run.name} · " if self._run is not None else ""
+        continues = f" (continues {continued.name})" if continued is not None else ""
+        named = f"{self._run.name}{continues} · " if self._run is not None else ""
         total = self._run.total if self._run is not None else None
         step = f"{named}step {last[1]:,.10g}{f' of {total:,.10g}' if total is not None else ''}"
         seconds, steps = last[0] - first[0], last[1] - first[1]

@@ -15,7 +15,7 @@ SOON = 10.0
 """Seconds in which memory will be used up, if it goes on as in the last `OVER`, from which on the user is warned."""
 OVER = 3.0
 ENOUGH = 0.25
-"""Share of the memory that is left above which nobody is warned, and a host may be warned of again."""
+"""Share of a host's memory: while more is left, there is no warning, and the next shortage gets a new one."""
 
 
 class LowMemory:

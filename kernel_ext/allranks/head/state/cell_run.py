@@ -196,20 +196,20 @@ class CellRun:
                 StoredSeries(
                     rank=rank,
                     name=name,
-                    steps=list(each.steps[spread(len(each.steps), kept)]),
-                    values=[_plain(value) for value in each.values[spread(len(each.steps), kept)]],
-                    times=list(each.times[spread(len(each.steps), kept)]),
+                    steps=list(each.steps[drawn]),
+                    values=[_plain(value) for value in each.values[drawn]],
+                    times=list(each.times[drawn]),
                 )
                 for (rank, name), each in self._series.items()
+                for drawn in [spread(len(each.steps), kept)]
             ]
-        status = "stopped" if self.status == "running" else self.status
         return StoredRun(
             name=self.name,
             code=self.code,
             values=values,
             ranks=list(self.ranks),
             backend=self.backend,
-            status=status,
+            status="stopped" if self.status == "running" else self.status,
             at=self.at,
             seconds=self.seconds,
             series=series,
@@ -218,8 +218,6 @@ class CellRun:
     @classmethod
     def restored(cls, stored: StoredRun) -> CellRun:
         """A run that was saved, perhaps by another notebook. Raises ValueError."""
-        if stored.status not in ("ok", "failed", "stopped"):
-            raise ValueError(f"has a run with the status {stored.status!r}")
         run = cls(0, stored.code, stored.ranks, stored.backend)
         run.name, run.at, run.variables = stored.name, stored.at, dict(stored.values)
         rows = [
@@ -229,7 +227,7 @@ class CellRun:
         ]
         for row in sorted(rows, key=lambda row: row.at):
             run.add(row)
-        run.end("failed" if stored.status == "failed" else "ok" if stored.status == "ok" else "stopped")
+        run.end(stored.status)
         run._seconds = stored.seconds
         return run
 

@@ -198,6 +198,6 @@ class Logged:
 
 
 def spread(count: int, most: int) -> slice:
-    """At most so many of `count` points, evenly, the last one among them."""
+    """Which of `count` points to take: at most `most`, at equal distances, including the last one."""
     every = max(1, -(-count // most))
     return slice((count - 1) % every, count, every)

@@ -98,7 +98,7 @@ class RankEngine(IPEngine):
 
 
 class _Connections:
-    """Those by which plain ipyparallel's requests come. The controller drops a request for an engine that it lacks."""
+    """The connections for plain ipyparallel's requests: before they are made, the controller drops a request."""
 
     def __init__(self, connect: Callable[..., Any]) -> None:
         self._connect = connect
@@ -114,7 +114,7 @@ class _Connections:
         return self._connect(socket, address, **how)
 
     async def made(self) -> None:
-        """Wait for them; not for ever, since allranks' own requests come another way."""
+        """Wait for the handshakes, within a limit: allranks' own requests do not need these connections."""
         deadline = time.monotonic() + CONNECTED_WITHIN
         try:
             while self._left and time.monotonic() < deadline:
