@@ -80,6 +80,27 @@ class HostView:
 
 
 @dataclass(frozen=True)
+class GpuView:
+    """The GPU that a rank computes on, as its driver describes it."""
+
+    id: str = ""
+    """The UUID that NVIDIA's driver gives it; empty on a Mac, which has one GPU."""
+    name: str = ""
+    load: float | None = None
+    """Share of the last moments in which it was busy, 0.0 to 1.0."""
+    memory: int | None = None
+    """Bytes that programs can use; on a Mac, what Metal recommends that a program uses at most."""
+    memory_used: int | None = None
+    """Bytes in use by all programs."""
+    power: int | None = None
+    """Watts."""
+    temperature: int | None = None
+    """Degrees Celsius."""
+    throttled: bool | None = None
+    """Whether it is slowed down now since it is too hot; None where that cannot be known."""
+
+
+@dataclass(frozen=True)
 class LinkView:
     """Traffic of a link, as its sender counted it. None is unknown, which is not zero."""
 
@@ -140,6 +161,10 @@ class RankView:
     """Bytes ``mx.get_active_memory`` reports."""
     mlx_peak: int | None = None
     """Bytes ``mx.get_peak_memory`` reports."""
+    mlx_cache: int | None = None
+    """Bytes ``mx.get_cache_memory`` reports: free, and kept for the next arrays."""
+    gpu: GpuView | None = None
+    """The GPU it computes on; on a Mac, one rank tells for all of them."""
     cause: str | None = None
     """Why the rank is dead or failed, or how the last cell of an idle rank ended, in words."""
     effective: float | None = None

@@ -116,6 +116,23 @@ def uneven(sizes: list[int], mesh: bool) -> Snapshot:
 
 
 @pytest.mark.parametrize("width", WIDTHS)
+def test_hosts_tell_of_their_gpus_and_no_word_is_cut(browser: Browser, width: int) -> None:
+    page = drawn(browser, world(2, 1, mesh=False), width)
+    found: dict[tuple[int, int], list[str]] = {}
+    for size, hosts in [(2, 1), (8, 1), (2, 2), (8, 2), (8, 8), (64, 8)]:
+        show(page, streams.on_gpus(world(size, hosts, mesh=False)))
+        found[size, hosts] = page.evaluate(FOUND)
+        heads = page.locator(".arw-host-gpu").all_inner_texts()
+        several = f"{size // hosts} GPUs" if size > hosts else "GPU"
+        assert len(heads) == hosts and all(several in head and "87 %" in head for head in heads)
+    show(page, streams.on_gpus(world(2, 1, mesh=False), each=2))
+    told = "NVIDIA H100 80GB HBM3 (ranks 0-1) · 87 % busy · 61.2 GB of 80.0 GB · 412 W · 64 °C"
+    assert page.locator(".arw-host-gpu").get_attribute("title") == told
+    page.close()
+    assert not (wrong := {world: said for world, said in found.items() if said}), wrong
+
+
+@pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("mesh", [False, True], ids=["ring", "mesh"])
 def test_no_link_crosses_a_rank_or_a_text_and_no_word_is_cut(browser: Browser, mesh: bool, width: int) -> None:
     page = drawn(browser, world(2, 1, mesh), width)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from allranks.head.cell.absent import missing
 from allranks.head.cell.low_memory import LowMemory
-from allranks_backends.views import Snapshot
+from allranks_backends.views import GpuView, Snapshot
 from tests.widgets.streams import hanging, snapshot
 
 GB = 10**9
@@ -59,6 +59,38 @@ def test_only_hosts_of_the_cell_are_watched_and_the_unknown_is_no_warning() -> N
     unknown = using([99])
     hosts = tuple(replace(host, memory_used=None) for host in unknown.hosts)
     assert not watch.look(replace(unknown, hosts=hosts), 1.0)
+
+
+def on_gpus(used: list[float], kept: float = 0.0) -> Snapshot:
+    """Four ranks, two on each of two GPUs of 80 GB; each rank keeps `kept` GB for reuse."""
+    world = using([50.0])
+    gpus = [GpuView(f"GPU-{number}", "NVIDIA H100", 0.9, 80 * GB, round(each * GB)) for number, each in enumerate(used)]
+    ranks = [replace(view, gpu=gpus[view.rank // 2], mlx_cache=round(kept * GB)) for view in world.ranks]
+    return replace(world, ranks=tuple(ranks))
+
+
+def test_a_gpu_is_warned_of_before_its_memory_is_used_up_but_not_because_it_is_full() -> None:
+    watch = LowMemory([0, 2, 3])
+    looks = [watch.look(on_gpus([79, used]), float(now)) for now, used in enumerate([40, 50, 60, 70])]
+    assert not looks[0] and not looks[1], "much is left"
+    (finding,) = looks[2] + looks[3]
+    assert finding.ranks == (2, 3) and finding.text.startswith(
+        "The GPU of ranks 2-3 (NVIDIA H100 on localhost) has 20.0 GB of 80.0 GB memory left. 10.0 GB more are used each "
+        "second. If it is used up, MLX raises an error on ranks 2-3."
+    )
+
+
+def test_what_mlx_keeps_for_reuse_is_not_used() -> None:
+    watch = LowMemory(range(4))
+    assert not any(watch.look(on_gpus([used, 10], kept=15), float(now)) for now, used in enumerate([50, 60, 70, 79]))
+
+
+def test_a_gpu_that_is_too_hot_is_named_where_its_rank_is_late() -> None:
+    world = hanging(4, 1, late=2)
+    here = {rank.rank for rank in world.ranks if rank.state == "waiting"}
+    ranks = [replace(view, gpu=GpuView(throttled=view.rank == 2)) for view in world.ranks]
+    text = missing(here, replace(world, ranks=tuple(ranks)), {}, range(4))
+    assert text.endswith("; the GPU of rank 2 on localhost is too hot and runs slower")
 
 
 def test_swapping_and_heat_are_named_where_a_rank_is_late() -> None:

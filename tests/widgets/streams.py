@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from allranks_backends.plan import Link
-from allranks_backends.views import Collective, HostView, LinkView, OpView, RankState, RankView, Snapshot
+from allranks_backends.views import Collective, GpuView, HostView, LinkView, OpView, RankState, RankView, Snapshot
 from allranks_widgets import Recorder
 
 Items = list[dict[str, Any]]
@@ -124,6 +124,16 @@ def snapshot(size: int, count: int, when: float, name: str = "main", at: float =
         peak=4.62e9,
         straggler=f"The others waited for rank {size - 1} in 41 of 60 timed calls, 3.1 ms each on average.",
     )
+
+
+def on_gpus(now: Snapshot, each: int = 1) -> Snapshot:
+    """The same world, `each` ranks to a GPU."""
+    gpus = [
+        GpuView(f"GPU-{n}", "NVIDIA H100 80GB HBM3", 0.87, 80 * 10**9, round(61.2e9), 412, 64, n == 1)
+        for n in range(len(now.ranks))
+    ]
+    ranks = [replace(one, gpu=gpus[one.rank // each], mlx_cache=round(1.2e9)) for one in now.ranks]
+    return replace(now, ranks=tuple(ranks))
 
 
 def hanging(size: int, count: int, late: int = 2) -> Snapshot:

@@ -18,6 +18,7 @@ FILE = Path(__file__).parent / "src" / "snapshot-types.js"
 VIEWS = (
     views.Collective,
     views.OpView,
+    views.GpuView,
     views.RankView,
     views.HostView,
     plan.Link,

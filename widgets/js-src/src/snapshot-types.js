@@ -30,6 +30,19 @@
  */
 
 /**
+ * The GPU that a rank computes on, as its driver describes it.
+ * @typedef {object} GpuView
+ * @property {string} [id]
+ * @property {string} [name]
+ * @property {number} [load]
+ * @property {number} [memory]
+ * @property {number} [memory_used]
+ * @property {number} [power]
+ * @property {number} [temperature]
+ * @property {boolean} [throttled]
+ */
+
+/**
  * One rank as last reported.
  * @typedef {object} RankView
  * @property {number} rank
@@ -45,6 +58,8 @@
  * @property {number} [rss]
  * @property {number} [mlx_active]
  * @property {number} [mlx_peak]
+ * @property {number} [mlx_cache]
+ * @property {GpuView} [gpu]
  * @property {string} [cause]
  * @property {number} [effective]
  * @property {OpView[]} [ops]

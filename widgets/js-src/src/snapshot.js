@@ -6,6 +6,7 @@ import { bits, rankLabel, seconds } from "./units.js";
 /** @typedef {import("./types.js").Snapshot} Snapshot */
 /** @typedef {import("./types.js").LinkView} LinkView */
 /** @typedef {import("./types.js").RankView} RankView */
+/** @typedef {import("./types.js").GpuView} GpuView */
 /** @typedef {import("./types.js").Collective} Collective */
 /** @typedef {"ring" | "mesh" | "none"} Shape */
 
@@ -233,6 +234,18 @@ export function hostsOf(snapshot) {
   const on = grouped([...snapshot.ranks].sort((a, b) => a.rank - b.rank), (rank) => rank.host);
   for (const name of known.keys()) if (!on.has(name)) on.set(name, []);
   return [...on].map(([name, ranks]) => ({ host: known.get(name) ?? { name }, ranks }));
+}
+
+/**
+ * The GPUs on which ranks compute, each once, with those of the ranks that share it.
+ * @param {RankView[]} ranks of one host
+ * @returns {{gpu: GpuView, ranks: number[]}[]}
+ */
+export function gpusOf(ranks) {
+  const on = grouped(ranks.filter((rank) => rank.gpu), (rank) => rank.gpu?.id ?? "");
+  return [...on.values()].map((sharing) => ({
+    gpu: /** @type {GpuView} */ (sharing[sharing.length - 1].gpu), ranks: sharing.map((rank) => rank.rank),
+  }));
 }
 
 /** @typedef {{op: string, ranks: number, calls: number, nbytes: number, smallest: number, largest: number,

@@ -119,6 +119,7 @@ export class Status {
       say(cpu, units.percent(rank.cpu));
       say(memory, units.bytes(rank.rss));
       const none = rank.mlx_active === undefined && rank.mlx_peak === undefined;
+      mark(mlx, "title", none ? "" : `MLX: ${units.bytes(rank.mlx_active)} in use, ${units.bytes(rank.mlx_cache)} kept for reuse, ${units.bytes(rank.mlx_peak)} at the most`);
       say(mlx, none ? units.UNKNOWN : `${units.bytes(rank.mlx_active)} / ${units.bytes(rank.mlx_peak)}`);
     };
   }

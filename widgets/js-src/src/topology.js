@@ -1,11 +1,12 @@
 // Hosts, the ranks on them, and what travels on the links between.
 
 import { LEAST_WIDTH, h, hide, icon, mark, say, setIcon, svg, widthOf } from "./dom.js";
+import { mean } from "./history.js";
 import { headOf, layout } from "./layout.js";
 import { Matrix, described } from "./matrix.js";
 import { openMenu } from "./menu.js";
 import { route } from "./routes.js";
-import { collective, counts, doing, findings, hostsOf, missing, shapeOf, stateOf, sum, wiresOf } from "./snapshot.js";
+import { collective, counts, doing, findings, gpusOf, hostsOf, missing, shapeOf, stateOf, sum, wiresOf } from "./snapshot.js";
 import { Tooltip } from "./tooltip.js";
 import * as units from "./units.js";
 import { MEANINGS } from "./words.js";
@@ -16,6 +17,7 @@ import { MEANINGS } from "./words.js";
 /** @typedef {{ node: HTMLElement, update: () => void }} Card */
 
 const CHARACTER = { rate: 6.7, caption: 6.2, what: 6.4, name: 7.6 }; // pixels, at the most, in the fonts of the pages
+const ALSO_LOAD = 620; // pixels of a host's head from which on it has room for its load beside its GPU's
 const MOST_DRAWN = 600; // links: a ring of 256, or a mesh of 16
 const MOST_STRONG = 12; // links of a mesh: one of 4
 const MOST_TIPPED = 60; // links of a mesh: one of 8
@@ -139,17 +141,20 @@ export class Topology {
   #host(plan, i) {
     const { x, y, w, h: height, headAtBottom } = plan.hosts[i];
     const [name, what, memory, load] = [h("span.host-name"), h("span.host-what"), h("span"), h("span")];
-    const [used, busy] = [h("span.meter-fill"), h("span.meter-fill")];
+    const [used, busy, computing] = [h("span.meter-fill"), h("span.meter-fill"), h("span.meter-fill")];
+    const [unit, computed] = [h("span.label"), h("span")];
     const [port, moved] = [h("span.label"), h("span")];
     const network = h("span.figure-pair.host-network", { hidden: true }, port, moved);
     const held = h("span.figure-pair.host-memory", {}, h("span.label", {}, "memory"), h("span.meter", { "aria-hidden": true }, used), memory);
     const loaded = h("span.figure-pair", {}, h("span.label", {}, "load"), h("span.meter", { "aria-hidden": true }, busy), load);
+    const gpu = h("span.figure-pair.host-gpu", { hidden: true }, unit, h("span.meter", { "aria-hidden": true }, computing), computed);
     const head = h(
       "div.host-head", { style: `height:${plan.head}px` },
       h("div.host-title", {}, name, what),
       h("div.host-figures", {},
         held,
-        loaded),
+        loaded,
+        gpu),
       h("div.host-figures", {}, network),
     );
     this.updates.push(() => {
@@ -171,6 +176,17 @@ export class Topology {
         `load ${load.textContent}`, host.temperature ? `${host.temperature} °C` : "", host.throttled ? "too hot, slowed down" : "",
         host.swap_rate ? `swaps ${units.rate(host.swap_rate)}` : "",
       ].filter(Boolean).join(" · "));
+      const gpus = gpusOf(this.hosts[i].ranks);
+      hide(gpu, !gpus.length);
+      hide(loaded, gpus.length > 0 && w < ALSO_LOAD);
+      if (gpus.length) {
+        const busy = mean(gpus.map((each) => each.gpu.load));
+        const held = `${units.bytes(sum(gpus.map((each) => each.gpu.memory_used)))} of ${units.bytes(sum(gpus.map((each) => each.gpu.memory)))}`;
+        say(unit, gpus.length > 1 ? `${gpus.length} GPUs` : "GPU");
+        say(computed, w < ALSO_LOAD ? units.percent(busy) : `${units.percent(busy)}, ${held}`);
+        computing.style.width = `${100 * (busy ?? 0)}%`;
+        mark(gpu, "title", gpus.map(gpuInWords).join("\n"));
+      }
       hide(network, !host.interface);
       say(port, host.interface ?? "");
       mark(network, "title", `${host.interface}: all traffic of the interface, from every program`);
@@ -373,6 +389,15 @@ const sameEnds = (now, link) => (now.links ?? []).filter((one) => one.link.sourc
  * @param {number} character the width of one
  */
 const fitting = (texts, room, character) => texts.find((text) => text.length * character <= room) ?? "";
+
+/** @param {ReturnType<typeof gpusOf>[number]} one what its driver says of a GPU */
+function gpuInWords({ gpu, ranks }) {
+  const load = gpu.load === undefined ? "" : `${units.percent(gpu.load)} busy`;
+  const memory = gpu.memory_used === undefined ? "" : `${units.bytes(gpu.memory_used)} of ${units.bytes(gpu.memory)}`;
+  const heat = [gpu.temperature === undefined ? "" : `${gpu.temperature} °C`, gpu.throttled ? "too hot, slowed down" : ""];
+  const power = gpu.power === undefined ? "" : `${gpu.power} W`;
+  return [`${gpu.name || "GPU"} (${units.rankLabel(ranks)})`, load, memory, power, ...heat].filter(Boolean).join(" · ");
+}
 
 /**
  * @param {import("./types.js").LinkView[]} all of the same two ranks

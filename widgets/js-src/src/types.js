@@ -3,6 +3,7 @@
 /** @typedef {import("./snapshot-types.js").Collective} Collective */
 /** @typedef {import("./snapshot-types.js").OpView} OpView */
 /** @typedef {import("./snapshot-types.js").RankView} RankView */
+/** @typedef {import("./snapshot-types.js").GpuView} GpuView */
 /** @typedef {import("./snapshot-types.js").HostView} HostView */
 /** @typedef {import("./snapshot-types.js").LinkView} LinkView */
 

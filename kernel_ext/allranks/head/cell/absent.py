@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from allranks_backends.plan import rank_label
-from allranks_backends.views import AT_REST, Collective, HostView, RankView, Snapshot
+from allranks_backends.views import AT_REST, Collective, RankView, Snapshot
 from allranks_widgets.status import human_bytes
 
 SWAPS = 1e6
@@ -86,17 +86,22 @@ def missing(here: set[int], snapshot: Snapshot, ended: Mapping[int, Ended], rank
         if found:
             told.setdefault(found, []).append(view.rank)
     said = [f"{rank_label(ranks)} {absence.of(ranks, detail)}" for (absence, detail), ranks in told.items()]
-    away = {snapshot.ranks[rank].host for each in told.values() for rank in each}
-    return "; ".join([*said, *_troubles(host for host in snapshot.hosts if host.name in away)])
+    away = [snapshot.ranks[rank] for each in told.values() for rank in each]
+    return "; ".join([*said, *_troubles(snapshot, away)])
 
 
-def _troubles(hosts: Iterable[HostView]) -> Iterator[str]:
-    """What slows down hosts."""
-    for host in hosts:
+def _troubles(snapshot: Snapshot, ranks: Sequence[RankView]) -> Iterator[str]:
+    """What slows down hosts and GPUs of these ranks."""
+    names = {view.host for view in ranks}
+    for host in snapshot.hosts:
+        if host.name not in names:
+            continue
         if (host.swap_rate or 0.0) >= SWAPS:
             yield f"{host.name} is short of memory and swaps {human_bytes(host.swap_rate or 0.0)}/s"
         if host.throttled:
             yield f"{host.name} is too hot and runs slower"
+        if hot := [view.rank for view in ranks if view.host == host.name and view.gpu is not None and view.gpu.throttled]:
+            yield f"the GPU of {rank_label(hot)} on {host.name} is too hot and runs slower"
 
 
 def _of_ended(view: RankView, ended: Ended, number: int, kind: tuple[object, ...]) -> tuple[Absence, str] | None:

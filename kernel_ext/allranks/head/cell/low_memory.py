@@ -1,57 +1,93 @@
-"""Warns of a host whose memory a running cell is about to use up."""
+"""Warns of a host or a GPU whose memory a running cell is about to use up."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from allranks_backends.views import HostView, Snapshot
+from allranks_backends.plan import rank_label
+from allranks_backends.views import Snapshot
 from allranks_widgets.status import human_bytes
 
 from .stall import Finding
 
 LITTLE = 0.05
-"""Share of a host's memory that is left from which on the user is warned."""
+"""Share of a host's memory that is left from which on the user is warned; a GPU is often filled on purpose."""
 SOON = 10.0
 """Seconds in which memory will be used up, if it goes on as in the last `OVER`, from which on the user is warned."""
 OVER = 3.0
 ENOUGH = 0.25
-"""Share of a host's memory: while more is left, there is no warning, and the next shortage gets a new one."""
+"""Share of the memory: while more is left, there is no warning, and the next shortage gets a new one."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What a host or a GPU has, in bytes."""
+
+    where: str
+    ranks: tuple[int, ...]
+    """Of the cell, that use it."""
+    total: int
+    used: int
+    if_full: str
+    """What happens then."""
+    little: float = 0.0
+    """Share of `total` that is left from which on the user is warned, also if it does not shrink."""
 
 
 class LowMemory:
-    """Watches the hosts of one cell."""
+    """Watches hosts and GPUs during one cell."""
 
     def __init__(self, ranks: Sequence[int]) -> None:
         self._ranks = ranks
         self._used: dict[str, list[tuple[float, int]]] = {}
-        """By host: times and bytes of the last `OVER` seconds, oldest first."""
+        """By host or GPU: times and bytes of the last `OVER` seconds, oldest first."""
         self._warned = set[str]()
 
     def look(self, snapshot: Snapshot, now: float) -> list[Finding]:
         """New warnings; `now` is in seconds."""
-        findings = []
-        for host in snapshot.hosts:
-            ranks = tuple(rank for rank in self._ranks if snapshot.ranks[rank].host == host.name)
-            if ranks and host.memory and host.memory_used is not None:
-                text = self._warning(host, host.memory, host.memory_used, now)
-                findings += [Finding(ranks, text)] if text else []
-        return findings
+        memories = [*_hosts(snapshot, self._ranks), *_gpus(snapshot, self._ranks)]
+        return [Finding(each.ranks, text) for each in memories if (text := self._warning(each, now))]
 
-    def _warning(self, host: HostView, memory: int, used: int, now: float) -> str:
-        readings = self._used.setdefault(host.name, [])
-        readings.append((now, used))
+    def _warning(self, memory: Memory, now: float) -> str:
+        readings = self._used.setdefault(memory.where, [])
+        readings.append((now, memory.used))
         while now - readings[0][0] > OVER:
             readings.pop(0)
-        left, seconds = memory - used, now - readings[0][0]
-        growth = max(0.0, (used - readings[0][1]) / seconds) if seconds > 0 else 0.0
-        if left > ENOUGH * memory:
-            self._warned.discard(host.name)
+        left, seconds = memory.total - memory.used, now - readings[0][0]
+        growth = max(0.0, (memory.used - readings[0][1]) / seconds) if seconds > 0 else 0.0
+        if left > ENOUGH * memory.total:
+            self._warned.discard(memory.where)
             return ""
-        if host.name in self._warned or not (left < LITTLE * memory or growth * SOON > left):
+        if memory.where in self._warned or not (left < memory.little * memory.total or growth * SOON > left):
             return ""
-        self._warned.add(host.name)
+        self._warned.add(memory.where)
         grows = f" {human_bytes(growth)} more are used each second." if growth * SOON > left else ""
         return (
-            f"{host.name} has {human_bytes(left)} of {human_bytes(memory)} memory left.{grows} If it is used up, the "
-            "system ends a process, such as a rank. To stop the cell: the stop button, or %distributed interrupt."
+            f"{memory.where} has {human_bytes(left)} of {human_bytes(memory.total)} memory left.{grows} If it is used "
+            f"up, {memory.if_full}. To stop the cell: the stop button, or %distributed interrupt."
         )
+
+
+def _hosts(snapshot: Snapshot, ranks: Sequence[int]) -> Iterator[Memory]:
+    for host in snapshot.hosts:
+        here = tuple(rank for rank in ranks if snapshot.ranks[rank].host == host.name)
+        if here and host.memory and host.memory_used is not None:
+            full = "the system ends a process, such as a rank"
+            yield Memory(host.name, here, host.memory, host.memory_used, full, LITTLE)
+
+
+def _gpus(snapshot: Snapshot, ranks: Sequence[int]) -> Iterator[Memory]:
+    """NVIDIA's; that of a Mac shares the host's memory. MLX gives back what it keeps for reuse before it fails."""
+    sharing: dict[str, list[int]] = {}
+    for view in snapshot.ranks:
+        if view.gpu is not None and view.gpu.id:
+            sharing.setdefault(view.gpu.id, []).append(view.rank)
+    for on_it in sharing.values():
+        last = snapshot.ranks[on_it[-1]]
+        here = tuple(rank for rank in on_it if rank in ranks)
+        if here and last.gpu is not None and last.gpu.memory and last.gpu.memory_used is not None:
+            kept = sum(snapshot.ranks[rank].mlx_cache or 0 for rank in on_it)
+            where = f"The GPU of {rank_label(on_it)} ({last.gpu.name} on {last.host})"
+            full = f"MLX raises an error on {rank_label(here)}"
+            yield Memory(where, here, last.gpu.memory, max(0, last.gpu.memory_used - kept), full)

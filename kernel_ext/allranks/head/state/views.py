@@ -11,7 +11,7 @@ from msgspec import structs
 
 from allranks.messages.events import LedgerEntry, Machine
 from allranks_backends.plan import Link, rank_label
-from allranks_backends.views import Collective, HostView, LinkView, OpView, RankView, Snapshot, WorldState
+from allranks_backends.views import Collective, GpuView, HostView, LinkView, OpView, RankView, Snapshot, WorldState
 
 from .advice import HEALS, kill_text
 from .collective_times import CollectiveTimes
@@ -70,6 +70,8 @@ def rank_view(rank: Rank, host: str, times: CollectiveTimes, away: Away | None =
         rss=memory.rss,
         mlx_active=memory.mlx_active,
         mlx_peak=memory.mlx_peak,
+        mlx_cache=memory.mlx_cache,
+        gpu=GpuView(**structs.asdict(report.gpu)) if report.gpu is not None and rank.dead is None else None,
         cause=rank.dead or rank.failed or ("last cell interrupted" if interrupted else None),
         effective=report.effective if rank.dead is None else None,
         ops=tuple(

@@ -10,7 +10,7 @@ May call: ``messages``.
 
 from __future__ import annotations
 
-from .measures import Compiler, LedgerEntry, LinkReading, Machine, Memory, OpTotals
+from .measures import Compiler, Gpu, LedgerEntry, LinkReading, Machine, Memory, OpTotals
 from .output import Bundle, BundleKind, CellError, Clear, Cut, Item, OutputItem, Raised, Stream, Text, packed, unpacked
 from .reports import (
     MOST_TIMED,
@@ -66,6 +66,7 @@ __all__ = [
     "EventOfTransfer",
     "Exchanged",
     "Failed",
+    "Gpu",
     "Hello",
     "Item",
     "JoinedFrom",

@@ -28,6 +28,20 @@ class Memory(Struct, frozen=True):
     rss: int | None = None
     mlx_active: int | None = None
     mlx_peak: int | None = None
+    mlx_cache: int | None = None
+
+
+class Gpu(Struct, frozen=True):
+    """The GPU that a rank computes on, with the fields of `allranks_backends.views.GpuView`."""
+
+    id: str = ""
+    name: str = ""
+    load: float | None = None
+    memory: int | None = None
+    memory_used: int | None = None
+    power: int | None = None
+    temperature: int | None = None
+    throttled: bool | None = None
 
 
 class OpTotals(Struct, array_like=True, frozen=True):

@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from .measures import Compiler, LedgerEntry, LinkReading, Machine, Memory, OpTotals
+from .measures import Compiler, Gpu, LedgerEntry, LinkReading, Machine, Memory, OpTotals
 from .output import CellError, Cut, OutputItem, Stream
 
 CommKind = Literal["comm_open", "comm_msg", "comm_close"]
@@ -86,6 +86,8 @@ class State(Event):
     """Which the main thread seems to wait for."""
     machine: Machine | None = None
     """From one rank of each host."""
+    gpu: Gpu | None = None
+    """From one rank of each Mac; elsewhere from every rank that computes on one."""
     in_steps: bool = False
     """Whether its cell has ended a step, so that it answers questions after the next one."""
 

@@ -106,6 +106,7 @@ class Reporter:
             stalled=reading.stalled,
             compiler=self._compilers.look((at, ledger.seq) if cell.running else None, now),
             machine=reading.machine,
+            gpu=reading.gpu,
             in_steps=self._steps.in_cell,
         )
 

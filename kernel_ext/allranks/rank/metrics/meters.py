@@ -12,9 +12,10 @@ from typing import Any
 import psutil
 
 from allranks.machine.model import model
-from allranks.messages.events import LinkReading, Machine, Memory, OpTotals
+from allranks.messages.events import Gpu, LinkReading, Machine, Memory, OpTotals
 from allranks.rank.collectives.ledger import Ledger
 
+from .gpu import GpuMeter
 from .hardware import Hardware
 from .link_stats import LinkStats, interface_of
 from .traffic import Traffic
@@ -34,6 +35,7 @@ class Reading:
     stalled: float | None
     """See `LinkStats.stalled`."""
     machine: Machine | None
+    gpu: Gpu | None
 
 
 class Meters:
@@ -51,6 +53,7 @@ class Meters:
         self._moved: tuple[str, int, int, float] | None = None
         self._machine: dict[str, Any] = {}
         self._hardware = Hardware()
+        self._gpu = GpuMeter()
         self._cpu = self._cpu_seconds()
         self._at = time.monotonic()
 
@@ -59,7 +62,8 @@ class Meters:
         machine = self.machine() if self.tells_of_host else None
         links = tuple(self.wire.read())
         stalled = self.wire.stalled(links)
-        return Reading(self.memory(), round(self.cpu(), 2), *self.traffic.read(), links, stalled, machine)
+        gpu = self._gpu.read(tells_of_host=self.tells_of_host)
+        return Reading(self.memory(), round(self.cpu(), 2), *self.traffic.read(), links, stalled, machine, gpu)
 
     def machine(self) -> Machine:
         """The host: model, chip and cores, memory in bytes, load as a share of all its cores since the last call.
@@ -95,14 +99,11 @@ class Meters:
         return found
 
     def memory(self) -> Memory:
-        """Bytes: the process's resident memory, MLX's active and peak memory (None before mlx is imported)."""
+        """Bytes: the process's resident memory; MLX's active, peak and cached memory (None before mlx is imported)."""
         mx: Any = sys.modules.get("mlx.core")
-        imported = hasattr(mx, "get_active_memory") and hasattr(mx, "get_peak_memory")  # the main thread may be at it
-        return Memory(
-            self._process.memory_info().rss,
-            mx.get_active_memory() if imported else None,
-            mx.get_peak_memory() if imported else None,
-        )
+        asked = ("get_active_memory", "get_peak_memory", "get_cache_memory")
+        imported = all(hasattr(mx, name) for name in asked)  # the main thread may be at it
+        return Memory(self._process.memory_info().rss, *(getattr(mx, name)() if imported else None for name in asked))
 
     def cpu(self) -> float:
         """Share of one core used since the last call."""
